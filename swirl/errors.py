@@ -1,0 +1,118 @@
+"""Every error that Latte or SWIRL raises on purpose, under one base class.
+
+An error says three things: what is wrong, the place that asked for it (file and line of the user's
+code or recipe, where there is one), and a way out.
+"""
+
+from __future__ import annotations
+
+import json
+
+
+class LatteError(Exception):
+    """Base class of all errors raised on purpose.
+
+    Args:
+        message: what is wrong, in one sentence.
+        place: ``file:line`` of the user's code that asked, or an ensemble's name.
+        way_out: what to do about it.
+    """
+
+    def __init__(self, message: str, *, place: str | None = None, way_out: str | None = None):
+        self.message = message
+        self.place = place
+        self.way_out = way_out
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.message}" if self.place else self.message
+        return f"{text}\n  {self.way_out}" if self.way_out else text
+
+
+class DeclarationError(LatteError):
+    """A layer, ensemble, field or connection is declared wrongly (shapes, names, cycles, batch size)."""
+
+
+class MappingError(DeclarationError):
+    """A mapping is not affine, leaves its source, or yields the wrong number of ranges."""
+
+
+class BodyError(DeclarationError):
+    """A neuron's or ensemble's body uses something the language does not have."""
+
+
+class DerivativeError(LatteError):
+    """A body cannot be differentiated automatically; the message names the line."""
+
+
+class DataError(LatteError):
+    """Data given at run time have the wrong shape, type or range."""
+
+
+class TrainingError(LatteError):
+    """Training cannot go on as asked (no loss, NaN in the loss, phase not compiled)."""
+
+
+class ValidationError(LatteError):
+    """A program breaks the grammar of the intermediate representation: a defect of the stage that made it."""
+
+
+class LayoutError(LatteError):
+    """Two ensembles ask for layouts of one buffer that disagree."""
+
+
+class CommandError(LatteError):
+    """A command names something that does not exist, has bad arguments, or comes too late."""
+
+
+class Refused(CommandError):
+    """A command is well formed, but would change the meaning of the program.
+
+    Args:
+        message: one line, ``parallelize('backward', 'y'): two iterations would update the same element``.
+        place: ``file:line`` of the command.
+        nest: the current nest as text, the loop in question marked.
+        witness: the two statement instances that collide and the element they share, in words.
+        way_out: commands that would help.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        place: str | None = None,
+        nest: str | None = None,
+        witness: str | None = None,
+        way_out: str | None = None,
+    ):
+        super().__init__(message, place=place, way_out=way_out)
+        self.nest = nest
+        self.witness = witness
+
+    def __str__(self) -> str:
+        lines = [f"{self.place}: {self.message}" if self.place else self.message]
+        if self.nest:
+            lines += ["    " + line for line in self.nest.splitlines()]
+        lines += ["  " + part for part in (self.witness, self.way_out) if part]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The same object for programs: a JSON object with the parts of the message."""
+        parts = ("message", "place", "nest", "witness", "way_out")
+        return json.dumps({part: getattr(self, part) for part in parts})
+
+
+class RecipeError(LatteError):
+    """A recipe file cannot be read, or raised an exception of its own."""
+
+
+class CompilerMissing(LatteError):
+    """No C++ compiler was found."""
+
+
+class CompilerFailed(LatteError):
+    """The C++ compiler refused generated code; the message keeps the compiler's own words."""
+
+
+class TargetError(LatteError):
+    """The target asked for is unknown, or this machine cannot run it."""
