@@ -1,0 +1,345 @@
+"""Programs of loop nests in Python's own AST: the records, and small tools to build, find and replace parts.
+
+The grammar is in ``docs/ir.md``. Trees are treated as values: nothing here changes a tree that it was given.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeVar
+
+from swirl.ir.buffers import Buffer
+
+T = TypeVar("T", bound=ast.AST)
+
+LOOP_KINDS = ("range", "parallel", "vector", "unrolled")
+# What an expression may call, and its number of arguments (None: two or more).
+CALLS: dict[str, int | None] = {
+    "sqrt": 1, "exp": 1, "log": 1, "tanh": 1, "abs": 1, "pow": 2, "min": None, "max": None,
+    "float32": 1, "float64": 1, "int32": 1, "bool": 1, "floor": 1, "rand": None,
+}  # fmt: skip
+
+Path = tuple[tuple[str, int], ...]
+"""Where a statement stands in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first loop."""
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+def expr(source: str | int | float | ast.expr, **parts: ast.expr | str | int) -> ast.expr:
+    """An expression from text; names given as keywords are replaced by those expressions.
+
+    >>> ast.unparse(expr("a + 1", a=expr("x * 2")))
+    'x * 2 + 1'
+    """
+    if isinstance(source, ast.expr):
+        tree = copy.deepcopy(source)
+    else:
+        tree = ast.parse(str(source), mode="eval").body
+    return substitute(tree, {name: expr(part) for name, part in parts.items()}) if parts else tree
+
+
+def stmts(source: str, **parts: ast.expr | str | int) -> list[ast.stmt]:
+    """Statements from text; names given as keywords are replaced by those expressions."""
+    body = ast.parse(source).body
+    if parts:
+        mapping = {name: expr(part) for name, part in parts.items()}
+        body = [substitute(statement, mapping) for statement in body]
+    return body
+
+
+class _Substitute(ast.NodeTransformer):
+    def __init__(self, mapping: Mapping[str, ast.expr]):
+        self.mapping = mapping
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.mapping:
+            return node
+        new = copy.deepcopy(self.mapping[node.id])
+        if isinstance(new, (ast.Name, ast.Subscript)):
+            new.ctx = node.ctx
+        return new
+
+
+def substitute(tree: T, mapping: Mapping[str, ast.expr]) -> T:
+    """A copy of ``tree`` with names replaced by expressions (loop targets and declarations too, where names map to names)."""
+    return _Substitute(mapping).visit(copy.deepcopy(tree))
+
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Loop:
+    """The head of a ``for``: variable, kind and bounds. ``options`` are a ``parallel`` loop's (``schedule="dynamic,1"``)."""
+
+    var: str
+    kind: str
+    start: ast.expr
+    stop: ast.expr
+    step: int = 1
+    options: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def extent(self) -> int | None:
+        """Number of iterations where the bounds are constants, else None."""
+        start, stop = constant(self.start), constant(self.stop)
+        if start is None or stop is None:
+            return None
+        return len(range(start, stop, self.step))
+
+    def node(self, body: list[ast.stmt]) -> ast.For:
+        """The loop as a tree, with ``body``."""
+        args = [self.stop]
+        if self.step != 1 or constant(self.start) != 0:
+            args.insert(0, self.start)
+        if self.step != 1:
+            args.append(expr(self.step))
+        keywords = [ast.keyword(key, ast.Constant(value)) for key, value in self.options]
+        call = ast.Call(ast.Name(self.kind, ast.Load()), copy.deepcopy(args), keywords)
+        return ast.For(ast.Name(self.var, ast.Store()), call, body, [], None)
+
+
+def constant(node: ast.expr) -> int | None:
+    """The value of an integer literal (signs included), else None."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = constant(node.operand)
+        return None if value is None else -value
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    return None
+
+
+def loop_of(node: ast.For) -> Loop:
+    """The head of a ``for`` statement of the grammar."""
+    assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
+    assert isinstance(node.iter.func, ast.Name)
+    args = node.iter.args
+    start = args[0] if len(args) > 1 else ast.Constant(0)
+    stop = args[1] if len(args) > 1 else args[0]
+    step = constant(args[2]) if len(args) > 2 else 1
+    assert step is not None
+    options = tuple((k.arg or "", k.value.value) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
+    return Loop(node.target.id, node.iter.func.id, start, stop, step, options)
+
+
+def for_loop(var: str, stop: int | str | ast.expr, body: list[ast.stmt], *, start: int | str | ast.expr = 0,
+             step: int = 1, kind: str = "range") -> ast.For:  # fmt: skip
+    """``for var in kind(start, stop, step): body``."""
+    return Loop(var, kind, expr(start), expr(stop), step).node(body)
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Nest:
+    """One top-level loop with its body (or one straight statement), as a function of the buffers it touches."""
+
+    function: ast.FunctionDef
+
+    @property
+    def label(self) -> str:
+        return self.function.name
+
+    @property
+    def body(self) -> list[ast.stmt]:
+        return self.function.body
+
+    @cached_property
+    def text(self) -> str:
+        """The printed function: the nest's identity."""
+        return ast.unparse(ast.fix_missing_locations(self.function))
+
+    @cached_property
+    def body_text(self) -> str:
+        """The printed statements, without the function's head."""
+        return "\n".join(ast.unparse(ast.fix_missing_locations(s)) for s in self.body)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the buffers that the nest touches."""
+        return tuple(arg.arg for arg in self.function.args.args)
+
+    def with_body(self, body: list[ast.stmt]) -> Nest:
+        """A nest of the same label with another body; the arguments follow from what the body touches."""
+        return make_nest(self.label, body, self.arguments)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nest) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def make_nest(label: str, body: list[ast.stmt], buffers: tuple[str, ...] | Mapping[str, Buffer]) -> Nest:
+    """A nest whose arguments are those names of ``buffers`` that ``body`` touches, in that order."""
+    used = {node.value.id for statement in body for node in ast.walk(statement)
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)}  # fmt: skip
+    args = [ast.arg(name) for name in buffers if name in used]
+    arguments = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
+    function = ast.FunctionDef(label, arguments, body or [ast.Pass()], [], None)
+    if "type_params" in ast.FunctionDef._fields:  # Python ≥ 3.12
+        function.type_params = []
+    return Nest(ast.fix_missing_locations(function))
+
+
+@dataclass(frozen=True)
+class Program:
+    """Nests that run one after the other, and the buffers they name.
+
+    Args:
+        name: ``conv1.forward``.
+        nests: in order of execution.
+        buffers: name inside the nests → buffer.
+        aliases: other names of loops, e.g. ``_neuron_index_1`` → ``("c",)``.
+        commands: what was applied so far, as text (provenance).
+    """
+
+    name: str
+    nests: tuple[Nest, ...]
+    buffers: Mapping[str, Buffer]
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All nests printed: with the buffers, the program's identity."""
+        return "\n\n".join(nest.text for nest in self.nests)
+
+    def with_nests(self, nests: list[Nest] | tuple[Nest, ...]) -> Program:
+        return replace(self, nests=tuple(nests))
+
+    def with_nest(self, index: int, *new: Nest) -> Program:
+        """This program with the nest at ``index`` replaced by ``new``."""
+        return self.with_nests((*self.nests[:index], *new, *self.nests[index + 1 :]))
+
+    def with_buffers(self, **new: Buffer) -> Program:
+        return replace(self, buffers={**self.buffers, **new})
+
+
+def parse_program(source: str, buffers: Mapping[str, Buffer], name: str = "program",
+                  aliases: Mapping[str, tuple[str, ...]] | None = None) -> Program:  # fmt: skip
+    """A program from text: either function definitions (one a nest), or plain statements (one nest a statement)."""
+    nests = []
+    for index, statement in enumerate(ast.parse(source).body):
+        if isinstance(statement, ast.FunctionDef):
+            nests.append(make_nest(statement.name, statement.body, dict(buffers)))
+        else:
+            nests.append(make_nest(f"{name.replace('.', '_')}_{index}", [statement], dict(buffers)))
+    return Program(name, tuple(nests), dict(buffers), dict(aliases or {}))
+
+
+# --- finding and replacing ------------------------------------------------------------------------------------------
+def walk(body: list[ast.stmt], prefix: Path = ()) -> Iterator[tuple[Path, ast.stmt]]:
+    """Every statement with its path, outer before inner, in textual order."""
+    yield from _walk_field(body, prefix, "body")
+
+
+def _walk_field(body: list[ast.stmt], prefix: Path, name: str) -> Iterator[tuple[Path, ast.stmt]]:
+    for index, statement in enumerate(body):
+        path = (*prefix, (name, index))
+        yield path, statement
+        if isinstance(statement, (ast.For, ast.If)):
+            yield from _walk_field(statement.body, path, "body")
+            yield from _walk_field(statement.orelse, path, "orelse")
+
+
+def loops(body: list[ast.stmt]) -> Iterator[tuple[Path, ast.For]]:
+    """Every loop with its path, outer before inner."""
+    for path, statement in walk(body):
+        if isinstance(statement, ast.For):
+            yield path, statement
+
+
+def at(body: list[ast.stmt], path: Path) -> ast.stmt:
+    """The statement at ``path``."""
+    name, index = path[0]
+    statement = body[index]
+    for name, index in path[1:]:
+        statement = getattr(statement, name)[index]
+    return statement
+
+
+def enclosing(body: list[ast.stmt], path: Path) -> list[ast.stmt]:
+    """The loops and conditions around the statement at ``path``, outermost first."""
+    return [at(body, path[:depth]) for depth in range(1, len(path))]
+
+
+def replace_at(body: list[ast.stmt], path: Path, new: list[ast.stmt]) -> list[ast.stmt]:
+    """A copy of ``body`` with the statement at ``path`` replaced by the statements ``new``."""
+    return edit_at(body, path, lambda _: new)
+
+
+def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[ast.stmt]]) -> list[ast.stmt]:
+    """A copy of ``body`` with the statement at ``path`` replaced by what ``edit`` makes of it."""
+    (_, index), rest = path[0], path[1:]
+    result = list(body)
+    if not rest:
+        result[index : index + 1] = edit(result[index])
+        return result
+    parent = copy.copy(result[index])
+    name = rest[0][0]
+    setattr(parent, name, edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit))
+    result[index] = parent
+    return result
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    """Every plain name in ``tree`` (variables, buffers, called functions)."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def references(tree: ast.AST) -> Iterator[ast.Subscript]:
+    """Every subscripted reference ``name[…]`` in ``tree``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            yield node
+
+
+def subscripts(reference: ast.Subscript) -> list[ast.expr]:
+    """The subscripts of ``name[i, j]`` as a list."""
+    index = reference.slice
+    return list(index.elts) if isinstance(index, ast.Tuple) else [index]
+
+
+def reference(name: str, indices: list[ast.expr], store: bool = False) -> ast.Subscript:
+    """``name[indices]``."""
+    index = indices[0] if len(indices) == 1 else ast.Tuple(list(indices), ast.Load())
+    return ast.Subscript(ast.Name(name, ast.Load()), index, ast.Store() if store else ast.Load())
+
+
+def fresh(base: str, taken: set[str]) -> str:
+    """``base``, or ``base_1``, ``base_2``, … : the first that is not taken."""
+    name, count = base, 0
+    while name in taken:
+        count += 1
+        name = f"{base}_{count}"
+    return name
+
+
+@dataclass(frozen=True)
+class LocalType:
+    """The type of a declared local: ``float32`` or ``float32[14, 2]``."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    def node(self) -> ast.expr:
+        return expr(f"{self.dtype}[{', '.join(map(str, self.shape))}]" if self.shape else self.dtype)
+
+
+def local_type(node: ast.AnnAssign) -> LocalType:
+    """The type in a declaration ``name: type = …``."""
+    if isinstance(node.annotation, ast.Name):
+        return LocalType(node.annotation.id)
+    assert isinstance(node.annotation, ast.Subscript) and isinstance(node.annotation.value, ast.Name)
+    shape = tuple(value for value in map(constant, subscripts(node.annotation)) if value is not None)
+    return LocalType(node.annotation.value.id, shape)
+
+
+def declare(name: str, type_: LocalType, value: ast.expr | None = None) -> ast.AnnAssign:
+    """``name: type = value``; an array starts as ``empty(extents)``."""
+    if type_.shape:
+        value = expr(f"empty({', '.join(map(str, type_.shape))})")
+    assert value is not None
+    return ast.AnnAssign(ast.Name(name, ast.Store()), type_.node(), value, 1)
