@@ -1,0 +1,323 @@
+"""Quasi-affine integer expressions: a canonical form, simplification under known ranges, bounds, isl's notation."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swirl.ir.nest import Loop, Path, at, constant, expr, loop_of
+
+Ranges = Mapping[str, tuple[int, int]]
+"""Least and greatest value (both included) of each variable."""
+
+
+@dataclass
+class Affine:
+    """``sum(coefficient * atom) + constant``; an atom is a variable, a ``//``, a ``%``, a ``min`` or a ``max``."""
+
+    terms: dict[str, int] = field(default_factory=dict)
+    constant: int = 0
+    atoms: dict[str, ast.expr] = field(default_factory=dict)
+
+    def add(self, other: Affine, factor: int = 1) -> Affine:
+        result = Affine(dict(self.terms), self.constant + factor * other.constant, {**self.atoms, **other.atoms})
+        for atom, coefficient in other.terms.items():
+            total = result.terms.get(atom, 0) + factor * coefficient
+            if total:
+                result.terms[atom] = total
+            else:
+                result.terms.pop(atom, None)
+        return result
+
+    def scale(self, factor: int) -> Affine:
+        return Affine().add(self, factor)
+
+    def coefficient(self, var: str) -> int:
+        """The coefficient of a plain variable."""
+        return self.terms.get(var, 0)
+
+    def mentions(self, var: str) -> bool:
+        """Whether ``var`` occurs at all, inside atoms included."""
+        return any(
+            isinstance(node, ast.Name) and node.id == var for key in self.terms for node in ast.walk(self.atoms[key])
+        )
+
+    def to_expr(self) -> ast.expr:
+        """The expression: terms in order of appearance, a positive one first, the constant last."""
+        parts = list(self.terms.items())
+        first = next((i for i, (_, coefficient) in enumerate(parts) if coefficient > 0), None)
+        if first:
+            parts.insert(0, parts.pop(first))
+        result: ast.expr | None = None
+        for key, coefficient in parts:
+            atom = self.atoms[key]
+            size = abs(coefficient)
+            term: ast.expr = atom if size == 1 else ast.BinOp(atom, ast.Mult(), ast.Constant(size))
+            if result is None:
+                result = term if coefficient > 0 else ast.UnaryOp(ast.USub(), term)
+            else:
+                result = ast.BinOp(result, ast.Add() if coefficient > 0 else ast.Sub(), term)
+        if result is None:
+            return expr(self.constant)
+        if self.constant:
+            operator = ast.Add() if self.constant > 0 else ast.Sub()
+            result = ast.BinOp(result, operator, ast.Constant(abs(self.constant)))
+        return result
+
+
+def _atom(node: ast.expr) -> Affine:
+    text = ast.unparse(node)
+    return Affine({text: 1}, 0, {text: node})
+
+
+def affine(node: ast.expr, ranges: Ranges | None = None) -> Affine | None:
+    """The canonical form of a quasi-affine expression, simplified under ``ranges``; None where it is not one."""
+    ranges = ranges or {}
+    if isinstance(node, ast.Constant):
+        return Affine(constant=node.value) if type(node.value) is int else None
+    if isinstance(node, ast.Name):
+        low, high = ranges.get(node.id, (0, 1))
+        return Affine(constant=low) if low == high else _atom(ast.Name(node.id, ast.Load()))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = affine(node.operand, ranges)
+        return inner and inner.scale(-1)
+    if isinstance(node, ast.BinOp):
+        return _binary(node, ranges)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        return _extremum(node.func.id, node.args, ranges)
+    return None
+
+
+def _binary(node: ast.BinOp, ranges: Ranges) -> Affine | None:
+    left, right = affine(node.left, ranges), affine(node.right, ranges)
+    if left is None or right is None:
+        return None
+    if isinstance(node.op, ast.Add):
+        return left.add(right)
+    if isinstance(node.op, ast.Sub):
+        return left.add(right, -1)
+    if isinstance(node.op, ast.Mult):
+        if not right.terms:
+            return left.scale(right.constant)
+        return right.scale(left.constant) if not left.terms else None
+    if isinstance(node.op, (ast.FloorDiv, ast.Mod)) and not right.terms and right.constant > 0:
+        return _divide(left, right.constant, isinstance(node.op, ast.Mod), ranges)
+    return None
+
+
+def _divide(value: Affine, divisor: int, modulo: bool, ranges: Ranges) -> Affine:
+    """``value // divisor`` or ``value % divisor``: multiples of the divisor are taken out, the rest by its bounds."""
+    if divisor == 1:
+        return Affine() if modulo else value
+    quotient, rest = Affine(atoms=dict(value.atoms)), Affine(atoms=dict(value.atoms))
+    for atom, coefficient in value.terms.items():
+        (quotient if coefficient % divisor == 0 else rest).terms[atom] = coefficient
+    quotient = Affine({k: c // divisor for k, c in quotient.terms.items()}, value.constant // divisor, quotient.atoms)
+    rest.constant = value.constant % divisor
+    limits = bounds(rest, ranges)
+    if limits is not None and limits[0] // divisor == limits[1] // divisor:
+        whole = limits[0] // divisor
+        return rest.add(Affine(constant=-whole * divisor)) if modulo else quotient.add(Affine(constant=whole))
+    if modulo:
+        return _atom(ast.BinOp(rest.to_expr(), ast.Mod(), ast.Constant(divisor)))
+    return quotient.add(_atom(ast.BinOp(rest.to_expr(), ast.FloorDiv(), ast.Constant(divisor))))
+
+
+def _extremum(name: str, args: list[ast.expr], ranges: Ranges) -> Affine | None:
+    """``min`` or ``max`` without the arguments that another one always beats."""
+    parts = []
+    for arg in args:
+        part = affine(arg, ranges)
+        if part is None:
+            return None
+        parts.append(part)
+    sign = 1 if name == "min" else -1
+    kept: list[Affine] = []
+    for index, part in enumerate(parts):
+        rivals = kept + parts[index + 1 :]
+        if not any(_never_above(rival, part, sign, ranges) for rival in rivals):
+            kept.append(part)
+    if len(kept) == 1:
+        return kept[0]
+    return _atom(ast.Call(ast.Name(name, ast.Load()), [part.to_expr() for part in kept], []))
+
+
+def _never_above(a: Affine, b: Affine, sign: int, ranges: Ranges) -> bool:
+    difference = bounds(b.add(a, -1).scale(sign), ranges)
+    return difference is not None and difference[0] >= 0
+
+
+def bounds(value: Affine | ast.expr, ranges: Ranges) -> tuple[int, int] | None:
+    """Least and greatest value by interval arithmetic (exact for one occurrence a variable); None where unknown."""
+    if isinstance(value, ast.expr):
+        form = affine(value, ranges)
+        if form is None:
+            return None
+        value = form
+    low = high = value.constant
+    for key, coefficient in value.terms.items():
+        limits = _atom_bounds(value.atoms[key], ranges)
+        if limits is None:
+            return None
+        ends = (coefficient * limits[0], coefficient * limits[1])
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _atom_bounds(node: ast.expr, ranges: Ranges) -> tuple[int, int] | None:
+    if isinstance(node, ast.Name):
+        return ranges.get(node.id)
+    if isinstance(node, ast.BinOp):
+        divisor = constant(node.right)
+        inner = bounds(node.left, ranges)
+        if divisor is None:
+            return None
+        if isinstance(node.op, ast.Mod):
+            return (0, divisor - 1)
+        return inner and (inner[0] // divisor, inner[1] // divisor)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        limits = [bounds(arg, ranges) for arg in node.args]
+        known = [limit for limit in limits if limit is not None]
+        if len(known) < len(limits):
+            return None
+        choose = min if node.func.id == "min" else max
+        return choose(low for low, _ in known), choose(high for _, high in known)
+    return None
+
+
+def simplify(node: ast.expr, ranges: Ranges | None = None) -> ast.expr:
+    """The canonical expression equal to ``node`` within ``ranges``; ``node`` itself where it is not quasi-affine.
+
+    >>> ast.unparse(simplify(expr("(c_outer * 16 + c_inner) // 16"), {"c_inner": (0, 15)}))
+    'c_outer'
+    """
+    form = affine(node, ranges)
+    return node if form is None else form.to_expr()
+
+
+class _Simplifier(ast.NodeTransformer):
+    """Simplifies subscripts, loop bounds and integer comparisons in place (of a copy)."""
+
+    def __init__(self, ranges: dict[str, tuple[int, int]]):
+        self.ranges = ranges
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        assert isinstance(node.iter, ast.Call)
+        node.iter.args = [simplify(arg, self.ranges) for arg in node.iter.args]
+        loop = loop_of(node)
+        outer, self.ranges = self.ranges, {**self.ranges, **loop_range(loop, self.ranges)}
+        node.body = [self.visit(statement) for statement in node.body]
+        self.ranges = outer
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
+        if isinstance(node.slice, ast.Tuple):
+            node.slice.elts = [self._index(element) for element in node.slice.elts]
+        else:
+            node.slice = self._index(node.slice)
+        return node
+
+    def _index(self, node: ast.expr) -> ast.expr:
+        return simplify(node, self.ranges) if affine(node) is not None else self.visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+
+def simplify_body(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
+    """A copy of ``body`` with every subscript and loop bound in canonical form."""
+    simplifier = _Simplifier(dict(ranges or {}))
+    return [simplifier.visit(copy.deepcopy(statement)) for statement in body]
+
+
+def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
+    """``{variable: (least, greatest)}`` of a loop whose bounds are known within ``ranges``; else empty."""
+    start, stop = bounds(loop.start, ranges), bounds(loop.stop, ranges)
+    if start is None or stop is None:
+        return {}
+    if loop.step < 0:
+        return {loop.var: (stop[0] + 1, start[1])}
+    low, high = start[0], stop[1] - 1
+    if start[0] == start[1]:
+        high = low + max(0, (high - low)) // loop.step * loop.step
+    return {loop.var: (low, max(low, high))}
+
+
+def ranges_at(body: list[ast.stmt], path: Path) -> dict[str, tuple[int, int]]:
+    """The ranges of the variables of the loops around the statement at ``path``."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for depth in range(1, len(path)):
+        statement = at(body, path[:depth])
+        if isinstance(statement, ast.For):
+            ranges |= loop_range(loop_of(statement), ranges)
+    return ranges
+
+
+def coefficients(node: ast.expr, var: str) -> int | None:
+    """The coefficient of ``var`` in an affine expression; None where ``var`` occurs inside ``//``, ``%``, ``min``…, or the
+    expression is not affine."""
+    form = affine(node)
+    if form is None:
+        return None if any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(node)) else 0
+    inside = any(
+        key != var and any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(form.atoms[key])) for key in form.terms
+    )
+    return None if inside else form.coefficient(var)
+
+
+def to_isl(node: ast.expr) -> str | None:
+    """The expression in isl's notation; None where it is not quasi-affine."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return f"({node.value})"
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = to_isl(node.operand)
+        return inner and f"(-{inner})"
+    if isinstance(node, ast.BinOp):
+        left, right = to_isl(node.left), to_isl(node.right)
+        if left is None or right is None:
+            return None
+        if isinstance(node.op, (ast.Add, ast.Sub)):
+            return f"({left} {'+' if isinstance(node.op, ast.Add) else '-'} {right})"
+        if isinstance(node.op, ast.Mult) and (constant(node.left) is not None or constant(node.right) is not None):
+            return f"({left} * {right})"
+        if isinstance(node.op, ast.FloorDiv) and constant(node.right):
+            return f"floor({left} / {constant(node.right)})"
+        if isinstance(node.op, ast.Mod) and constant(node.right):
+            return f"({left} mod {constant(node.right)})"
+        return None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        parts = [to_isl(arg) for arg in node.args]
+        if any(part is None for part in parts):
+            return None
+        text = parts[0]
+        for part in parts[1:]:
+            text = f"{node.func.id}({text}, {part})"
+        return text
+    return None
+
+
+def condition_to_isl(node: ast.expr) -> str | None:
+    """A condition on loop variables in isl's notation; None where it depends on data."""
+    symbols = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=", ast.NotEq: "!="}
+    if isinstance(node, ast.BoolOp):
+        parts = [condition_to_isl(value) for value in node.values]
+        if any(part is None for part in parts):
+            return None
+        word = " and " if isinstance(node.op, ast.And) else " or "
+        return "(" + word.join(part for part in parts if part) + ")"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = condition_to_isl(node.operand)
+        return inner and f"(not {inner})"
+    if isinstance(node, ast.Compare):
+        operands = [to_isl(operand) for operand in (node.left, *node.comparators)]
+        if any(operand is None for operand in operands) or any(type(op) not in symbols for op in node.ops):
+            return None
+        parts = [f"{operands[i]} {symbols[type(op)]} {operands[i + 1]}" for i, op in enumerate(node.ops)]
+        return "(" + " and ".join(parts) + ")"
+    return None

@@ -1,0 +1,303 @@
+"""Running programs: the definition of what a nest means.
+
+Plain execution compiles the printed nests with Python definitions of the loop kinds and calls. *Checking* execution
+makes wrong schedules visible: ``parallel`` loops run in a seeded shuffled order and what an iteration touches is compared
+with the others; ``vector`` loops run each statement for all lanes before the next; locals read before they are written are
+NaN. *Rational* arithmetic executes over ``fractions.Fraction``, where equal means equal.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from math import floor
+from typing import Any
+
+import numpy as np
+
+from swirl.errors import LatteError
+from swirl.ir.nest import Program, loop_of, names_in
+
+
+class RaceError(LatteError):
+    """Two iterations of a parallel loop touched the same element, one of them writing."""
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+def _maximum(first: Any, *others: Any) -> Any:
+    for other in others:
+        first = first if first > other or first != first else other
+    return first
+
+
+def _minimum(first: Any, *others: Any) -> Any:
+    for other in others:
+        first = first if first < other or first != first else other
+    return first
+
+
+def philox(seed: int, step: int, stream: int, index: int) -> int:
+    """The first word of Philox4x32-10 (Salmon et al., SC 2011) of counter (index, stream, step, 0) and key (seed, 0)."""
+    mask = 0xFFFFFFFF
+    counter = [int(index) & mask, int(stream) & mask, int(step) & mask, 0]
+    key = [int(seed) & mask, 0]
+    for _ in range(10):
+        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [(second >> 32) ^ counter[1] ^ key[0], second & mask, (first >> 32) ^ counter[3] ^ key[1], first & mask]
+        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
+    return counter[0]
+
+
+def _floating(dtype: type) -> dict[str, Callable[..., Any]]:
+    def call(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: dtype(function(*map(dtype, args)))
+
+    table = {name: call(getattr(np, name)) for name in ("sqrt", "exp", "log", "tanh", "abs", "floor")}
+    table["pow"] = call(np.power)
+    table["rand"] = lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)
+    return table
+
+
+def _rational() -> dict[str, Callable[..., Any]]:
+    """Stand-ins: fixed rational functions without the algebraic laws that a pass might wrongly use."""
+    return {
+        "sqrt": lambda x: (x * x + 3) / (x * x + x + 11),
+        "exp": lambda x: (x * x + 5) / 7,
+        "log": lambda x: (x * x - 2) / 3,
+        "tanh": lambda x: (x + 1) / (x * x + 2),
+        "abs": abs,
+        "floor": lambda x: Fraction(floor(x)),
+        "pow": lambda x, y: (x * x + y * y + x + 1) / 5,
+        "rand": lambda *args: Fraction(philox(*args) >> 8, 2**24),
+    }
+
+
+class _Uninitialised:
+    """What a local array holds before its first write in rational arithmetic: any use raises."""
+
+
+def _loops() -> dict[str, Callable[..., Any]]:
+    def plain(*args: int, **_: object) -> range:
+        return range(*(int(arg) for arg in args))
+
+    return {"range": plain, "parallel": plain, "vector": plain, "unrolled": plain}
+
+
+def _environment(arithmetic: str) -> dict[str, Any]:
+    if arithmetic == "rational":
+        casts: dict[str, Any] = dict.fromkeys(("float32", "float64"), Fraction)
+        casts["empty"] = lambda *shape: np.full(shape, _Uninitialised(), dtype=object)
+        special = _rational()
+        casts["INFINITY"] = Fraction(10**12)
+    else:
+        dtype = {"float32": np.float32, "float64": np.float64}[arithmetic]
+        casts = {"float32": np.float32, "float64": np.float64}
+        casts["empty"] = lambda *shape: np.full(shape, np.nan, dtype=dtype)
+        special = _floating(dtype)
+        casts["INFINITY"] = dtype(np.inf)
+    casts |= {"int32": lambda x: np.int32(int(x)), "bool": bool, "empty_int32": lambda *shape: np.zeros(shape, np.int32)}
+    return {**_loops(), **special, **casts, "min": _minimum, "max": _maximum, "inf": casts["INFINITY"]}
+
+
+class _Typed(ast.NodeTransformer):
+    """Makes declared types and rational literals explicit."""
+
+    def __init__(self, rational: bool):
+        self.rational = rational
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        assert node.value is not None
+        value = self.visit(node.value)
+        if isinstance(node.annotation, ast.Name):
+            value = ast.Call(ast.Name(node.annotation.id, ast.Load()), [value], [])
+        elif isinstance(node.annotation, ast.Subscript) and ast.unparse(node.annotation.value) in ("int32", "bool"):
+            value.func.id = "empty_int32"
+        return ast.Assign([node.target], value)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        if self.rational and isinstance(node.value, float):
+            if node.value in (float("inf"), float("-inf")):
+                return ast.Name("INFINITY", ast.Load())
+            return ast.Call(ast.Name("Fraction", ast.Load()), [ast.Constant(repr(node.value))], [])
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if self.rational and isinstance(node.op, ast.Div):  # an integer literal may stand on the left
+            return ast.BinOp(ast.Call(ast.Name("Fraction", ast.Load()), [node.left], []), node.op, node.right)
+        return node
+
+
+# --- checking -------------------------------------------------------------------------------------------------------
+class _Recorder:
+    """What the iterations of the parallel loops around the current statement have touched."""
+
+    def __init__(self) -> None:
+        self.stack: list[dict[str, Any]] = []
+
+    def touch(self, name: str, index: Any, write: bool) -> None:
+        for frame in self.stack:
+            frame["writes" if write else "reads"].add((name, index))
+
+
+class _Recorded:
+    """An array that tells a recorder what is read and written."""
+
+    def __init__(self, name: str, array: np.ndarray, recorder: _Recorder):
+        self.name, self.array, self.recorder = name, array, recorder
+        self.shape = array.shape
+
+    def _index(self, index: Any) -> tuple[int, ...]:
+        index = tuple(map(int, index if isinstance(index, tuple) else (index,)))
+        inside = len(index) == len(self.shape) and all(0 <= i < extent for i, extent in zip(index, self.shape, strict=True))
+        if not inside:
+            raise LatteError(f"{self.name}{list(index)} is outside its shape {self.shape}")
+        return index
+
+    def __getitem__(self, index: Any) -> Any:
+        index = self._index(index)
+        self.recorder.touch(self.name, index, False)
+        return self.array[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        index = self._index(index)
+        self.recorder.touch(self.name, index, True)
+        self.array[index] = value
+
+
+def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: object) -> Any:
+    """Iterations in shuffled order; after each, what it touched is compared with the earlier ones."""
+    order = list(range(*(int(arg) for arg in args)))
+    shuffle.shuffle(order)
+    owner: dict[tuple[str, Any], int] = {}
+    readers: dict[tuple[str, Any], int] = {}
+    for iteration in order:
+        frame: dict[str, Any] = {"writes": set(), "reads": set()}
+        recorder.stack.append(frame)
+        yield iteration
+        recorder.stack.pop()
+        for element in frame["writes"]:
+            other = owner.get(element, readers.get(element))
+            if other is not None and other != iteration:
+                name, index = element
+                raise RaceError(f"iterations {other} and {iteration} of a parallel loop share {name}{list(index)}")
+        for element in frame["reads"]:
+            if owner.get(element, iteration) != iteration:
+                name, index = element
+                raise RaceError(f"iterations {owner[element]} and {iteration} of a parallel loop share {name}{list(index)}")
+        owner |= dict.fromkeys(frame["writes"], iteration)
+        readers |= dict.fromkeys(frame["reads"], iteration)
+
+
+class _Lanes(ast.NodeTransformer):
+    """Distributes each vector loop over its statements; a local declared in one becomes an array with one element a lane."""
+
+    def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
+        loop = loop_of(node)
+        if loop.kind != "vector":
+            self.generic_visit(node)
+            return node
+        declared = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        result: list[ast.stmt] = [
+            ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)
+        ]  # fmt: skip
+        result += self._each(node.body, loop.node, loop.var, declared)
+        return result
+
+    def _each(self, body: list[ast.stmt], head: Callable[[list[ast.stmt]], ast.For], lane: str,
+              declared: set[str]) -> list[ast.stmt]:  # fmt: skip
+        result: list[ast.stmt] = []
+        for statement in body:
+            if isinstance(statement, ast.If):
+                mask = f"mask_of_{lane}_{id(statement)}"
+                result.append(ast.parse(f"{mask} = dict()").body[0])
+                test = ast.parse(f"{mask}[{lane}] = 0").body[0]
+                assert isinstance(test, ast.Assign)
+                test.value = _subscript_locals(copy.deepcopy(statement.test), declared, lane)
+                result.append(head([test]))
+                for name, branch in (("", statement.body), ("not ", statement.orelse)):
+                    for inner in self._each(branch, head, lane, declared):
+                        assert isinstance(inner, ast.For)
+                        guard = ast.parse(f"{name}{mask}[{lane}]", mode="eval").body
+                        result.append(head([ast.If(guard, inner.body, [])]))
+            else:
+                result.append(head([_subscript_locals(copy.deepcopy(statement), declared, lane)]))
+        return result
+
+
+def _subscript_locals(tree: Any, declared: set[str], lane: str) -> Any:
+    class Rewrite(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            if node.id not in declared:
+                return node
+            return ast.Subscript(node, ast.Name(lane, ast.Load()), node.ctx)
+
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+            assert node.value is not None
+            call = ast.Call(node.annotation, [self.visit(node.value)], [])
+            return ast.Assign([self.visit(node.target)], call)
+
+    return Rewrite().visit(tree)
+
+
+# --- entry ----------------------------------------------------------------------------------------------------------
+def execute(
+    program: Program,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    checking: bool = False,
+    arithmetic: str = "float32",
+    seed: int = 0,
+) -> None:
+    """Run a program on arrays, in place.
+
+    Args:
+        program: nests that reference buffers logically (or physically, after layouts).
+        arrays: name in the nests → array of the buffer's shape; object arrays of ``Fraction`` for rational arithmetic.
+        checking: shuffle parallel loops and find races, run vector loops statement by statement, check subscripts.
+        arithmetic: ``float32``, ``float64`` or ``rational``.
+        seed: of the shuffling.
+
+    Raises:
+        RaceError: two iterations of a parallel loop share an element (checking mode).
+    """
+    environment = _environment(arithmetic)
+    environment["Fraction"] = Fraction
+    names = {name for nest in program.nests for name in nest.arguments}
+    missing = sorted(names - set(arrays))
+    if missing:
+        raise LatteError(f"{program.name}: no array given for {', '.join(missing)}")
+    given: dict[str, Any] = {name: arrays[name] for name in names}
+    if checking:
+        recorder = _Recorder()
+        shuffle = random.Random(seed)
+        environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
+        given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
+    with np.errstate(all="ignore"):
+        for nest in program.nests:
+            function: ast.AST = copy.deepcopy(nest.function)
+            if checking:
+                function = _Lanes().visit(function)
+            function = _Typed(arithmetic == "rational").visit(function)
+            module = ast.fix_missing_locations(ast.Module([function], []))  # type: ignore[list-item]
+            scope = dict(environment)
+            exec(compile(module, f"<{nest.label}>", "exec"), scope)
+            scope[nest.label](*(given[name] for name in nest.arguments))
+
+
+def random_arrays(program: Program, seed: int = 0, arithmetic: str = "float32") -> dict[str, np.ndarray]:
+    """Arrays for every buffer a program touches: small integers (exact in float32), as Fractions where asked."""
+    generator = np.random.default_rng(seed)
+    touched = {name for nest in program.nests for name in names_in(nest.function) if name in program.buffers}
+    result = {}
+    for name in sorted(touched):
+        buffer = program.buffers[name]
+        values = generator.integers(-4, 5, buffer.shape)
+        if arithmetic == "rational" and buffer.dtype.startswith("float"):
+            result[name] = np.vectorize(Fraction, otypes=[object])(values, 3)
+        else:
+            result[name] = values.astype({"bool": np.bool_}.get(buffer.dtype, buffer.dtype))
+    return result
