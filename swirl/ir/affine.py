@@ -50,7 +50,8 @@ class Affine:
         first = next((i for i, (_, coefficient) in enumerate(parts) if coefficient > 0), None)
         if first:
             parts.insert(0, parts.pop(first))
-        result: ast.expr | None = None
+        constant_first = first is None and self.constant > 0
+        result: ast.expr | None = ast.Constant(self.constant) if constant_first else None
         for key, coefficient in parts:
             atom = self.atoms[key]
             size = abs(coefficient)
@@ -61,7 +62,7 @@ class Affine:
                 result = ast.BinOp(result, ast.Add() if coefficient > 0 else ast.Sub(), term)
         if result is None:
             return expr(self.constant)
-        if self.constant:
+        if self.constant and not constant_first:
             operator = ast.Add() if self.constant > 0 else ast.Sub()
             result = ast.BinOp(result, operator, ast.Constant(abs(self.constant)))
         return result

@@ -233,7 +233,7 @@ def _subscript_locals(tree: Any, declared: set[str], lane: str) -> Any:
         def visit_Name(self, node: ast.Name) -> ast.expr:
             if node.id not in declared:
                 return node
-            return ast.Subscript(node, ast.Name(lane, ast.Load()), node.ctx)
+            return ast.Subscript(ast.Name(node.id, ast.Load()), ast.Name(lane, ast.Load()), node.ctx)
 
         def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
             assert node.value is not None
