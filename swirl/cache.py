@@ -1,0 +1,127 @@
+"""The folder of the disk cache: who may write it, locks, and entries that are there whole or not at all.
+
+An entry is a folder ``<cache>/<key>/`` of files, with a manifest of the sizes and hashes of those that are
+loaded. It is written elsewhere and renamed into place, so a reader never sees half of one; a damaged entry
+counts as missing and is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from swirl.config import settings
+from swirl.errors import LatteError
+
+MANIFEST = "manifest.json"
+
+
+def cache_key(*parts: str) -> str:
+    """A key for all that an entry depends on; parts stay apart (``"ab", "c"`` is not ``"a", "bc"``)."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """The cache's folder, made with mode 0700 if it is not there.
+
+    Raises:
+        LatteError: it cannot be made or written, belongs to somebody else, or others may write it: loading
+            code from such a folder would run theirs.
+    """
+    folder = settings().cache_dir
+    way_out = "set SWIRL_CACHE_DIR to a folder of your own"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.stat()
+    except OSError as error:
+        raise LatteError(
+            f"the cache folder {folder} cannot be made: {error.strerror}", way_out=way_out
+        ) from error
+    if hasattr(os, "getuid") and facts.st_uid != os.getuid():
+        raise LatteError(
+            f"the cache folder {folder} belongs to user {facts.st_uid}, not to you", way_out=way_out
+        )
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LatteError(
+            f"others may write to the cache folder {folder}", way_out=f"chmod 700 {folder}, or {way_out}"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise LatteError(f"the cache folder {folder} cannot be written", way_out=way_out)
+    return folder
+
+
+@contextmanager
+def entry_lock(key: str) -> Iterator[None]:
+    """Hold the entry's lock against other processes and threads.
+
+    A thread must not wait for a second lock while it holds one: two processes could then wait for each other.
+    """
+    locks = cache_folder() / "locks"
+    locks.mkdir(mode=0o700, exist_ok=True)
+    with FileLock(locks / f"{key}.lock"):
+        yield
+
+
+def read_entry(key: str) -> dict[str, Any] | None:
+    """The facts stored with an entry, or None where it is missing, incomplete or damaged."""
+    folder = cache_folder() / key
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        whole = all(_fingerprint(folder / name) == recorded for name, recorded in manifest["files"].items())
+        return dict(manifest["facts"]) if whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Whatever a crash or a full disk left behind, it is not an entry.
+        return None
+
+
+@contextmanager
+def draft_folder(key: str) -> Iterator[Path]:
+    """A fresh folder in which to make the entry, removed at the end. Call with the entry's lock held."""
+    root = cache_folder()
+    for left_behind in root.glob(f"{key}.draft-*"):
+        # The process that made it was killed, or it would still hold the lock.
+        shutil.rmtree(left_behind, ignore_errors=True)
+    draft = Path(tempfile.mkdtemp(prefix=f"{key}.draft-", dir=root))
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(draft: Path, key: str, facts: dict[str, Any], *, verified: Sequence[str] = ()) -> Path:
+    """Make a draft the entry, in one step; returns the entry's folder. Call with the entry's lock held.
+
+    Args:
+        facts: what to keep with it, as JSON values.
+        verified: files of the entry whose size and hash must be right when it is read.
+    """
+    files = {name: _fingerprint(draft / name) for name in verified}
+    (draft / MANIFEST).write_text(json.dumps({"facts": facts, "files": files}, indent=2))
+    return move_into_place(draft, key)
+
+
+def move_into_place(draft: Path, name: str) -> Path:
+    """Rename a draft to ``<cache>/<name>``, whatever was there before removed."""
+    folder = cache_folder() / name
+    if folder.exists():
+        # Libraries that some process has loaded from it stay alive until that process ends.
+        shutil.rmtree(folder)
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
+    os.replace(draft, folder)
+    return folder
+
+
+def _fingerprint(path: Path) -> list[Any]:
+    content = path.read_bytes()
+    return [len(content), hashlib.sha256(content).hexdigest()]

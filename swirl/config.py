@@ -1,0 +1,160 @@
+"""Settings: the only module that reads the environment.
+
+Everything a user can steer from outside the program is a field of :class:`Settings`. Nothing is kept between
+calls, so a test (or a notebook) that changes a variable sees the change at the next call of :func:`settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from swirl.errors import LatteError
+
+TARGET_NAMES = ("avx512", "avx2", "portable")
+
+# The original's names of vector units. Its AVX and AVX-2 both had eight lanes; our eight-lane target is avx2.
+VEC_CONFIGS = {"AVX": "avx2", "AVX-2": "avx2", "AVX-512": "avx512"}
+
+# Variables of the original that steer its own code generator and mean nothing here.
+IGNORED = (
+    "LATTE_AUTO_FUSION",
+    "LATTE_CODEGEN_STRATEGY",
+    "LATTE_MODE",
+    "LATTE_PARALLEL_STRATEGY",
+    "LATTE_PIPELINE_BLOCK_SIZE",
+    "LATTE_PREFETCH_MODE",
+    "LATTE_SIMPLE_FUSION",
+    "LATTE_TIMER",
+    "LATTE_UNROLL",
+)
+
+_TRUE = ("1", "on", "true", "yes")
+_FALSE = ("0", "off", "false", "no", "")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for.
+
+    Attributes:
+        target: name of the target (``SWIRL_TARGET``, else ``LATTE_VEC_CONFIG``), or None for the best that
+            runs here.
+        dump: folder for the stages of a compilation (``SWIRL_DUMP``), or None.
+        compiler: command of the C++ compiler (``SWIRL_CXX``, else ``CXX``), or None to look for g++, then
+            clang++.
+        compiler_variable: the variable that named the compiler, for messages.
+        cache_dir: folder of the kernel cache (``SWIRL_CACHE_DIR``, else the user's cache folder).
+        threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else the cores
+            available).
+        recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
+        compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).
+    """
+
+    target: str | None
+    dump: Path | None
+    compiler: tuple[str, ...] | None
+    compiler_variable: str | None
+    cache_dir: Path
+    threads: int
+    recipes: Path | None
+    compatibility: bool
+
+
+def settings() -> Settings:
+    """Read the settings from the environment, now.
+
+    Raises:
+        LatteError: a variable has a value that is not accepted; the message names both.
+    """
+    environment = os.environ
+    ignored = [name for name in IGNORED if environment.get(name)]
+    if ignored:
+        # The default filter of `warnings` shows a text once for this line, so the program says this once.
+        warnings.warn(f"{', '.join(ignored)}: read by the original Latte, ignored by this one", stacklevel=1)
+    compiler_variable = next(
+        (name for name in ("SWIRL_CXX", "CXX") if environment.get(name, "").strip()), None
+    )
+    return Settings(
+        target=_target(environment),
+        dump=_path(environment, "SWIRL_DUMP"),
+        compiler=_command(environment, compiler_variable) if compiler_variable else None,
+        compiler_variable=compiler_variable,
+        cache_dir=_path(environment, "SWIRL_CACHE_DIR")
+        or Path(platformdirs.user_cache_dir("swirl", appauthor=False)),
+        threads=_threads(environment),
+        recipes=_folder(environment, "LATTE_RECIPES"),
+        compatibility=_switch(environment, "LATTE_COMPAT"),
+    )
+
+
+def available_cores() -> int:
+    """Number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def child_environment() -> dict[str, str]:
+    """Environment for compilers and probes: ours, with untranslated messages."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _bad_value(variable: str, value: str, accepted: str) -> LatteError:
+    return LatteError(f"{variable}={value!r} is not accepted", way_out=f"{variable} takes {accepted}")
+
+
+def _target(environment: Mapping[str, str]) -> str | None:
+    name = environment.get("SWIRL_TARGET", "").strip()
+    if name:
+        if name not in TARGET_NAMES:
+            raise _bad_value("SWIRL_TARGET", name, " | ".join(TARGET_NAMES))
+        return name
+    vec_config = environment.get("LATTE_VEC_CONFIG", "").strip()
+    if vec_config and vec_config not in VEC_CONFIGS:
+        raise _bad_value("LATTE_VEC_CONFIG", vec_config, " | ".join(VEC_CONFIGS))
+    return VEC_CONFIGS.get(vec_config)
+
+
+def _command(environment: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    value = environment[variable]
+    try:
+        return tuple(shlex.split(value))
+    except ValueError as error:
+        raise _bad_value(variable, value, f"a compiler's command ({error})") from error
+
+
+def _path(environment: Mapping[str, str], variable: str) -> Path | None:
+    value = environment.get(variable, "").strip()
+    # Absolute, so that a later change of directory does not move the cache or the dump.
+    return Path(value).expanduser().absolute() if value else None
+
+
+def _folder(environment: Mapping[str, str], variable: str) -> Path | None:
+    path = _path(environment, variable)
+    if path is not None and not path.is_dir():
+        raise _bad_value(variable, str(path), "an existing folder")
+    return path
+
+
+def _threads(environment: Mapping[str, str]) -> int:
+    for variable in ("SWIRL_THREADS", "LATTE_NUM_THREADS"):
+        value = environment.get(variable, "").strip()
+        if value:
+            if not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= 4096:
+                raise _bad_value(variable, value, "a whole number of threads from 1 to 4096")
+            return int(value)
+    return available_cores()
+
+
+def _switch(environment: Mapping[str, str], variable: str) -> bool:
+    value = environment.get(variable, "").strip().lower()
+    if value not in _TRUE + _FALSE:
+        raise _bad_value(variable, value, "1 | on | true | yes, or 0 | off | false | no")
+    return value in _TRUE

@@ -1,0 +1,247 @@
+"""From C++ text to a function in this process: compile in parallel, keep on disk, load.
+
+Entries of the cache are ``<cache>/<key>/kernel.cpp, kernel.so, command.txt``; the key covers the text, the
+compiler's path and version, all flags and the target's name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swirl.cache import (
+    cache_folder,
+    cache_key,
+    draft_folder,
+    entry_lock,
+    move_into_place,
+    publish,
+    read_entry,
+)
+from swirl.compiler import Compiler, find_compiler
+from swirl.config import available_cores
+from swirl.errors import CompilerFailed, LatteError
+from swirl.target import Target
+
+Progress = Callable[[int, int, str], None]
+
+# IEEE arithmetic holds: neither flag below changes a value. The first only drops errno (so sqrt is one
+# instruction), the second only says that nobody looks at the exception flags (so selects need no branches).
+# Never -ffast-math.
+BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One translation unit. It exports ``extern "C" void <name>(void* const* buffers)``.
+
+    Attributes:
+        name: the function's name.
+        source: the C++ text.
+    """
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled unit.
+
+    Attributes:
+        name: the function's name.
+        path: the library; the C++ text and ``command.txt`` stand beside it.
+        seconds: what compiling took, when it was done.
+        cached: whether it was found in the cache.
+        command: the compile command, to be run in the library's folder.
+    """
+
+    name: str
+    path: Path
+    seconds: float
+    cached: bool
+    command: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A loaded function; the library stays loaded as long as this lives, and after.
+
+    Attributes:
+        name: the function's name.
+        address: where it is in memory.
+        library: the handle of its library.
+    """
+
+    name: str
+    address: int
+    library: ctypes.CDLL
+
+
+def build(
+    units: Sequence[Unit],
+    target: Target,
+    *,
+    contract: bool = True,
+    optimize: str = "-O3",
+    extra_flags: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> list[Built]:
+    """Compile what is not in the cache, as many at once as there are cores; results in the order of `units`.
+
+    Units of equal text are compiled once. The target need not run on this machine.
+
+    Args:
+        contract: whether a product and a sum may become one fused multiply-add. Tests that compare bits say
+            no.
+        optimize: the optimisation flag.
+        extra_flags: further compiler flags.
+        progress: called as ``progress(done, total, name)`` from this thread: once with ``done`` 0, then after
+            each compilation. Not called where everything is in the cache.
+
+    Raises:
+        CompilerMissing: there is no compiler.
+        CompilerFailed: it refused a unit; the message has its words, the kept source and the command.
+        LatteError: the cache folder is not usable.
+    """
+    compiler = find_compiler()
+    contraction = "-ffp-contract=fast" if contract else "-ffp-contract=off"
+    flags = (*BASE_FLAGS, optimize, contraction, *target.isa_flags, *extra_flags)
+    arguments = (*flags, "kernel.cpp", "-o", "kernel.so", *target.link_flags)
+    keys = [
+        cache_key("kernel", unit.source, *compiler.command, compiler.version, *arguments, target.name)
+        for unit in units
+    ]
+    found: dict[str, Built] = {}
+    missing: dict[str, Unit] = {}
+    for key, unit in zip(keys, units, strict=True):
+        if key in found or key in missing:
+            continue
+        built = _find(key, unit.name)
+        if built is None:
+            missing[key] = unit
+        else:
+            found[key] = built
+    if missing:
+        found |= _compile_all(missing, compiler, arguments, progress)
+    return [
+        Built(unit.name, built.path, built.seconds, built.cached, built.command)
+        for unit, built in ((unit, found[key]) for key, unit in zip(keys, units, strict=True))
+    ]
+
+
+def load(built: Built) -> Kernel:
+    """Load a compiled unit into this process.
+
+    Raises:
+        LatteError: the library cannot be loaded, or lacks the function.
+    """
+    way_out = f"remove {built.path.parent} and compile again"
+    try:
+        library = ctypes.CDLL(str(built.path))
+    except OSError as error:
+        raise LatteError(f"{built.path} cannot be loaded: {error}", way_out=way_out) from error
+    try:
+        function = getattr(library, built.name)
+    except AttributeError as error:
+        raise LatteError(f"{built.path} has no function {built.name!r}", way_out=way_out) from error
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None, "dlsym found the function"
+    return Kernel(built.name, address, library)
+
+
+@contextmanager
+def progress_bar(title: str = "compiling kernels") -> Iterator[Progress]:
+    """A progress bar for :func:`build`, on stderr; nothing is shown until something is compiled."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[unit]}"),
+    )
+    bar = RichProgress(*columns, console=Console(stderr=True))
+    task = bar.add_task(title, total=None, unit="", visible=False)
+
+    def show(done: int, total: int, name: str) -> None:
+        if done == 0:
+            bar.start()
+        bar.update(task, completed=done, total=total, unit="" if done == total else name, visible=True)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+def _find(key: str, name: str) -> Built | None:
+    facts = read_entry(key)
+    if facts is None:
+        return None
+    return Built(
+        name, cache_folder() / key / "kernel.so", facts["seconds"], cached=True, command=facts["command"]
+    )
+
+
+def _compile_all(
+    missing: dict[str, Unit], compiler: Compiler, arguments: Sequence[str], progress: Progress | None
+) -> dict[str, Built]:
+    found: dict[str, Built] = {}
+    # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
+    # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
+    with ThreadPoolExecutor(max_workers=min(len(missing), available_cores())) as pool:
+        jobs = {pool.submit(_compile, key, unit, compiler, arguments): key for key, unit in missing.items()}
+        if progress is not None:
+            progress(0, len(jobs), "")
+        try:
+            for job in as_completed(jobs):
+                built = job.result()
+                found[jobs[job]] = built
+                if progress is not None:
+                    progress(len(found), len(jobs), built.name)
+        finally:
+            # After a failure or an interrupt, what has not started need not start.
+            pool.shutdown(wait=False, cancel_futures=True)
+    return found
+
+
+def _compile(key: str, unit: Unit, compiler: Compiler, arguments: Sequence[str]) -> Built:
+    with entry_lock(key):
+        built = _find(key, unit.name)
+        if built is not None:  # another process made it while this one waited for the lock
+            return built
+        with draft_folder(key) as draft:
+            # Paths are relative to the entry's folder, so that the command still works there: edit
+            # kernel.cpp, run it again.
+            command = shlex.join((*compiler.command, *arguments))
+            (draft / "kernel.cpp").write_text(unit.source)
+            (draft / "command.txt").write_text(command + "\n")
+            start = time.perf_counter()
+            result = compiler.run(arguments, draft)
+            seconds = time.perf_counter() - start
+            if result.returncode != 0:
+                words = (
+                    result.stderr.strip()
+                    or result.stdout.strip()
+                    or f"exit status {result.returncode}, no message"
+                )
+                (draft / "compiler.txt").write_text(words + "\n")
+                kept = move_into_place(draft, os.path.join("failed", key))
+                raise CompilerFailed(
+                    f"the C++ compiler refused {unit.name}:\n{words}",
+                    way_out=f"source: {kept / 'kernel.cpp'}\n  command: cd {shlex.quote(str(kept))} && {command}",
+                )
+            facts = {"name": unit.name, "seconds": seconds, "command": command}
+            folder = publish(draft, key, facts, verified=("kernel.so",))
+    return Built(unit.name, folder / "kernel.so", seconds, cached=False, command=command)

@@ -1,0 +1,226 @@
+"""Targets: what code is made for, and which of them this machine can run.
+
+A target names its instruction sets by explicit ``-m`` flags. ``-march=native`` is not used: a compiler older
+than the processor maps it to the newest one it knows, and may lose AVX-512 on the way. What the machine can
+do is found by compiling a probe with the target's own flags and running it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import archspec.cpu
+
+from swirl.cache import cache_key, draft_folder, entry_lock, publish, read_entry
+from swirl.compiler import Compiler, find_compiler, run_program
+from swirl.config import settings
+from swirl.errors import TargetError
+
+# Of the small server core; used where the machine does not say.
+DEFAULT_L1_BYTES = 32 * 1024
+DEFAULT_L2_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is made for.
+
+    Attributes:
+        name: ``avx512``, ``avx2`` or ``portable``.
+        simd_width: float32 lanes of a vector.
+        registers: vector registers.
+        isa_flags: compiler flags that allow its instructions.
+        link_flags: libraries that its code calls.
+        l1_bytes: level-1 data cache of a core, in bytes.
+        l2_bytes: level-2 cache of a core, in bytes.
+    """
+
+    name: str
+    simd_width: int
+    registers: int
+    isa_flags: tuple[str, ...] = ()
+    link_flags: tuple[str, ...] = ("-lm",)
+    l1_bytes: int = DEFAULT_L1_BYTES
+    l2_bytes: int = DEFAULT_L2_BYTES
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether it has mask registers, so that a tail costs one masked instruction."""
+        return self.name == "avx512"
+
+
+# Best first. The vector exp, log, tanh of the two with intrinsics come from glibc's libmvec.
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            Target(
+                "avx512",
+                simd_width=16,
+                registers=32,
+                isa_flags=(
+                    "-mavx512f",
+                    "-mavx512vl",
+                    "-mavx512bw",
+                    "-mavx512dq",
+                    "-mavx2",
+                    "-mfma",
+                    "-mbmi2",
+                    # Without this gcc 12 may split vectors in two halves: more than twice as slow on a
+                    # convolution.
+                    "-mprefer-vector-width=512",
+                ),
+                link_flags=("-lmvec", "-lm"),
+            ),
+            Target(
+                "avx2",
+                simd_width=8,
+                registers=16,
+                isa_flags=("-mavx2", "-mfma"),
+                link_flags=("-lmvec", "-lm"),
+            ),
+            Target("portable", simd_width=8, registers=16),
+        )
+    }
+)
+
+# Each executes an instruction of every set in the target's flags and returns 0. The operands come through
+# `volatile`, so the compiler cannot do the work itself.
+_PROBES: Mapping[str, str] = MappingProxyType(
+    {
+        "avx512": """\
+#include <immintrin.h>
+int main() {
+    volatile float three = 3.0f;
+    volatile unsigned mask = 0xffff;
+    __m512 threes = _mm512_set1_ps(three);
+    __m512 f = _mm512_maskz_fmadd_ps((__mmask16)mask, threes, threes, threes);
+    __m256 vl = _mm256_maskz_sqrt_ps((__mmask8)mask, _mm256_set1_ps(three * three));
+    __m512i bw = _mm512_maskz_add_epi8((__mmask64)-1, _mm512_castps_si512(f), _mm512_setzero_si512());
+    __m512 dq = _mm512_or_ps(_mm512_castsi512_ps(bw), _mm512_setzero_ps());
+    __m256 fma = _mm256_fmadd_ps(vl, vl, vl);
+    volatile float sum = _mm512_reduce_add_ps(dq) + _mm256_cvtss_f32(fma);
+    volatile unsigned bmi2 = _pext_u32(mask, mask);
+    return sum == 16 * 12 + 12 && bmi2 == 0xffff ? 0 : 1;
+}
+""",
+        "avx2": """\
+#include <immintrin.h>
+int main() {
+    volatile float three = 3.0f;
+    __m256i integers = _mm256_add_epi32(_mm256_castps_si256(_mm256_set1_ps(three)), _mm256_setzero_si256());
+    __m256 lanes = _mm256_castsi256_ps(integers);
+    volatile float sum = _mm256_cvtss_f32(_mm256_fmadd_ps(lanes, lanes, lanes));
+    return sum == 12 ? 0 : 1;
+}
+""",
+    }
+)
+
+
+def get_target(name: str) -> Target:
+    """The target of that name, with nominal cache sizes, whether or not this machine runs it.
+
+    It depends on nothing but the name, so code generated for it is the same everywhere.
+
+    Raises:
+        TargetError: there is no such target.
+    """
+    if name not in TARGETS:
+        raise TargetError(f"there is no target {name!r}", way_out=f"targets: {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def resolve_target(name: str | None = None) -> Target:
+    """The target to run on this machine, with this machine's cache sizes.
+
+    Args:
+        name: the target's name; by default SWIRL_TARGET (or LATTE_VEC_CONFIG), else the best that runs.
+
+    Raises:
+        TargetError: the target asked for does not exist, or does not run here.
+        CompilerMissing: no compiler to find it out with.
+    """
+    name = name or settings().target
+    if name is None:
+        return _with_caches(next(target for target in TARGETS.values() if why_not(target) is None))
+    target = get_target(name)
+    reason = why_not(target)
+    if reason is not None:
+        runnable = [other.name for other in TARGETS.values() if why_not(other) is None]
+        raise TargetError(
+            f"this machine cannot run target {name!r}: {reason}", way_out=f"it runs: {', '.join(runnable)}"
+        )
+    return _with_caches(target)
+
+
+def why_not(target: Target) -> str | None:
+    """Why this machine cannot run a target, or None if it can; the answer is kept on disk.
+
+    Raises:
+        CompilerMissing: no compiler to find it out with.
+    """
+    if not target.isa_flags:
+        return None
+    compiler = find_compiler()
+    probe = _PROBES[target.name]
+    key = cache_key("probe", probe, *target.isa_flags, *compiler.command, compiler.version, _processor())
+    facts = read_entry(key)
+    if facts is None:
+        reason, certain = _run_probe(probe, target, compiler)
+        if not certain:
+            return reason
+        with entry_lock(key), draft_folder(key) as draft:
+            (draft / "probe.cpp").write_text(probe)
+            facts = {"target": target.name, "why_not": reason}
+            publish(draft, key, facts)
+    answer: str | None = facts["why_not"]
+    return answer
+
+
+def _run_probe(probe: str, target: Target, compiler: Compiler) -> tuple[str | None, bool]:
+    """Compile and run a probe: why it fails (or None), and whether that answer is final."""
+    with tempfile.TemporaryDirectory(prefix="swirl-probe-") as name:
+        folder = Path(name)
+        (folder / "probe.cpp").write_text(probe)
+        compiled = compiler.run(("-O1", *target.isa_flags, "probe.cpp", "-o", "probe"), folder)
+        if compiled.returncode != 0:
+            # Could as well be a full disk: not to be remembered.
+            words = compiled.stderr.strip().splitlines() or ["no message"]
+            return f"the compiler {compiler.command[0]} does not make its code ({words[0]})", False
+        ran = run_program((str(folder / "probe"),))
+    if ran.returncode == 0:
+        return None, True
+    return "the processor or the operating system lacks its instructions", True
+
+
+def _processor() -> str:
+    """Identity of the processor, as far as instruction sets go."""
+    host = archspec.cpu.host()
+    return json.dumps([archspec.cpu.brand_string(), host.name, sorted(host.features)])
+
+
+def _with_caches(target: Target) -> Target:
+    return replace(
+        target,
+        l1_bytes=_cache_bytes(level=1) or DEFAULT_L1_BYTES,
+        l2_bytes=_cache_bytes(level=2) or DEFAULT_L2_BYTES,
+    )
+
+
+def _cache_bytes(level: int) -> int | None:
+    """Size of a data cache of core 0, or None where the operating system does not say."""
+    units = {"K": 1024, "M": 1024 * 1024}
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, size = (entry / "type").read_text().strip(), (entry / "size").read_text().strip()
+            if int((entry / "level").read_text()) == level and kind != "Instruction" and size[-1:] in units:
+                return int(size[:-1]) * units[size[-1]]
+        except (OSError, ValueError):
+            continue
+    return None
