@@ -240,7 +240,8 @@ def _compile(key: str, unit: Unit, compiler: Compiler, arguments: Sequence[str])
                 kept = move_into_place(draft, os.path.join("failed", key))
                 raise CompilerFailed(
                     f"the C++ compiler refused {unit.name}:\n{words}",
-                    way_out=f"source: {kept / 'kernel.cpp'}\n  command: cd {shlex.quote(str(kept))} && {command}",
+                    way_out=f"source: {kept / 'kernel.cpp'}\n"
+                    f"  command: cd {shlex.quote(str(kept))} && {command}",
                 )
             facts = {"name": unit.name, "seconds": seconds, "command": command}
             folder = publish(draft, key, facts, verified=("kernel.so",))

@@ -1,0 +1,115 @@
+"""Targets: probes on this machine, and the code that each target's flags allow."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import archspec.cpu
+import pytest
+
+from swirl import target as target_module
+from swirl.errors import TargetError
+from swirl.jit import Unit, build
+from swirl.target import TARGETS, Target, get_target, resolve_target, why_not
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWIRL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("SWIRL_TARGET", raising=False)
+    monkeypatch.delenv("LATTE_VEC_CONFIG", raising=False)
+
+
+def test_best_target_is_what_the_processor_has() -> None:
+    features = archspec.cpu.host().features
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features:
+        expected = "avx512"
+    else:
+        expected = "avx2" if {"avx2", "fma"} <= features else "portable"
+    assert resolve_target().name == expected
+
+
+def test_portable_runs_everywhere_without_a_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert resolve_target("portable").name == "portable"
+
+
+def test_settings_choose_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWIRL_TARGET", "portable")
+    assert resolve_target().name == "portable"
+
+
+def test_cache_sizes_are_plausible() -> None:
+    target = resolve_target("portable")
+    assert 8 * 1024 <= target.l1_bytes <= target.l2_bytes
+
+
+def test_unknown_target_is_refused_with_the_list() -> None:
+    with pytest.raises(TargetError, match="no target 'avx1024'") as refused:
+        get_target("avx1024")
+    assert "avx512, avx2, portable" in str(refused.value)
+
+
+def test_target_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A program that dies as one does on an instruction that the processor does not know.
+    dies = "#include <csignal>\nint main() { raise(SIGILL); }\n"
+    monkeypatch.setattr(target_module, "_PROBES", {"avx512": dies, "avx2": "int main() {}\n"})
+    with pytest.raises(TargetError, match="cannot run target 'avx512': the processor") as refused:
+        resolve_target("avx512")
+    assert "it runs: avx2, portable" in str(refused.value)
+    assert resolve_target().name == "avx2"
+    assert get_target("avx512").simd_width == 16
+
+
+def test_target_that_the_compiler_lacks() -> None:
+    target = Target("avx2", 8, 16, isa_flags=("-mno-such-instructions",))
+    reason = why_not(target)
+    assert reason is not None
+    assert "-mno-such-instructions" in reason
+
+
+def test_probe_runs_once_for_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "compilations"
+    script = tmp_path / "logging-compiler"
+    real = shutil.which("g++") or shutil.which("clang++")
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] || echo "$@" >> "{log}"\nexec "{real}" "$@"\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("SWIRL_CXX", str(script))
+    if why_not(get_target("avx2")) is not None:
+        pytest.skip("this machine has no AVX2")
+    assert why_not(get_target("avx2")) is None
+    assert len(log.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "register"),
+    [
+        (
+            "avx512",
+            "__m512 x = _mm512_loadu_ps(v); _mm512_storeu_ps(v, _mm512_fmadd_ps(x, x, x));",
+            "%zmm",
+        ),
+        (
+            "avx2",
+            "__m256 x = _mm256_loadu_ps(v); _mm256_storeu_ps(v, _mm256_fmadd_ps(x, x, x));",
+            "%ymm",
+        ),
+    ],
+)
+def test_code_of_a_target_needs_no_probe(name: str, source: str, register: str) -> None:
+    if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
+        pytest.skip("needs an x86-64 compiler and objdump")
+    text = (
+        f'#include <immintrin.h>\nextern "C" void f(void* const* b) {{ float* v = (float*)b[0]; {source} }}\n'
+    )
+    (built,) = build([Unit("f", text)], get_target(name))
+    code = subprocess.run(
+        ["objdump", "-d", str(built.path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "vfmadd" in code
+    assert register in code
+
+
+def test_targets_are_best_first() -> None:
+    assert list(TARGETS) == ["avx512", "avx2", "portable"]

@@ -1,0 +1,98 @@
+"""Settings from the environment."""
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from swirl.config import IGNORED, available_cores, settings
+from swirl.errors import LatteError
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("SWIRL_", "LATTE_")) or name == "CXX":
+            monkeypatch.delenv(name)
+
+
+def test_nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = settings()
+    assert (found.target, found.dump, found.compiler, found.recipes) == (None, None, None, None)
+    assert found.threads == available_cores()
+    assert not found.compatibility
+    assert found.cache_dir.is_relative_to(tmp_path)
+
+
+def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "SWIRL_TARGET": "avx2",
+        "SWIRL_DUMP": "stages",
+        "SWIRL_CXX": "ccache g++",
+        "CXX": "icpx",
+        "SWIRL_CACHE_DIR": "cache",
+        "SWIRL_THREADS": "3",
+        "LATTE_NUM_THREADS": "5",
+        "LATTE_VEC_CONFIG": "AVX-512",
+        "LATTE_RECIPES": str(tmp_path),
+        "LATTE_COMPAT": "on",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = settings()
+    assert found.target == "avx2"
+    assert found.dump == tmp_path / "stages"
+    assert found.compiler == ("ccache", "g++")
+    assert found.cache_dir == tmp_path / "cache"
+    assert found.threads == 3
+    assert found.recipes == tmp_path
+    assert found.compatibility
+
+
+@pytest.mark.parametrize(("value", "target"), [("AVX", "avx2"), ("AVX-2", "avx2"), ("AVX-512", "avx512")])
+def test_vec_config_of_the_original(value: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATTE_VEC_CONFIG", value)
+    assert settings().target == target
+
+
+def test_threads_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATTE_NUM_THREADS", "5")
+    assert settings().threads == 5
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "accepted"),
+    [
+        ("SWIRL_TARGET", "avx-512", "avx512 | avx2 | portable"),
+        ("LATTE_VEC_CONFIG", "SSE", "AVX | AVX-2 | AVX-512"),
+        ("SWIRL_THREADS", "0", "a whole number of threads"),
+        ("SWIRL_THREADS", "two", "a whole number of threads"),
+        ("LATTE_NUM_THREADS", "-1", "a whole number of threads"),
+        ("LATTE_RECIPES", "/no/such/folder", "an existing folder"),
+        ("LATTE_COMPAT", "perhaps", "1 | on | true | yes"),
+        ("SWIRL_CXX", "g++ 'unfinished", "a compiler's command"),
+    ],
+)
+def test_bad_value_names_the_variable_and_what_it_takes(
+    variable: str, value: str, accepted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(LatteError) as refused:
+        settings()
+    assert f"{variable}={value!r}" in str(refused.value)
+    assert accepted in str(refused.value)
+
+
+def test_variables_that_mean_nothing_here_are_ignored_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in IGNORED:
+        monkeypatch.setenv(name, "1")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        settings()
+        settings()
+    assert len(said) == 1
+    assert all(name in str(said[0].message) for name in IGNORED)

@@ -1,0 +1,147 @@
+"""Who may import whom, read off the sources."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# A module may import its own group and those above it. A new module of swirl needs a place here.
+GROUPS = (
+    {"errors", "config", "cache", "compiler", "target"},
+    {"ir"},
+    {"transforms", "codegen"},
+    {"recipe"},
+    {"pipeline", "jit", "runner", "memory"},
+    {"measure"},
+    {"tune"},
+)
+RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
+
+# Neither of the two needs the other: what they share belongs to ir.
+STRANGERS = {("transforms", "codegen"), ("codegen", "transforms")}
+
+ONLY_WHERE_USED = {"torch", "sklearn", "matplotlib", "onnx", "mpi4py"}
+
+
+def sources(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    # latte/layers and latte/recipes are links; their files are looked at where they stand.
+    return [
+        path
+        for path in found
+        if path.relative_to(ROOT).parts[:2] not in {("latte", "layers"), ("latte", "recipes")}
+    ]
+
+
+def without_typing(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes, but those that only type checkers see."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield from without_typing(other)
+        else:
+            yield from without_typing(child)
+
+
+def at_import_time(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from at_import_time(child)
+
+
+def imported(nodes: Iterator[ast.AST], path: Path) -> set[str]:
+    """Dotted names of the modules (or of names in them) that the nodes import."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def all_imports(path: Path) -> set[str]:
+    return imported(without_typing(ast.parse(path.read_text())), path)
+
+
+def test_swirl_modules_import_only_what_stands_before_them() -> None:
+    wrong = []
+    for path in sources("swirl"):
+        own = path.relative_to(ROOT / "swirl").with_suffix("").parts[0]
+        if own == "__init__":
+            continue
+        assert own in RANK, (
+            f"swirl.{own} has no place in the order of modules: add it to GROUPS in {__file__}"
+        )
+        for name in all_imports(path):
+            parts = name.split(".")
+            if parts[0] != "swirl" or len(parts) < 2 or parts[1] not in RANK:
+                continue
+            if RANK[parts[1]] > RANK[own] or (own, parts[1]) in STRANGERS:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong
+
+
+def test_swirl_never_imports_latte() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources("swirl")
+        for name in all_imports(path)
+        if top(name) == "latte"
+    ]
+    assert not wrong
+
+
+def test_layers_import_latte_only() -> None:
+    allowed = {"latte", *sys.stdlib_module_names}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources("layers")
+        for name in all_imports(path)
+        if top(name) not in allowed
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("folder", ["latte", "layers", "recipes", "swirl"])
+def test_optional_packages_are_imported_only_where_used(folder: str) -> None:
+    wrong = []
+    for path in sources(folder):
+        found = imported(at_import_time(ast.parse(path.read_text())), path)
+        wrong += [f"{path.relative_to(ROOT)}: {name}" for name in found if top(name) in ONLY_WHERE_USED]
+    assert not wrong
+
+
+def test_one_module_imports_ctree() -> None:
+    users = {
+        str(path.relative_to(ROOT))
+        for path in sources("latte", "layers", "swirl")
+        if any(top(name) == "ctree" for name in all_imports(path))
+    }
+    assert users <= {"swirl/codegen/ctree_compat.py"}
+
+
+def test_one_module_reads_the_environment() -> None:
+    readers = set()
+    for path in sources("latte", "layers", "swirl"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in {
+                "os.environ",
+                "os.getenv",
+                "os.environb",
+            }:
+                readers.add(str(path.relative_to(ROOT)))
+    assert readers <= {"swirl/config.py"}
