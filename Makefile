@@ -1,0 +1,36 @@
+# make train: a virtual environment, then the first example on real data
+# make test:  the same environment with what the tests need, then the tests
+# make lint:  style and types
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+PIP = $(VENV)/bin/python -m pip install --no-input --quiet
+
+.PHONY: train test lint clean
+
+train: $(VENV)/.examples
+	$(VENV)/bin/python examples/01_digits_cnn.py
+
+# Passive waiting: each worker has OpenMP threads of its own, which would otherwise spin on the cores of the others.
+test: $(VENV)/.test
+	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+# Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "Python could not make a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
+
+$(VENV)/.examples $(VENV)/.test: $(VENV)/.%: setup.py pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[$*]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
