@@ -20,7 +20,6 @@ test: $(VENV)/.test
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
 # Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
