@@ -66,11 +66,21 @@ def entry_lock(key: str) -> Iterator[None]:
     """Hold the entry's lock against other processes and threads.
 
     A thread must not wait for a second lock while it holds one: two processes could then wait for each other.
+
+    Raises:
+        LatteError: the entry cannot be written (a full disk, for one).
     """
-    locks = cache_folder() / "locks"
-    locks.mkdir(mode=0o700, exist_ok=True)
-    with FileLock(locks / f"{key}.lock"):
-        yield
+    root = cache_folder()
+    locks = root / "locks"
+    try:
+        locks.mkdir(mode=0o700, exist_ok=True)
+        with FileLock(locks / f"{key}.lock"):
+            yield
+    except OSError as error:
+        raise LatteError(
+            f"an entry of the cache folder {root} cannot be made: {error}",
+            way_out="make room or set SWIRL_CACHE_DIR to another folder",
+        ) from error
 
 
 def read_entry(key: str) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ do is found by compiling a probe with the target's own flags and running it.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,28 +171,25 @@ def why_not(target: Target) -> str | None:
     key = cache_key("probe", probe, *target.isa_flags, *compiler.command, compiler.version, _processor())
     facts = read_entry(key)
     if facts is None:
-        reason, certain = _run_probe(probe, target, compiler)
-        if not certain:
-            return reason
         with entry_lock(key), draft_folder(key) as draft:
             (draft / "probe.cpp").write_text(probe)
+            reason, final = _run_probe(draft, target, compiler)
+            if not final:
+                return reason
             facts = {"target": target.name, "why_not": reason}
             publish(draft, key, facts)
     answer: str | None = facts["why_not"]
     return answer
 
 
-def _run_probe(probe: str, target: Target, compiler: Compiler) -> tuple[str | None, bool]:
-    """Compile and run a probe: why it fails (or None), and whether that answer is final."""
-    with tempfile.TemporaryDirectory(prefix="swirl-probe-") as name:
-        folder = Path(name)
-        (folder / "probe.cpp").write_text(probe)
-        compiled = compiler.run(("-O1", *target.isa_flags, "probe.cpp", "-o", "probe"), folder)
-        if compiled.returncode != 0:
-            # Could as well be a full disk: not to be remembered.
-            words = compiled.stderr.strip().splitlines() or ["no message"]
-            return f"the compiler {compiler.command[0]} does not make its code ({words[0]})", False
-        ran = run_program((str(folder / "probe"),))
+def _run_probe(folder: Path, target: Target, compiler: Compiler) -> tuple[str | None, bool]:
+    """Compile and run ``probe.cpp``: why it fails (or None), and whether that answer is final."""
+    compiled = compiler.run(("-O1", *target.isa_flags, "probe.cpp", "-o", "probe"), folder)
+    if compiled.returncode != 0:
+        # Could as well be a full disk: not to be remembered.
+        words = compiled.stderr.strip().splitlines() or ["no message"]
+        return f"the compiler {compiler.command[0]} does not make its code ({words[0]})", False
+    ran = run_program((str(folder / "probe"),))
     if ran.returncode == 0:
         return None, True
     return "the processor or the operating system lacks its instructions", True

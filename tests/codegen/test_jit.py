@@ -1,6 +1,7 @@
 """Compiling, the disk cache, loading, running a phase, memory."""
 
 import dataclasses
+import errno
 import os
 import shutil
 import subprocess
@@ -210,6 +211,15 @@ def test_cache_of_somebody_else_is_refused(cache: Path, monkeypatch: pytest.Monk
 def test_cache_that_is_a_file_is_refused(cache: Path) -> None:
     cache.write_text("")
     with pytest.raises(LatteError, match="cannot be made"):
+        build([ADD_ONE], PORTABLE)
+
+
+def test_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(LatteError, match="No space left on device"):
         build([ADD_ONE], PORTABLE)
 
 
