@@ -95,27 +95,28 @@ _PROBES: Mapping[str, str] = MappingProxyType(
         "avx512": """\
 #include <immintrin.h>
 int main() {
-    volatile float three = 3.0f;
+    volatile float two = 2.0f, five = 5.0f;
+    volatile int zero = 0;
     volatile unsigned mask = 0xffff;
-    __m512 threes = _mm512_set1_ps(three);
-    __m512 f = _mm512_maskz_fmadd_ps((__mmask16)mask, threes, threes, threes);
-    __m256 vl = _mm256_maskz_sqrt_ps((__mmask8)mask, _mm256_set1_ps(three * three));
-    __m512i bw = _mm512_maskz_add_epi8((__mmask64)-1, _mm512_castps_si512(f), _mm512_setzero_si512());
-    __m512 dq = _mm512_or_ps(_mm512_castsi512_ps(bw), _mm512_setzero_ps());
-    __m256 fma = _mm256_fmadd_ps(vl, vl, vl);
-    volatile float sum = _mm512_reduce_add_ps(dq) + _mm256_cvtss_f32(fma);
+    __m512 twos = _mm512_set1_ps(two);
+    __m512 f = _mm512_maskz_fmsub_ps((__mmask16)mask, twos, _mm512_set1_ps(five), _mm512_set1_ps(five + 1));  // 4
+    __m512i bw = _mm512_add_epi8(_mm512_castps_si512(f), _mm512_set1_epi32(zero));  // 4
+    __m512 dq = _mm512_and_ps(_mm512_castsi512_ps(bw), _mm512_set1_ps(five));  // bits of 4 and 5: 4
+    __m256 vl = _mm256_maskz_sqrt_ps((__mmask8)mask, _mm512_castps512_ps256(dq));  // 2
+    volatile float lane = _mm256_cvtss_f32(_mm256_fmadd_ps(vl, vl, vl));  // 6
     volatile unsigned bmi2 = _pext_u32(mask, mask);
-    return sum == 16 * 12 + 12 && bmi2 == 0xffff ? 0 : 1;
+    return lane == 6.0f && bmi2 == 0xffff ? 0 : 1;
 }
 """,
         "avx2": """\
 #include <immintrin.h>
 int main() {
-    volatile float three = 3.0f;
-    __m256i integers = _mm256_add_epi32(_mm256_castps_si256(_mm256_set1_ps(three)), _mm256_setzero_si256());
-    __m256 lanes = _mm256_castsi256_ps(integers);
-    volatile float sum = _mm256_cvtss_f32(_mm256_fmadd_ps(lanes, lanes, lanes));
-    return sum == 12 ? 0 : 1;
+    volatile float one = 1.0f;
+    volatile int exponent = 1 << 23;
+    __m256i doubled = _mm256_add_epi32(_mm256_castps_si256(_mm256_set1_ps(one)), _mm256_set1_epi32(exponent));
+    __m256 lanes = _mm256_castsi256_ps(doubled);
+    volatile float lane = _mm256_cvtss_f32(_mm256_fmadd_ps(lanes, lanes, lanes));
+    return lane == 6.0f ? 0 : 1;
 }
 """,
     }

@@ -113,3 +113,18 @@ def test_code_of_a_target_needs_no_probe(name: str, source: str, register: str) 
 
 def test_targets_are_best_first() -> None:
     assert list(TARGETS) == ["avx512", "avx2", "portable"]
+
+
+@pytest.mark.parametrize(
+    ("name", "instructions"),
+    [("avx512", {"vfmsub", "vpaddb", "vandps", "vsqrtps", "vfmadd", "pext"}), ("avx2", {"vpaddd", "vfmadd"})],
+)
+def test_probe_executes_an_instruction_of_every_set(
+    name: str, instructions: set[str], tmp_path: Path
+) -> None:
+    if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
+        pytest.skip("needs an x86-64 compiler and objdump")
+    source = target_module._PROBES[name].replace("int main()", 'extern "C" int f()')
+    path = build([Unit("f", source)], get_target(name), optimize="-O1")[0].path
+    code = subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True, check=True).stdout
+    assert not {wanted for wanted in instructions if wanted not in code}
