@@ -98,10 +98,10 @@ int main() {
     volatile float two = 2.0f, five = 5.0f;
     volatile int zero = 0;
     volatile unsigned mask = 0xffff;
-    __m512 twos = _mm512_set1_ps(two);
-    __m512 f = _mm512_maskz_fmsub_ps((__mmask16)mask, twos, _mm512_set1_ps(five), _mm512_set1_ps(five + 1));  // 4
+    __m512 twos = _mm512_set1_ps(two), fives = _mm512_set1_ps(five), sixes = _mm512_set1_ps(five + 1);
+    __m512 f = _mm512_maskz_fmsub_ps((__mmask16)mask, twos, fives, sixes);  // 4
     __m512i bw = _mm512_add_epi8(_mm512_castps_si512(f), _mm512_set1_epi32(zero));  // 4
-    __m512 dq = _mm512_and_ps(_mm512_castsi512_ps(bw), _mm512_set1_ps(five));  // bits of 4 and 5: 4
+    __m512 dq = _mm512_and_ps(_mm512_castsi512_ps(bw), fives);  // bits of 4 and 5: 4
     __m256 vl = _mm256_maskz_sqrt_ps((__mmask8)mask, _mm512_castps512_ps256(dq));  // 2
     volatile float lane = _mm256_cvtss_f32(_mm256_fmadd_ps(vl, vl, vl));  // 6
     volatile unsigned bmi2 = _pext_u32(mask, mask);
