@@ -271,36 +271,38 @@ def coefficients(node: ast.expr, var: str) -> int | None:
 
 
 def to_isl(node: ast.expr) -> str | None:
-    """The expression in isl's notation; None where it is not quasi-affine."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return f"({node.value})"
+    """The expression in isl's notation, a sum without outer parentheses; None where it is not quasi-affine."""
+    form = affine(node)
+    if form is None:
+        return None
+    parts = []
+    for key, coefficient in form.terms.items():
+        atom = _atom_to_isl(form.atoms[key])
+        if atom is None:
+            return None
+        parts.append(f"{coefficient}*{atom}" if coefficient != 1 else atom)
+    if form.constant or not parts:
+        parts.append(str(form.constant))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+def _atom_to_isl(node: ast.expr) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = to_isl(node.operand)
-        return inner and f"(-{inner})"
     if isinstance(node, ast.BinOp):
-        left, right = to_isl(node.left), to_isl(node.right)
-        if left is None or right is None:
+        inner = to_isl(node.left)
+        divisor = constant(node.right)
+        if inner is None:
             return None
-        if isinstance(node.op, (ast.Add, ast.Sub)):
-            return f"({left} {'+' if isinstance(node.op, ast.Add) else '-'} {right})"
-        if isinstance(node.op, ast.Mult) and (constant(node.left) is not None or constant(node.right) is not None):
-            return f"({left} * {right})"
-        if isinstance(node.op, ast.FloorDiv) and constant(node.right):
-            return f"floor({left} / {constant(node.right)})"
-        if isinstance(node.op, ast.Mod) and constant(node.right):
-            return f"({left} mod {constant(node.right)})"
+        return f"floor(({inner})/{divisor})" if isinstance(node.op, ast.FloorDiv) else f"(({inner}) mod {divisor})"
+    assert isinstance(node, ast.Call)
+    parts = [to_isl(arg) for arg in node.args]
+    if any(part is None for part in parts):
         return None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        parts = [to_isl(arg) for arg in node.args]
-        if any(part is None for part in parts):
-            return None
-        text = parts[0]
-        for part in parts[1:]:
-            text = f"{node.func.id}({text}, {part})"
-        return text
-    return None
+    text = parts[0]
+    for part in parts[1:]:
+        text = f"{ast.unparse(node.func)}({text}, {part})"
+    return text
 
 
 def condition_to_isl(node: ast.expr) -> str | None:

@@ -1,0 +1,151 @@
+"""The grammar of the intermediate representation as a check, run after every rewrite."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.errors import ValidationError
+from swirl.ir.affine import affine
+from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, subscripts
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
+_COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_TYPES = ("float32", "float64", "int32", "bool")
+
+
+def validate(program: Program) -> Program:
+    """The program itself, if every nest keeps to ``docs/ir.md``; raises ValidationError naming nest and statement."""
+    for nest in program.nests:
+        _Validator(program, nest).block(nest.body, {})
+    return program
+
+
+class _Validator:
+    def __init__(self, program: Program, nest: Nest):
+        self.program = program
+        self.nest = nest
+
+    def fail(self, message: str, node: ast.AST) -> ValidationError:
+        text = ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
+        return ValidationError(f"{message}: {text}", place=f"{self.program.name}, nest {self.nest.label}")
+
+    def block(self, body: list[ast.stmt], scope: dict[str, str], lanes: bool = False) -> None:
+        """``scope``: name → ``loop``, ``scalar`` or ``array`` of what is visible here."""
+        scope = dict(scope)
+        for node in body:
+            if isinstance(node, ast.For):
+                self.loop(node, scope, lanes)
+            elif isinstance(node, ast.If):
+                self.expression(node.test, scope)
+                self.block(node.body, scope, lanes)
+                self.block(node.orelse, scope, lanes)
+            elif isinstance(node, ast.AnnAssign):
+                self.declaration(node, scope)
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self.target(node.targets[0], scope, node)
+                self.expression(node.value, scope)
+            elif isinstance(node, ast.AugAssign):
+                self.target(node.target, scope, node)
+                self.expression(node.value, scope)
+            elif not isinstance(node, ast.Pass):
+                raise self.fail("no statement of the grammar", node)
+
+    def loop(self, node: ast.For, scope: dict[str, str], lanes: bool) -> None:
+        if lanes:
+            raise self.fail("a loop inside a vector loop", node)
+        if node.orelse or not isinstance(node.iter, ast.Call):
+            raise self.fail("no loop of the grammar", node)
+        kind = ast.unparse(node.iter.func)
+        if kind not in LOOP_KINDS or not 1 <= len(node.iter.args) <= 3:
+            raise self.fail("no loop of the grammar", node)
+        loop = loop_of(node)
+        if loop.var in scope or loop.var in self.program.buffers:
+            raise self.fail(f"loop variable {loop.var} shadows another name", node)
+        for bound in (loop.start, loop.stop):
+            if affine(bound) is None:
+                raise self.fail("a bound is not quasi-affine", node)
+            self.expression(bound, scope)
+        if kind == "unrolled" and loop.extent is None:
+            raise self.fail("an unrolled loop needs literal bounds", node)
+        if kind == "vector" and (constant(loop.start) != 0 or loop.step != 1 or vector_lanes(node) is None):
+            raise self.fail("a vector loop runs over vector(L) or vector(min(L, …))", node)
+        self.block(node.body, {**scope, loop.var: "loop"}, kind == "vector")
+
+    def declaration(self, node: ast.AnnAssign, scope: dict[str, str]) -> None:
+        if not isinstance(node.target, ast.Name) or node.value is None:
+            raise self.fail("no declaration of the grammar", node)
+        type_ = local_type(node)
+        if type_.dtype not in _TYPES:
+            raise self.fail("unknown type", node)
+        name = node.target.id
+        if name in scope or name in self.program.buffers:
+            raise self.fail(f"local {name} shadows another name", node)
+        if type_.shape:
+            if ast.unparse(node.value) != f"empty({', '.join(map(str, type_.shape))})":
+                raise self.fail("a local array starts as empty(extents)", node)
+        else:
+            self.expression(node.value, scope)
+        scope[name] = "array" if type_.shape else "scalar"
+
+    def target(self, node: ast.expr, scope: dict[str, str], statement: ast.stmt) -> None:
+        if isinstance(node, ast.Name):
+            if scope.get(node.id) != "scalar":
+                raise self.fail(f"{node.id} is not a declared local", statement)
+        elif isinstance(node, ast.Subscript):
+            self.subscript(node, scope)
+        else:
+            raise self.fail("no target of the grammar", statement)
+
+    def subscript(self, node: ast.Subscript, scope: dict[str, str]) -> None:
+        name = ast.unparse(node.value)
+        indices = subscripts(node)
+        if scope.get(name) != "array":
+            if name not in self.program.buffers:
+                raise self.fail(f"{name} is no buffer and no local array", node)
+            if len(indices) != len(self.program.buffers[name].shape):
+                raise self.fail(f"{name} has {len(self.program.buffers[name].shape)} dimensions", node)
+        for index in indices:
+            self.expression(index, scope)
+
+    def expression(self, node: ast.expr, scope: dict[str, str]) -> None:
+        if isinstance(node, ast.Constant):
+            if not isinstance(node.value, (bool, int, float)):
+                raise self.fail("no literal of the grammar", node)
+        elif isinstance(node, ast.Name):
+            if node.id != "INFINITY" and scope.get(node.id) not in ("loop", "scalar"):
+                raise self.fail(f"{node.id} is not declared here", node)
+        elif isinstance(node, ast.Subscript):
+            self.subscript(node, scope)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name not in CALLS or node.keywords:
+                raise self.fail(f"call of {name}, which the grammar does not have", node)
+            count = CALLS[name]
+            if len(node.args) != count if count is not None else len(node.args) < 2:
+                raise self.fail(f"wrong number of arguments of {name}", node)
+            for arg in node.args:
+                self.expression(arg, scope)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
+            self.expression(node.left, scope)
+            self.expression(node.right, scope)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+            self.expression(node.operand, scope)
+        elif isinstance(node, ast.Compare) and all(isinstance(op, _COMPARISONS) for op in node.ops):
+            for operand in (node.left, *node.comparators):
+                self.expression(operand, scope)
+        elif isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self.expression(value, scope)
+        elif isinstance(node, ast.IfExp):
+            for part in (node.test, node.body, node.orelse):
+                self.expression(part, scope)
+        else:
+            raise self.fail("no expression of the grammar", node)
+
+
+def vector_lanes(node: ast.For) -> int | None:
+    """``L`` of ``vector(L)`` or ``vector(min(L, …))``; None where the bound has another form."""
+    stop = loop_of(node).stop
+    if isinstance(stop, ast.Call) and ast.unparse(stop.func) == "min":
+        return next((value for value in map(constant, stop.args) if value is not None), None)
+    return constant(stop)

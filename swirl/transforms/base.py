@@ -1,0 +1,203 @@
+"""What every command shares: the registry, finding loops by name, refusals that show the nest, checks after a rewrite."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ParamSpec
+
+from swirl.errors import CommandError, Refused, ValidationError
+from swirl.ir.deps import Conflict, carried, find, statements
+from swirl.ir.nest import Nest, Path, Program, at, enclosing, fresh, loop_of, loops
+from swirl.ir.validate import validate
+
+P = ParamSpec("P")
+
+COMMANDS: dict[str, Callable[..., Program]] = {}
+"""Every command by name: a pure function program → program that raises :class:`Refused` where it would change the meaning."""
+
+
+def command(*names: str) -> Callable[[Callable[P, Program]], Callable[P, Program]]:
+    """Registers a command under ``names`` (its own name, and the names that older recipes use)."""
+
+    def register(function: Callable[P, Program]) -> Callable[P, Program]:
+        for name in (function.__name__, *names):
+            COMMANDS[name] = function
+        return function
+
+    return register
+
+
+# --- finding loops --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Site:
+    """A loop of a program: the nest's index and the path in its body."""
+
+    nest: int
+    path: Path
+
+
+def loop_names(program: Program) -> list[str]:
+    """Every loop variable of the program, in order of first appearance."""
+    return list(dict.fromkeys(loop_of(node).var for nest in program.nests for _, node in loops(nest.body)))
+
+
+def resolve(program: Program, name: str) -> tuple[str, ...]:
+    """The loop variables that ``name`` means: itself, or what the alias stands for (suffixes of tiling kept)."""
+    names = loop_names(program)
+    if name in names:
+        return (name,)
+    for alias, targets in program.aliases.items():
+        suffix = name[len(alias) :]
+        if name.startswith(alias) and (not suffix or suffix.startswith("_")):
+            found = tuple(target + suffix for target in targets if target + suffix in names)
+            if found:
+                return found
+    shown = [*names, *(alias for alias in program.aliases)]
+    close = difflib.get_close_matches(name, shown, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise CommandError(f"no loop named {name!r} in {program.name}", way_out=f"{hint}the loops are {', '.join(names)}")
+
+
+def find_loops(program: Program, name: str, nest: int | str | None = None) -> list[Site]:
+    """The loops called ``name``, last first, so that rewriting one leaves the paths of the others valid.
+
+    Args:
+        nest: only this nest, by index or label.
+    """
+    wanted = set(resolve(program, name))
+    sites = []
+    for index, candidate in enumerate(program.nests):
+        if nest is not None and nest not in (index, candidate.label):
+            continue
+        sites += [Site(index, path) for path, node in loops(candidate.body) if loop_of(node).var in wanted]
+    if not sites:
+        labels = ", ".join(candidate.label for candidate in program.nests)
+        raise CommandError(f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}")
+    return sites[::-1]
+
+
+def loop_at(program: Program, site: Site) -> ast.For:
+    """The ``for`` at ``site``."""
+    node = at(program.nests[site.nest].body, site.path)
+    assert isinstance(node, ast.For)
+    return node
+
+
+def check_factor(factor: object, what: str = "factor") -> int:
+    """A whole number of at least 1, or a CommandError."""
+    if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+        raise CommandError(f"{what} must be a whole number of at least 1, not {factor!r}")
+    return factor
+
+
+def marked_loop(program: Program, site: Site) -> tuple[Program, str]:
+    """The program with the loop at ``site`` marked, so that :func:`find_marked` finds it after statements have moved."""
+    body = copy.deepcopy(program.nests[site.nest].body)
+    token = "mark"
+    at(body, site.path).mark = token  # type: ignore[attr-defined]
+    return program.with_nest(site.nest, program.nests[site.nest].with_body(body)), token
+
+
+def find_marked(program: Program, nest: int, token: str) -> Site:
+    """Where the marked loop of a nest is now; the mark is taken off."""
+    for path, node in loops(program.nests[nest].body):
+        if getattr(node, "mark", None) == token:
+            del node.mark  # type: ignore[attr-defined]
+            return Site(nest, path)
+    raise ValidationError("a rewrite has lost the loop that it was about")
+
+
+def inner_name(program: Program, site: Site, base: str) -> str:
+    """A name for a loop inside the one at ``site``: ``base``, unless it means something there already.
+
+    Loops that do not enclose each other may share a name; a command on that name then means all of them.
+    """
+    nest = program.nests[site.nest]
+    locals_ = {ast.unparse(n.target) for s in nest.body for n in ast.walk(s) if isinstance(n, ast.AnnAssign)}
+    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
+    inside = {n.id for n in ast.walk(at(nest.body, site.path)) if isinstance(n, ast.Name)}
+    return fresh(base, set(program.buffers) | locals_ | around | inside)
+
+
+# --- refusing -------------------------------------------------------------------------------------------------------
+def marked(nest: Nest, path: Path, note: str) -> str:
+    """The nest's statements as text, the line of the statement at ``path`` pointed out."""
+    lines: list[tuple[str, bool]] = []
+
+    def show(body: list[ast.stmt], field: str, prefix: Path, indent: str) -> None:
+        for index, node in enumerate(body):
+            here = (*prefix, (field, index))
+            if isinstance(node, (ast.For, ast.If)):
+                head = copy.copy(node)
+                head.body, head.orelse = [ast.Pass()], []
+                lines.append((indent + ast.unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path))
+                show(node.body, "body", here, indent + "    ")
+                if node.orelse:
+                    lines.append((indent + "else:", False))
+                    show(node.orelse, "orelse", here, indent + "    ")
+            else:
+                lines.append((indent + ast.unparse(node), here == path))
+
+    show(nest.body, "body", (), "")
+    width = max((len(text) for text, hit in lines if hit), default=0)
+    return "\n".join(f"{text.ljust(width)}    ← {note}" if hit else text for text, hit in lines)
+
+
+def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict | str | None = None,
+           way_out: str | None = None) -> Refused:  # fmt: skip
+    """A refusal that shows the current nest with the loop at ``path`` marked."""
+    return Refused(problem, nest=marked(nest, path, note), witness=None if witness is None else str(witness), way_out=way_out)
+
+
+# --- after a rewrite ------------------------------------------------------------------------------------------------
+def checked(before: Program, after: Program) -> Program:
+    """``after``, if it is grammatical and its marks hold: parallel loops race-free, lanes independent.
+
+    A command that moves statements may break a mark that an earlier command made; this is where that is noticed.
+    """
+    validate(after)
+    known = {nest.text for nest in before.nests}
+    for nest in after.nests:
+        if nest.text not in known:
+            check_marks(nest)
+    return after
+
+
+def check_marks(nest: Nest) -> None:
+    """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each other."""
+    for path, node in loops(nest.body):
+        kind = loop_of(node).kind
+        if kind == "parallel":
+            race = carried(nest.body, path, reductions=True)
+            if race is not None:
+                raise refuse("the parallel loop would no longer be free of races", nest, path, "runs in parallel", witness=race)
+        elif kind == "vector":
+            conflict = lane_conflict(nest.body, path)
+            if conflict is not None:
+                raise refuse("lanes would depend on each other", nest, path, "a vector loop", witness=conflict)
+
+
+def lane_conflict(body: list[ast.stmt], path: Path) -> Conflict | None:
+    """Two lanes of one statement in the vector loop at ``path`` that touch one element, one writing; or None."""
+    depth = len(path) - 1
+    for statement in statements(body):
+        if statement.path[: len(path)] != path or len(statement.path) == len(path):
+            continue
+        level = statement.loop_depths.index(depth)
+        same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
+        var = statement.loops[level].var
+        conflict = find(statement, statement, [*same, f"{var}_a < {var}_b"], reductions=True)
+        if conflict is not None:
+            return conflict
+    return None
+
+
+def taken_names(program: Program, nests: Iterable[Nest] | None = None) -> set[str]:
+    """Names that a new loop or local must not have."""
+    trees = [nest.function for nest in (program.nests if nests is None else nests)]
+    used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return used | set(program.buffers)

@@ -1,0 +1,100 @@
+"""Conditions on loop variables that a loop's range decides are removed."""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+from swirl.ir.affine import affine, bounds, loop_range
+from swirl.ir.nest import loop_of
+
+
+def drop_decided_guards(body: list[ast.stmt], ranges: dict[str, tuple[int, int]] | None = None) -> list[ast.stmt]:
+    """A copy of ``body`` without the branches and selects whose condition has one value everywhere it is evaluated."""
+    result: list[ast.stmt] = []
+    for node in body:
+        result += _statement(node, ranges or {})
+    return result
+
+
+def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]]) -> list[ast.stmt]:
+    if isinstance(node, ast.For):
+        loop = loop_of(node)
+        inner = drop_decided_guards(node.body, {**ranges, **loop_range(loop, ranges)})
+        return [loop.node(inner)] if inner else []
+    if isinstance(node, ast.If):
+        test = simplify_condition(node.test, ranges)
+        if isinstance(test, ast.Constant):
+            return drop_decided_guards(node.body if test.value else node.orelse, ranges)
+        return [ast.If(test, drop_decided_guards(node.body, ranges), drop_decided_guards(node.orelse, ranges))]
+    new = _Selects(ranges).visit(copy.deepcopy(node))
+    if hasattr(node, "identity"):
+        new.identity = node.identity
+    return [new]
+
+
+class _Selects(ast.NodeTransformer):
+    def __init__(self, ranges: dict[str, tuple[int, int]]):
+        self.ranges = ranges
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        test = simplify_condition(node.test, self.ranges)
+        if isinstance(test, ast.Constant):
+            return node.body if test.value else node.orelse
+        return ast.IfExp(test, node.body, node.orelse)
+
+
+def simplify_condition(test: ast.expr, ranges: dict[str, tuple[int, int]]) -> ast.expr:
+    """The condition without the parts that ``ranges`` decide; ``True`` or ``False`` where nothing is left."""
+    if isinstance(test, ast.BoolOp):
+        absorbing = isinstance(test.op, ast.Or)
+        parts = []
+        for value in test.values:
+            part = simplify_condition(value, ranges)
+            if isinstance(part, ast.Constant):
+                if bool(part.value) is absorbing:
+                    return ast.Constant(absorbing)
+            else:
+                parts.append(part)
+        if not parts:
+            return ast.Constant(not absorbing)
+        return parts[0] if len(parts) == 1 else ast.BoolOp(test.op, parts)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = simplify_condition(test.operand, ranges)
+        return ast.Constant(not inner.value) if isinstance(inner, ast.Constant) else ast.UnaryOp(ast.Not(), inner)
+    if isinstance(test, ast.Compare):
+        operands = [test.left, *test.comparators]
+        undecided: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
+        for left, operator, right in zip(operands, test.ops, operands[1:], strict=False):
+            verdict = _compare(left, operator, right, ranges)
+            if verdict is False:
+                return ast.Constant(False)
+            if verdict is None:
+                undecided.append((left, operator, right))
+        if not undecided:
+            return ast.Constant(True)
+        parts = [ast.Compare(left, [operator], [right]) for left, operator, right in undecided]
+        if len(undecided) == len(test.ops):
+            return test
+        return parts[0] if len(parts) == 1 else ast.BoolOp(ast.And(), list(parts))
+    return test
+
+
+def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[str, tuple[int, int]]) -> bool | None:
+    one, two = affine(left, ranges), affine(right, ranges)
+    limits = None if one is None or two is None else bounds(two.add(one, -1), ranges)
+    if limits is None:
+        return None
+    low, high = limits  # of right - left
+    decided = {
+        ast.Lt: (low > 0, high <= 0),
+        ast.LtE: (low >= 0, high < 0),
+        ast.Gt: (high < 0, low >= 0),
+        ast.GtE: (high <= 0, low > 0),
+        ast.Eq: (low == high == 0, low > 0 or high < 0),
+        ast.NotEq: (low > 0 or high < 0, low == high == 0),
+    }.get(type(operator))
+    if decided is None:
+        return None
+    return True if decided[0] else False if decided[1] else None

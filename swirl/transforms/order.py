@@ -1,0 +1,518 @@
+"""Commands that change the order of iterations: interchange, reorder, fuse, distribute; and sinking, which
+unroll-and-jam and vectorisation share."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+
+from swirl.errors import CommandError
+from swirl.ir.affine import simplify_body
+from swirl.ir.deps import NotProved, reordered, tag
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Path,
+    Program,
+    at,
+    declare,
+    fresh,
+    local_type,
+    loop_of,
+    loops,
+    make_nest,
+    names_in,
+    reference,
+    replace_at,
+    subscripts,
+    substitute,
+)
+from swirl.ir.validate import vector_lanes
+from swirl.transforms.base import Site, checked, command, find_loops, loop_at, loop_names, refuse, resolve, taken_names
+
+# --- shared pieces --------------------------------------------------------------------------------------------------
+
+
+def check_order(old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: str | None = None) -> None:
+    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence round."""
+    try:
+        conflict = reordered(old, new)
+    except NotProved:
+        raise refuse("not proved within the time allowed", nest, path, note) from None
+    if conflict is not None:
+        raise refuse("a dependence would turn round", nest, path, note, witness=conflict, way_out=way_out)
+
+
+def tagged(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A private copy of ``body`` whose leaf statements are numbered."""
+    result = copy.deepcopy(body)
+    tag(result)
+    return result
+
+
+def chain_to(body: list[ast.stmt], path: Path, names: set[str]) -> Path | None:
+    """The path of the innermost of perfectly nested loops that start at ``path`` and cover ``names``; else None."""
+    missing = set(names)
+    while True:
+        node = at(body, path)
+        if not isinstance(node, ast.For):
+            return None
+        missing.discard(loop_of(node).var)
+        if not missing:
+            return path
+        if len(node.body) != 1:
+            return None
+        path = (*path, ("body", 0))
+
+
+# --- interchange ----------------------------------------------------------------------------------------------------
+@command("swap_loops")
+def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str | None = None) -> Program:
+    """Swap two loops; an imperfect nest between them is distributed first where that is legal.
+
+    rewrite:
+        for n in range(N):                  for c in range(C):
+            for c in range(C):      →           for n in range(N):
+                s                                   s
+
+    Args:
+        loop_vars: the two loops, outer first or inner first.
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would turn round, or a bound of the inner loop moves with the outer one.
+
+    Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
+    """
+    if len(loop_vars) != 2:
+        raise CommandError(f"interchange takes two loops, not {list(loop_vars)}")
+    done = False
+    for first in resolve(program, loop_vars[0]):
+        for second in resolve(program, loop_vars[1]):
+            for index in _nests_with(program, (first, second), nest):
+                program, done = _permute(program, index, {first: second, second: first}), True
+    if not done:
+        raise CommandError(f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
+                           way_out=f"the loops are {', '.join(loop_names(program))}")  # fmt: skip
+    return program
+
+
+@command()
+def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = None) -> Program:
+    """Put loops of one nest into the order given, outermost first.
+
+    rewrite (order = c, n):
+        for n in range(N):                  for c in range(C):
+            for c in range(C):      →           for n in range(N):
+                s                                   s
+
+    Args:
+        order: loop names, outermost first; loops not named keep their places.
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would turn round, or a bound moves with a loop that would come further in.
+    """
+    names = [resolve(program, name)[0] for name in order]
+    indices = _nests_with(program, tuple(names), nest)
+    if not indices:
+        raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
+    for index in indices:
+        present = [loop_of(node).var for _, node in loops(program.nests[index].body) if loop_of(node).var in names]
+        program = _permute(program, index, dict(zip(dict.fromkeys(present), names, strict=False)))
+    return program
+
+
+def _nests_with(program: Program, names: tuple[str, ...], nest: int | str | None) -> list[int]:
+    """Nests in which all loops of ``names`` stand on one path."""
+    result = []
+    for index, candidate in enumerate(program.nests):
+        if nest is not None and nest not in (index, candidate.label):
+            continue
+        if any(set(names) <= _vars_along(candidate.body, path) for path, _ in loops(candidate.body)):
+            result.append(index)
+    return result
+
+
+def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
+    nodes = [at(body, path[: depth + 1]) for depth in range(len(path))]
+    return {loop_of(node).var for node in nodes if isinstance(node, ast.For)}
+
+
+def _permute(program: Program, index: int, places: dict[str, str]) -> Program:
+    """Every group of nested loops named by ``places`` (old → new occupant of the place) in one nest is permuted."""
+    nest = program.nests[index]
+    names = set(places)
+    for path, node in reversed(list(loops(nest.body))):
+        outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
+        if loop_of(node).var in names and not names & outside and names <= _vars_below(node):
+            nest = permute_at(program, nest, path, places)
+    return checked(program, program.with_nest(index, nest))
+
+
+def _vars_below(node: ast.For) -> set[str]:
+    return {loop_of(inner).var for inner in ast.walk(node) if isinstance(inner, ast.For)}
+
+
+def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str]) -> Nest:
+    """``nest`` with the loops at and below ``path`` permuted: where loop ``v`` stood, ``places[v]`` will stand."""
+    old = tagged(nest.body)
+    body, start = old, path
+    end = chain_to(body, path, set(places))
+    if end is None:
+        node = at(body, path)
+        assert isinstance(node, ast.For)
+        pieces = isolate(node, set(places))
+        if pieces is None:
+            raise refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
+                         way_out="distribute first, or move the statements between the loops (hoist, scalar_expand)")  # fmt: skip
+        position = next(i for i, piece in enumerate(pieces) if set(places) <= _vars_below(piece))
+        body = replace_at(body, path, list(pieces))
+        path = (*path[:-1], (path[-1][0], path[-1][1] + position))
+        end = chain_to(body, path, set(places))
+        assert end is not None
+    chain: list[Loop] = []
+    for depth in range(len(path), len(end) + 1):
+        node = at(body, end[:depth])
+        assert isinstance(node, ast.For)
+        chain.append(loop_of(node))
+    by_name = {loop.var: loop for loop in chain}
+    new_chain = [by_name[places.get(loop.var, loop.var)] for loop in chain]
+    for position, loop in enumerate(new_chain):
+        inner = {later.var for later in new_chain[position + 1 :]}
+        if (names_in(loop.start) | names_in(loop.stop)) & inner:
+            raise refuse(f"the bounds of {loop.var} move with {', '.join(sorted(inner))}", nest, path, "asked to move",
+                         way_out="tile with tail='peel', so that the bounds are constant")  # fmt: skip
+    leaf = at(body, end)
+    assert isinstance(leaf, ast.For)
+    inner_body = leaf.body
+    for loop in reversed(new_chain):
+        inner_body = [loop.node(inner_body)]
+    new = replace_at(body, path, inner_body)
+    check_order(old, new, nest, start, "asked to move")
+    return nest.with_body(new)
+
+
+def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:
+    """The loop distributed so that one of the pieces is a perfect chain covering ``names``; None where it cannot be.
+
+    Whether the distribution is legal is checked with the permutation that follows.
+    """
+    rest = names - {loop_of(node).var}
+    if not rest:
+        return [node]
+    holders = [i for i, s in enumerate(node.body) if isinstance(s, ast.For) and rest <= _vars_below(s)]
+    if len(holders) != 1:
+        return None
+    holder = node.body[holders[0]]
+    assert isinstance(holder, ast.For)
+    pieces = isolate(holder, rest)
+    if pieces is None:
+        return None
+    whole = loop_of(node).node([*node.body[: holders[0]], *pieces, *node.body[holders[0] + 1 :]])
+    chain = holders[0] + next(i for i, piece in enumerate(pieces) if rest <= _vars_below(piece))
+    return split_body(whole, [chain, chain + 1])
+
+
+def split_body(node: ast.For, cuts: Sequence[int]) -> list[ast.For] | None:
+    """The loop distributed over its body cut at ``cuts``; None where a local would be cut off from its declaration."""
+    groups = []
+    edges = [0, *[cut for cut in cuts if 0 < cut < len(node.body)], len(node.body)]
+    for start, stop in zip(edges, edges[1:], strict=False):
+        if start < stop:
+            groups.append(node.body[start:stop])
+    for index, group in enumerate(groups):
+        declared = {s.target.id for s in group if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        later = {name for other in groups[index + 1 :] for statement in other for name in names_in(statement)}
+        if declared & later:
+            return None
+    loop = loop_of(node)
+    return [loop.node(group) for group in groups]
+
+
+# --- fuse and distribute --------------------------------------------------------------------------------------------
+@command()
+def fuse(program: Program, first: str, second: str | None = None, *, nest: int | str | None = None) -> Program:
+    """Join a loop with the next one of equal bounds: neighbouring nests, or neighbours in one body.
+
+    rewrite:
+        for c in range(C): s                for c in range(C):
+        for d in range(C): t        →           s
+                                                t   (c for d)
+
+    Args:
+        first: name of the first loop.
+        second: name of the second loop; by default the same name.
+        nest: only where the first loop is in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would be violated, or the bounds differ.
+    """
+    seconds = set(resolve(program, second or first))
+    found = False
+    sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
+    for site in sites:
+        neighbour = _next_loop(program, site)
+        if neighbour is not None and loop_of(neighbour).var in seconds:
+            return fuse_at(program, site)
+        found = True
+    assert found
+    site = sites[0]
+    raise refuse(f"no loop {second or first!r} follows directly", program.nests[site.nest], site.path, "asked to fuse",
+                 way_out="interchange brings a loop outermost; distribute separates what stands between")  # fmt: skip
+
+
+def _next_loop(program: Program, site: Site) -> ast.For | None:
+    if len(site.path) == 1:
+        body = program.nests[site.nest].body
+        if site.path[0][1] + 1 < len(body):
+            following: ast.stmt | None = body[site.path[0][1] + 1]
+        elif site.nest + 1 < len(program.nests):
+            following = program.nests[site.nest + 1].body[0]
+        else:
+            return None
+    else:
+        parent = at(program.nests[site.nest].body, site.path[:-1])
+        block = getattr(parent, site.path[-1][0])
+        position = site.path[-1][1] + 1
+        following = block[position] if position < len(block) else None
+    return following if isinstance(following, ast.For) else None
+
+
+def fuse_at(program: Program, site: Site) -> Program:
+    """``program`` with the loop at ``site`` and the one that follows it joined."""
+    nest = program.nests[site.nest]
+    if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
+        merged = [*nest.body, *program.nests[site.nest + 1].body]
+        joined = make_nest(nest.label, merged, program.buffers)
+        nests = [*program.nests[: site.nest], joined, *program.nests[site.nest + 2 :]]
+        return checked(program, program.with_nests(nests).with_nest(site.nest, _fuse_in(program, joined, site.path)))
+    return checked(program, program.with_nest(site.nest, _fuse_in(program, nest, site.path)))
+
+
+def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
+    old = tagged(nest.body)
+    first = at(old, path)
+    field, index = path[-1]
+    second_path = (*path[:-1], (field, index + 1))
+    second = at(old, second_path)
+    assert isinstance(first, ast.For) and isinstance(second, ast.For)
+    second = rename_locals(second, first, taken_names(program, [nest]))
+    head, other = loop_of(first), loop_of(second)
+    if other.var != head.var:
+        second = substitute(second, {other.var: ast.Name(head.var, ast.Load())})
+        other = loop_of(second)
+    old = replace_at(old, second_path, [second])
+    if _bounds_text(head) != _bounds_text(other):
+        raise refuse("the loops do not have the same bounds", nest, path, "asked to fuse",
+                     way_out="split the longer one first")  # fmt: skip
+    joined = Loop(head.var, head.kind if head.kind == other.kind else "range", head.start, head.stop, head.step, head.options)
+    new = replace_at(replace_at(old, second_path, []), path, [joined.node([*first.body, *second.body])])
+    check_order(old, new, nest, path, "asked to fuse",
+                "interchange so that another loop is outermost, or leave the loops apart")  # fmt: skip
+    return nest.with_body(new)
+
+
+def _bounds_text(loop: Loop) -> tuple[str, str, int]:
+    return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
+
+
+def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
+    """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
+    mine = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+    theirs = names_in(other)
+    mapping: dict[str, ast.expr] = {}
+    for name in sorted(mine & theirs):
+        new = fresh(name, taken)
+        taken.add(new)
+        mapping[name] = ast.Name(new, ast.Load())
+    if not mapping:
+        return node
+    renamed = substitute(node, mapping)
+    for before, after in zip(ast.walk(node), ast.walk(renamed), strict=False):
+        if hasattr(before, "identity"):
+            after.identity = before.identity  # type: ignore[attr-defined]
+    return renamed
+
+
+@command()
+def distribute(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
+    """Split a loop into one loop for each statement of its body.
+
+    rewrite:
+        for c in range(C):                  for c in range(C): s
+            s                       →       for c in range(C): t
+            t
+
+    Args:
+        loop_var: the loop.
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would be violated, or a local connects the statements.
+    """
+    for site in find_loops(program, loop_var, nest):
+        target = program.nests[site.nest]
+        old = tagged(target.body)
+        node = at(old, site.path)
+        assert isinstance(node, ast.For)
+        pieces = split_body(node, range(1, len(node.body)))
+        if pieces is None:
+            raise refuse("a local connects the statements of the body", target, site.path, "asked to distribute",
+                         way_out="scalar_expand makes the local an array")  # fmt: skip
+        new = replace_at(old, site.path, list(pieces))
+        check_order(old, new, target, site.path, "asked to distribute")
+        if len(site.path) == 1:
+            nests = [make_nest(target.label if i == 0 else f"{target.label}_{i}", [s], program.buffers)
+                     for i, s in enumerate(new)]  # fmt: skip
+        else:
+            nests = [target.with_body(new)]
+        program = checked(program, program.with_nest(site.nest, *nests))
+    return program
+
+
+# --- sinking: a loop moves inwards around each statement of its body ------------------------------------------------
+def sink(program: Program, site: Site, note: str, way_out: str | None = None) -> Program:
+    """Move the loop at ``site`` inwards around each leaf statement (jam); locals declared in it get a dimension.
+
+    The loop must have literal extent, or be a vector loop. A local that does not move with the loop stays a scalar.
+
+    Raises:
+        Refused: a dependence would turn round, or a bound inside moves with the loop.
+    """
+    nest = program.nests[site.nest]
+    node = loop_at(program, site)
+    loop = loop_of(node)
+    declarations, expanded = expand_locals(nest, site.path, loop)
+    with_locals = tagged(replace_at(nest.body, site.path, [*declarations, expanded]))
+    here = (*site.path[:-1], (site.path[-1][0], site.path[-1][1] + len(declarations)))
+    sunk = at(with_locals, here)
+    assert isinstance(sunk, ast.For)
+    new = replace_at(with_locals, here, _sunk(sunk.body, loop, nest, site.path, note))
+    check_order(with_locals, new, nest, site.path, note, way_out)
+    return program.with_nest(site.nest, nest.with_body(simplify_body(new)))
+
+
+def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -> list[ast.stmt]:
+    result: list[ast.stmt] = []
+    run: list[ast.stmt] = []
+
+    def flush() -> None:
+        if run:
+            result.append(loop.node(list(run)))
+            run.clear()
+
+    for node in body:
+        if isinstance(node, ast.For) and not (loop_of(node).kind == "vector" and loop.kind != "vector"):
+            flush()
+            if loop.var in names_in(node.iter):
+                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note,
+                             way_out="tile with tail='peel', so that the bounds are constant")  # fmt: skip
+            result.append(loop_of(node).node(_sunk(node.body, loop, nest, path, note)))
+        elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
+            flush()
+            orelse = _sunk(node.orelse, loop, nest, path, note)
+            result.append(ast.If(node.test, _sunk(node.body, loop, nest, path, note), orelse))
+        elif isinstance(node, ast.If) and _has_loop(node):
+            raise refuse(f"a condition around a loop moves with {loop.var}", nest, path, note,
+                         way_out="split the loop where the condition changes")  # fmt: skip
+        elif isinstance(node, ast.AnnAssign) and loop.var not in names_in(node):
+            flush()
+            result.append(node)
+        else:
+            run.append(node)
+    flush()
+    return result
+
+
+def _has_loop(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.For) and loop_of(inner).kind != "vector" for inner in ast.walk(node))
+
+
+def expand_locals(nest: Nest, path: Path, loop: Loop) -> tuple[list[ast.stmt], ast.For]:
+    """Declarations of the expanded locals, and the loop at ``path`` with every local that moves with it subscripted.
+
+    An unrolled loop's dimension comes first, a vector loop's last, so that the lane is always the last subscript.
+    """
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    moving = moving_locals(node, loop.var)
+    extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
+    if moving and extent is None:
+        raise refuse(f"{loop.var} has no constant extent, so its locals cannot be expanded", nest, path, "asked to move inwards")
+    declarations: list[ast.stmt] = []
+    position: ast.expr = ast.Name(loop.var, ast.Load())
+    if loop.kind != "vector" and ast.unparse(loop.start) != "0":
+        position = ast.BinOp(position, ast.Sub(), loop.start)
+    last = loop.kind == "vector"
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.target.id in moving:
+            type_ = local_type(statement)
+            assert extent is not None
+            shape = (*type_.shape, extent) if last else (extent, *type_.shape)
+            declarations.append(declare(statement.target.id, type(type_)(type_.dtype, shape)))
+    expanded = _Expand(moving, position, last).visit(copy.deepcopy(node))
+    assert isinstance(expanded, ast.For)
+    return declarations, expanded
+
+
+def moving_locals(node: ast.For, var: str) -> set[str]:
+    """Locals declared in the loop whose value may differ between its iterations."""
+    declared: dict[str, list[ast.expr]] = {}
+    lanes_only = {statement.target.id for inner in ast.walk(node) if isinstance(inner, ast.For) and inner is not node
+                  and loop_of(inner).kind == "vector" for statement in ast.walk(inner)
+                  if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)}  # fmt: skip
+    stored = set()
+    assigned: set[str] = set()
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            declared[statement.target.id] = [statement.value] if statement.value is not None else []
+            if local_type(statement).shape:
+                assigned.add(statement.target.id)
+        elif isinstance(statement, (ast.Assign, ast.AugAssign)):
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            name = target.value if isinstance(target, ast.Subscript) else target
+            assert isinstance(name, ast.Name)
+            (stored if isinstance(target, ast.Subscript) else assigned).add(name.id)
+    # What is assigned again may accumulate over anything: it is taken to move.
+    moving = {name for name in declared if name in assigned or name in stored}
+    changed = True
+    while changed:
+        changed = False
+        for name, values in declared.items():
+            uses = {used for value in values for used in names_in(value)}
+            if name not in moving and (var in uses or uses & moving or uses & stored):
+                moving.add(name)
+                changed = True
+    return moving - lanes_only
+
+
+class _Expand(ast.NodeTransformer):
+    def __init__(self, names: set[str], position: ast.expr, last: bool):
+        self.names, self.position, self.last = names, position, last
+
+    def _place(self, name: str, own: list[ast.expr], context: ast.expr_context) -> ast.Subscript:
+        extra = copy.deepcopy(self.position)
+        indices = [*own, extra] if self.last else [extra, *own]
+        return reference(name, indices, isinstance(context, ast.Store))
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._place(node.id, [], node.ctx) if node.id in self.names else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        indices = [self.visit(index) for index in subscripts(node)]
+        if isinstance(node.value, ast.Name) and node.value.id in self.names:
+            return self._place(node.value.id, indices, node.ctx)
+        assert isinstance(node.value, ast.Name)
+        return reference(node.value.id, indices, isinstance(node.ctx, ast.Store))
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
+        assert isinstance(node.target, ast.Name) and node.value is not None
+        if node.target.id not in self.names:
+            node.value = self.visit(node.value)
+            return node
+        if local_type(node).shape:
+            return None  # the expanded declaration stands outside
+        target = self._place(node.target.id, [], ast.Store())
+        return ast.Assign([target], self.visit(node.value))

@@ -1,0 +1,70 @@
+"""The parallelize command."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+
+from swirl.errors import CommandError
+from swirl.ir.deps import Conflict, NotProved, carried
+from swirl.ir.nest import Program, at, loop_of, replace_at
+from swirl.transforms.base import checked, command, find_loops, loop_at, refuse
+
+
+@command()
+def parallelize(program: Program, loop_var: str, *, schedule: str | None = None, nest: int | str | None = None) -> Program:
+    """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
+
+    rewrite:
+        for n in range(N):          →       for n in parallel(N):
+            s                                   s
+
+    Args:
+        loop_var: the loop.
+        schedule: OpenMP's schedule, ``"static"`` (default) or ``"dynamic,1"``.
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: two iterations touch one element and one of them writes it.
+
+    Source: Lake, section 3.3.
+    """
+    if schedule is not None and not re.fullmatch(r"static|dynamic(,[1-9][0-9]*)?|guided", schedule):
+        raise CommandError(f"schedule must be 'static', 'dynamic', 'dynamic,4' or 'guided', not {schedule!r}")
+    for site in find_loops(program, loop_var, nest):
+        target, node = program.nests[site.nest], loop_at(program, site)
+        loop = loop_of(node)
+        if loop.kind == "parallel":
+            continue
+        if loop.kind != "range":
+            raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, "asked to run in parallel")
+        for depth in range(1, len(site.path)):
+            around = at(target.body, site.path[:depth])
+            if isinstance(around, ast.For) and loop_of(around).kind == "parallel":
+                directly = depth == len(site.path) - 1 and len(around.body) == 1
+                if not directly:
+                    raise refuse(f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly", target,
+                                 site.path, "asked to run in parallel", way_out="parallelize one of them")  # fmt: skip
+        try:
+            race = carried(target.body, site.path, reductions=True)
+        except NotProved:
+            raise refuse("not proved free of races within the time allowed", target, site.path,
+                         "asked to run in parallel") from None  # fmt: skip
+        if race is not None:
+            problem = "two iterations would update the same element"
+            if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
+                problem = "two iterations would touch the same element, one of them writing"
+            raise refuse(problem, target, site.path, "asked to run in parallel", witness=race, way_out=_ways_out(race))
+        options = (("schedule", schedule),) if schedule else ()
+        marked_loop = replace(loop, kind="parallel", options=options).node(node.body)
+        body = replace_at(target.body, site.path, [marked_loop])
+        program = checked(program, program.with_nest(site.nest, target.with_body(body)))
+    return program
+
+
+def _ways_out(race: Conflict) -> str:
+    loops = [loop.var for loop in race.first.loops]
+    free = [loop for loop in loops if any(loop in ast.unparse(index) for index in race.first_access.indices)]
+    which = f"a loop that the element moves with ({', '.join(free)}) can run in parallel" if free else ""
+    return which or "the element is one for all iterations: fuse and parallelize a loop outside, or keep it sequential"

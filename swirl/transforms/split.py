@@ -1,0 +1,148 @@
+"""Commands that cut a loop's range: tile_loop and split; and strip-mining, which unrolling and vectorising share."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+
+from swirl.errors import CommandError
+from swirl.ir.affine import ranges_at, simplify, simplify_body
+from swirl.ir.nest import Loop, Nest, Path, Program, constant, expr, for_loop, fresh, loop_of, replace_at, stmts, substitute
+from swirl.transforms.base import Site, check_factor, checked, command, find_loops, inner_name, loop_at, refuse, taken_names
+from swirl.transforms.guards import drop_decided_guards
+
+TAILS = ("min", "mask", "peel")
+
+
+@command()
+def tile_loop(program: Program, loop_var: str, factor: int, *, tail: str = "min", nest: int | str | None = None) -> Program:
+    """Strip-mine a loop into ``<loop>_outer`` and ``<loop>_inner``.
+
+    rewrite (C = 20, factor = 16):
+        for c in range(20):                 for c_outer in range(2):
+            s[c]                    →           for c_inner in range(min(16, 20 - c_outer * 16)):
+                                                    s[c_outer * 16 + c_inner]
+
+    Args:
+        loop_var: the loop.
+        factor: iterations in a tile.
+        tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a condition,
+            ``peel`` puts the rest into a loop of its own.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: bad factor or tail.  Refused: the loop is no plain loop of step 1.
+    """
+    check_factor(factor)
+    if tail not in TAILS:
+        raise CommandError(f"tail must be one of {', '.join(TAILS)}, not {tail!r}")
+    for site in find_loops(program, loop_var, nest):
+        target, node = program.nests[site.nest], loop_at(program, site)
+        loop = plain_loop(target, site.path, node, "asked to be tiled")
+        new = _tiled(loop, node.body, factor, tail, lambda base: inner_name(program, site, base))
+        ranges = ranges_at(target.body, site.path)
+        body = replace_at(target.body, site.path, simplify_body(new, ranges))
+        program = checked(program, program.with_nest(site.nest, target.with_body(body)))
+    return program
+
+
+def plain_loop(nest: Nest, path: Path, node: ast.For, note: str) -> Loop:
+    """The loop's head, if it is a ``range`` of step 1; a parallel, vector or unrolled loop is refused."""
+    loop = loop_of(node)
+    if loop.kind != "range" or loop.step != 1:
+        what = f"a {loop.kind} loop" if loop.kind != "range" else f"a loop of step {loop.step}"
+        raise refuse(f"{loop.var} is {what}", nest, path, note, way_out="give this command before the one that made it so")
+    return loop
+
+
+def _tiled(loop: Loop, body: list[ast.stmt], factor: int, tail: str, name: Callable[[str], str]) -> list[ast.stmt]:
+    outer, inner = name(f"{loop.var}_outer"), name(f"{loop.var}_inner")
+    start, extent = loop.start, simplify(expr("b - a", a=loop.start, b=loop.stop))
+    known = constant(extent)
+    value = simplify(expr("start + outer * factor + inner", start=start, outer=outer, factor=factor, inner=inner))
+    inside = [substitute(statement, {loop.var: value}) for statement in body]
+    if known is not None and known % factor == 0:
+        return [for_loop(outer, known // factor, [for_loop(inner, factor, inside)])]
+    if tail == "peel" and known is not None:
+        whole = known // factor * factor
+        rest = for_loop(loop.var, loop.stop, body, start=simplify(expr("a + w", a=start, w=whole)))
+        return [for_loop(outer, known // factor, [for_loop(inner, factor, inside)]), rest] if whole else [rest]
+    count = simplify(expr("(e + f - 1) // f", e=extent, f=factor))
+    if tail == "mask":
+        guard = stmts("if outer * f + inner < e: pass", outer=outer, f=factor, inner=inner, e=extent)[0]
+        assert isinstance(guard, ast.If)
+        guard.body = inside
+        return [for_loop(outer, count, [for_loop(inner, factor, [guard])])]
+    last = expr("min(f, e - outer * f)", f=factor, e=extent, outer=outer)
+    return [for_loop(outer, count, [for_loop(inner, last, inside)])]
+
+
+@command()
+def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str | None = None) -> Program:
+    """Cut a loop's range into consecutive parts, each schedulable by itself; conditions constant in a part vanish.
+
+    rewrite (at = [1, 55]):
+        for y in range(56):                 for y in range(1): s
+            s                       →       for y_1 in range(1, 55): s
+                                            for y_2 in range(55, 56): s
+
+    Args:
+        loop_var: the loop.
+        at: where to cut, increasing values of the loop variable inside its range.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: cuts outside the range or not increasing.  Refused: the loop's bounds are not constant.
+    """
+    for site in find_loops(program, loop_var, nest):
+        target, node = program.nests[site.nest], loop_at(program, site)
+        loop = plain_loop(target, site.path, node, "asked to be split")
+        start, stop = constant(loop.start), constant(loop.stop)
+        if start is None or stop is None:
+            raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be split")
+        edges = [start, *at, stop]
+        if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+            raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")
+        taken = taken_names(program, [target])
+        parts: list[ast.stmt] = []
+        for index, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+            var = loop.var if index == 0 else fresh(f"{loop.var}_{index}", taken)
+            body = [substitute(statement, {loop.var: ast.Name(var, ast.Load())}) for statement in node.body]
+            parts.append(for_loop(var, high, body, start=low))
+        new = drop_decided_guards(replace_at(target.body, site.path, parts))
+        program = checked(program, program.with_nest(site.nest, target.with_body(new)))
+    return program
+
+
+def strip(program: Program, site: Site, factor: int, inner: str, kind: str) -> tuple[Program, Site, bool]:
+    """Strip-mine the loop at ``site``: it keeps its name and takes steps of ``factor``; ``inner`` counts from 0 inside.
+
+    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a loop of its own, behind, for ``unrolled``.
+
+    Returns:
+        the program, the site of the inner loop, and whether there is a rest loop right behind the strip-mined one.
+    """
+    target, node = program.nests[site.nest], loop_at(program, site)
+    loop = loop_of(node)
+    ranges = ranges_at(target.body, site.path)
+    step = loop.step
+    value = simplify(expr("var + inner * step", var=loop.var, inner=inner, step=step))
+    body = [substitute(statement, {loop.var: value}) for statement in node.body]
+    rest: list[ast.stmt] = []
+    stop = loop.stop
+    count: ast.expr = ast.Constant(factor)
+    if kind == "vector":
+        count = expr("min(f, stop - var)", f=factor, stop=loop.stop, var=loop.var)
+    else:
+        extent = loop.extent
+        assert extent is not None
+        whole = extent // factor * factor
+        if whole < extent:
+            edge = simplify(expr("start + whole", start=loop.start, whole=whole * step))
+            rest = [Loop(loop.var, loop.kind, edge, loop.stop, step, loop.options).node(node.body)]
+            stop = edge
+    inside = Loop(inner, kind, ast.Constant(0), count).node(body)
+    outer = Loop(loop.var, loop.kind, loop.start, stop, step * factor, loop.options).node([inside])
+    new = simplify_body([outer], ranges) + rest
+    result = program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, new)))
+    return result, Site(site.nest, (*site.path, ("body", 0))), bool(rest)

@@ -1,0 +1,93 @@
+"""Commands that mark copies: unroll, unroll_and_jam. Bodies are not copied before code generation."""
+
+from __future__ import annotations
+
+from swirl.errors import CommandError
+from swirl.ir.nest import Path, Program, loop_of
+from swirl.transforms.base import Site, check_factor, checked, command, find_loops, inner_name, loop_at, refuse
+from swirl.transforms.order import sink
+from swirl.transforms.reductions import with_partials
+from swirl.transforms.scalars import localize_reductions
+from swirl.transforms.split import strip
+
+
+@command("unroll_no_jam")
+def unroll(program: Program, loop_var: str, factor: int, *, unroll_type: int = 0, nest: int | str | None = None) -> Program:
+    """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a copy.
+
+    rewrite (factor = 4):
+        for w in range(64):                 for w in range(0, 64, 4):
+            s[w]                    →           for w_unrolled in unrolled(4):
+                                                    s[w + w_unrolled]
+
+    Args:
+        loop_var: the loop; after ``vectorize`` this is the loop over whole vectors.
+        factor: number of copies; what does not divide is a loop of its own, behind.
+        unroll_type: 0 gives a reduction one partial result a copy, 1 lets the copies share one.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: bad factor.  Refused: the loop's bounds are not constant, or it is no plain loop.
+    """
+    if unroll_type not in (0, 1):
+        raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
+    return _unroll(program, loop_var, factor, nest, jam=False, partials=unroll_type == 0)
+
+
+@command()
+def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type: int = 0,
+                   nest: int | str | None = None) -> Program:  # fmt: skip
+    """Copy a loop's body ``factor`` times and join the loops inside: a register tile.
+
+    rewrite (factor = 14):
+        for x in range(56):                 for x in range(0, 56, 14):
+            a: float32 = 0.0        →           a: float32[14] = empty(14)
+            for c in range(C):                  for x_unrolled in unrolled(14): a[x_unrolled] = 0.0
+                a += …                          for c in range(C):
+            v[x] = a                                for x_unrolled in unrolled(14): a[x_unrolled] += …
+                                                for x_unrolled in unrolled(14): v[x + x_unrolled] = a[x_unrolled]
+
+    Args, raises: see ``unroll``; also refused where the jam would turn a dependence round.
+
+    Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2.
+    """
+    if unroll_type not in (0, 1):
+        raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
+    return _unroll(program, loop_var, factor, nest, jam=True, partials=unroll_type == 0)
+
+
+def _unroll(program: Program, loop_var: str, factor: int, nest: int | str | None, *, jam: bool, partials: bool) -> Program:
+    check_factor(factor)
+    for site in find_loops(program, loop_var, nest):
+        loop = loop_of(loop_at(program, site))
+        target = program.nests[site.nest]
+        if loop.kind != "range":
+            raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, "asked to be unrolled")
+        extent = loop.extent
+        if extent is None:
+            raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be unrolled",
+                         way_out="tile_loop with tail='peel' makes an inner loop of constant extent")  # fmt: skip
+        result = _copies(program, site, min(factor, extent), jam, partials)
+        program = checked(program, result)
+    return program
+
+
+def _copies(program: Program, site: Site, factor: int, jam: bool, partials: bool) -> Program:
+    """The loop at ``site`` in copies; the rest, if any, in copies too."""
+    loop = loop_of(loop_at(program, site))
+    if partials:
+        program, site = localize_reductions(program, site)
+    inner = inner_name(program, site, f"{loop.var}_unrolled")
+    program, inside, rest = strip(program, site, factor, inner, "unrolled")
+    if rest:
+        after: Path = (*site.path[:-1], (site.path[-1][0], site.path[-1][1] + 1))
+        leftover = loop_of(loop_at(program, Site(site.nest, after))).extent
+        assert leftover is not None
+        if jam and leftover > 1:
+            program = _copies(program, Site(site.nest, after), leftover, jam, False)
+    if partials and factor > 1:
+        program, inside = with_partials(program, inside, factor)
+    if jam:
+        program = sink(program, inside, "asked to be unrolled and jammed",
+                       "unroll copies without jamming; distribute separates the statements")  # fmt: skip
+    return program
