@@ -1,0 +1,186 @@
+"""What is known at one point of a nest while it is being turned into C++: names, types, storage and ranges."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from swirl.errors import LatteError
+from swirl.ir.affine import affine, bounds, simplify
+from swirl.ir.buffers import Buffer
+
+C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
+
+# Words that generated code must not use as names of variables: C++'s own, and what it calls.
+_RESERVED = frozenset(
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
+    constexpr const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
+    float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
+    protected public register reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+    while xor xor_eq linux unix NAN INFINITY NULL main std buffers
+    sqrtf expf logf tanhf fabsf floorf powf sqrt exp log tanh fabs floor pow
+    maximum minimum floor_divide floor_modulo random_uniform absolute negate first_lanes lane_numbers lane shift_lanes
+    load_bool store_bool gather scatter gather_bool scatter_bool philox""".split()
+)
+
+
+class Unsupported(LatteError):
+    """The construct named cannot be turned into C++ for this target."""
+
+    def __init__(self, message: str, node: ast.AST | None = None, way_out: str | None = None):
+        if node is not None:
+            message = f"{message}: {ast.unparse(ast.fix_missing_locations(node))}"
+        super().__init__(message, way_out=way_out)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A local of the nest, or a loop variable, and the C++ variables that hold it.
+
+    Attributes:
+        dtype: element type.
+        storage: ``scalar`` (one variable), ``elements`` (a named variable for each element of an array), ``registers``
+            (an array whose last dimension is held in vector registers), ``memory`` (a C++ array), ``lanes`` (declared in
+            a vector loop: one value a lane, a register for each chunk), ``lane_memory`` (the same, in a C++ array).
+        names: index of the element (the chunk last, for registers) → C++ name; scalars and arrays use ``()``.
+        shape: extents of an array.
+        depth: number of conditions around the declaration, for values of lanes.
+        lane: the vector loop's variable, for ``lane_memory``.
+    """
+
+    dtype: str
+    storage: str
+    names: Mapping[tuple[int, ...], str]
+    shape: tuple[int, ...] = ()
+    depth: int = 0
+    lane: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.names[()]
+
+
+@dataclass
+class Context:
+    """The state of one emission. ``block`` opens a C++ block; what it adds is forgotten at its end.
+
+    Attributes:
+        buffers: name in the nests → buffer, physical.
+        float_type: what a floating-point literal is by itself.
+        vector_width: lanes of a register; 0 on the portable target.
+        contract: whether a product and a sum become one fused multiply-add.
+        ranges: least and greatest value of each loop variable; unrolled ones have a single value.
+        unrolled: the values of the unrolled loops' variables, outermost first.
+        locals: name in the nest → where it is held.
+        taken: C++ names in use.
+    """
+
+    buffers: Mapping[str, Buffer]
+    float_type: str
+    vector_width: int
+    contract: bool
+    names: dict[str, str] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    unrolled: dict[str, int] = field(default_factory=dict)
+    locals: dict[str, Local] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    storage: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.buffers:
+            self.names[name] = self.fresh(name)
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A C++ block: names and locals made inside are free again afterwards."""
+        with self.scope():
+            taken = self.taken
+            self.taken = set(taken)
+            yield
+            self.taken = taken
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A block of the nest that is no C++ block (a copy of an unrolled body): its names stay in use."""
+        saved = self.locals, self.ranges, self.unrolled
+        self.locals, self.ranges, self.unrolled = dict(self.locals), dict(self.ranges), dict(self.unrolled)
+        yield
+        self.locals, self.ranges, self.unrolled = saved
+
+    def fresh(self, base: str) -> str:
+        """``base`` as a C++ name that is not in use here."""
+        base = re.sub(r"\W", "_", base)
+        if base in _RESERVED or base.startswith(("_mm", "__", "_ZGV", "_kn", "_CMP")):
+            base = f"{base.lstrip('_')}_"
+        name, count = base, 0
+        while name in self.taken:
+            count += 1
+            name = f"{base}_{count}"
+        self.taken.add(name)
+        return name
+
+    def suffix(self) -> str:
+        """What tells the copies of an unrolled body apart in names: ``_3_1``."""
+        return "".join(f"_{value}" if value >= 0 else f"_m{-value}" for value in self.unrolled.values())
+
+    def index(self, node: ast.expr) -> ast.expr:
+        """An integer expression with the values of unrolled variables put in, simplified."""
+        return simplify(node, self.ranges)
+
+    def limits(self, node: ast.expr, **lanes: tuple[int, int]) -> tuple[int, int] | None:
+        """Least and greatest value of an integer expression; None where unknown."""
+        return bounds(node, {**self.ranges, **lanes})
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The extents of a buffer or of a local array."""
+        if name in self.locals:
+            return self.locals[name].shape
+        return self.buffers[name].shape
+
+    def dtype_of(self, name: str) -> str:
+        """The element type of a buffer or a local."""
+        if name in self.locals:
+            return self.locals[name].dtype
+        return self.buffers[name].dtype
+
+    def truth(self, node: ast.expr) -> bool | None:
+        """The value of a condition on loop variables where it is known here; else None."""
+        if isinstance(node, ast.Constant):
+            return bool(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self.truth(node.operand)
+            return None if inner is None else not inner
+        if isinstance(node, ast.BoolOp):
+            decisive = isinstance(node.op, ast.Or)
+            parts = [self.truth(part) for part in node.values]
+            if decisive in parts:
+                return decisive
+            return None if None in parts else not decisive
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and self._is_loop_arithmetic(node):
+            left, right = affine(node.left, self.ranges), affine(node.comparators[0], self.ranges)
+            if left is not None and right is not None:
+                difference = bounds(left.add(right, -1), self.ranges)
+                return None if difference is None else _decide(node.ops[0], *difference)
+        return None
+
+    def _is_loop_arithmetic(self, node: ast.expr) -> bool:
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"min", "max"}
+        return names <= set(self.ranges)
+
+
+def _decide(operator: ast.cmpop, low: int, high: int) -> bool | None:
+    """``difference operator 0`` for a difference between ``low`` and ``high``."""
+    facts: dict[type[ast.cmpop], tuple[bool, bool]] = {  # (surely true, surely false)
+        ast.Lt: (high < 0, low >= 0),
+        ast.LtE: (high <= 0, low > 0),
+        ast.Gt: (low > 0, high <= 0),
+        ast.GtE: (low >= 0, high < 0),
+        ast.Eq: (low == high == 0, low > 0 or high < 0),
+        ast.NotEq: (low > 0 or high < 0, low == high == 0),
+    }
+    sure, never = facts.get(type(operator), (False, False))
+    return True if sure else False if never else None

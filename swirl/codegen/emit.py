@@ -1,0 +1,184 @@
+"""A program of nests → the C++ text of one kernel, or of a stand-alone listing for people."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import jinja2
+
+from swirl.codegen.avx2 import Avx2
+from swirl.codegen.avx512 import Avx512
+from swirl.codegen.context import C_TYPES, Context, Unsupported
+from swirl.codegen.ctree_compat import print_nodes
+from swirl.codegen.lanes import PlainLanes
+from swirl.codegen.parallel import WorkSharing
+from swirl.codegen.physical import physical
+from swirl.codegen.storage import decide
+from swirl.codegen.to_c import Statements, VectorLoops
+from swirl.codegen.vector import RegisterLanes
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, references, walk
+from swirl.target import Target
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel's text. It exports ``extern "C" void name(void* const* buffers)``.
+
+    Attributes:
+        name: made from the text itself, so equal programs share one kernel, whatever ensemble they come from.
+        source: the C++ translation unit.
+        buffers: names (inside the nests) of the buffers, in the order of the pointer table.
+    """
+
+    name: str
+    source: str
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    declaration: str
+    cast: str
+
+
+def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSource:
+    """The kernel of a program: every thread of an enclosing ``omp parallel`` calls it.
+
+    Args:
+        program: its references may be logical still; layouts are made physical here.
+        target: what the code is made for.
+        contract: whether ``a * b + c`` becomes one fused multiply-add. Without it (and compiled with
+            ``-ffp-contract=off``) results are those of the executed nests, bit for bit, except for ``exp``, ``log``,
+            ``tanh`` and ``pow``: libmvec's are within 4 ULP, the C library's within 2.
+
+    Raises:
+        Unsupported: a construct that this target has no code for; the message names it.
+    """
+    program = physical(program)
+    names, parameters, body = _translate(program, target, contract, standalone=False)
+    vectors = "_mm" in body
+    helpers = _helpers(body, target.name if vectors else "portable")
+
+    def render(name: str) -> str:
+        unit = _template("unit.cpp.j2")
+        return str(unit.render(name=name, parameters=parameters, body=body, helpers=helpers, vectors=vectors))
+
+    digest = hashlib.sha256(f"{target.name}\n{contract}\n{render('kernel')}".encode()).hexdigest()
+    name = f"kernel_{digest[:20]}"
+    return KernelSource(name, render(name), tuple(names))
+
+
+def listing(program: Program, target: Target, *, contract: bool = True) -> str:
+    """The stand-alone listing: the same loops in one function with named parameters and ``omp parallel for``."""
+    program = physical(program)
+    _, parameters, body = _translate(program, target, contract, standalone=True)
+    name = re.sub(r"\W", "_", program.name)
+    return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body, helpers=[]))
+
+
+def _translate(program: Program, target: Target, contract: bool,
+               standalone: bool) -> tuple[list[str], list[_Parameter], str]:  # fmt: skip
+    names = _buffers_in_order(program)
+    buffers = {name: program.buffers[name] for name in names}
+    doubles = {buffer.dtype for buffer in buffers.values() if buffer.dtype.startswith("float")} == {"float64"}
+    vectors, width = _vector_loops(target)
+    context = Context(buffers, "float64" if doubles else "float32", width, contract)
+    parts = []
+    for nest in program.nests:
+        context.storage = decide(nest.body, width)
+        nodes = WorkSharing(Statements(context, vectors), standalone).nest(nest.body)
+        label = f"    // {nest.label}\n" if standalone else ""
+        parts.append(label + print_nodes(nodes, 1))
+    written = _written(program)
+    parameters = [_parameter(context.names[name], buffers[name], name in written) for name in names]
+    return names, parameters, "\n".join(parts)
+
+
+def _vector_loops(target: Target) -> tuple[VectorLoops, int]:
+    if target.name == "avx512":
+        return RegisterLanes(Avx512()), 16
+    if target.name == "avx2":
+        return RegisterLanes(Avx2()), 8
+    if target.name == "portable":
+        return PlainLanes(), 0
+    raise Unsupported(f"no code can be generated for a target {target.name!r}", way_out="avx512, avx2 or portable")
+
+
+def _buffers_in_order(program: Program) -> list[str]:
+    """The buffers touched, by first appearance: the order must not depend on names."""
+    found: dict[str, None] = {}
+    for nest in program.nests:
+        for statement in nest.body:
+            for reference in references(statement):
+                assert isinstance(reference.value, ast.Name)
+                if reference.value.id in program.buffers:
+                    found[reference.value.id] = None
+    return list(found)
+
+
+def _written(program: Program) -> set[str]:
+    result = set()
+    for nest in program.nests:
+        for _, statement in walk(nest.body):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                    result.add(target.value.id)
+    return result
+
+
+def _parameter(name: str, buffer: Buffer, written: bool) -> _Parameter:
+    """``float (*__restrict inputs)[64][56][56]`` for a buffer (N, 64, 56, 56)."""
+    base = C_TYPES[buffer.dtype] if written else f"const {C_TYPES[buffer.dtype]}"
+    extents = "".join(f"[{extent}]" for extent in buffer.shape[1:])
+    if not extents:
+        return _Parameter(f"{base} *__restrict {name}", f"{base} *")
+    return _Parameter(f"{base} (*__restrict {name}){extents}", f"{base} (*){extents}")
+
+
+# --- templates ------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    loader = jinja2.PackageLoader("swirl.codegen", "templates")
+    return jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+
+
+def _template(name: str) -> jinja2.Template:
+    return _environment().get_template(name)
+
+
+@lru_cache(maxsize=8)
+def _library(target: str) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The helper functions of a target: name → (names of helpers it needs, text)."""
+    result = {}
+    for part in dict.fromkeys(("portable", target)):
+        text = _template(f"helpers_{part}.cpp.j2").render()
+        for section in re.split(r"^// --- ", text, flags=re.MULTILINE)[1:]:
+            head, _, code = section.partition("\n")
+            name, _, needs = head.partition(":")
+            key = name if part == "portable" else f"{part} {name}"
+            result[key] = (tuple(needs.split()), code.strip())
+    return result
+
+
+def _helpers(body: str, target: str) -> list[str]:
+    """The texts of the helper functions that ``body`` calls, in the order of definition."""
+    library = _library(target)
+    wanted: set[str] = set()
+    _collect(set(re.findall(r"\b[A-Za-z_]\w*(?=[(<])", body)), library, wanted)
+    return [text for key, (_, text) in library.items() if key in wanted]
+
+
+def _collect(names: Iterable[str], library: dict[str, tuple[tuple[str, ...], str]], wanted: set[str]) -> None:
+    for key, (needs, _) in library.items():
+        if key.split()[-1] in names and key not in wanted:
+            wanted.add(key)
+            _collect(needs, library, wanted)
+
+

@@ -1,0 +1,175 @@
+"""What vector loops need from an instruction set, and what AVX2 and AVX-512 share.
+
+Every method takes and returns C++ expressions. float32 and int32 values are registers; bool values are masks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from swirl.codegen.context import Unsupported
+from swirl.codegen.ctree_compat import Expression, NamedCast, call, constant
+from swirl.codegen.values import Value
+
+SUFFIXES = {"float32": "ps", "int32": "epi32"}
+_ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+
+
+class Instructions(ABC):
+    """One instruction set."""
+
+    width: int
+    prefix: str
+    register: str
+    mask_type: str
+    vector_library: str  # libmvec's mangling: the instruction set's letter and the number of lanes
+
+    def type_of(self, dtype: str) -> str:
+        """The C++ type of a register, or of a mask for bool."""
+        types = {"float32": self.register, "int32": self.register + "i", "bool": self.mask_type}
+        if dtype not in types:
+            raise Unsupported(f"there are no vector loops over {dtype} on this target",
+                              way_out="use the portable target")  # fmt: skip
+        return types[dtype]
+
+    def op(self, name: str, dtype: str, *args: Expression) -> Expression:
+        """``_mm512_name_ps(args)``."""
+        self.type_of(dtype)
+        return call(f"{self.prefix}_{name}_{SUFFIXES[dtype]}", *args)
+
+    def broadcast(self, value: Expression, dtype: str) -> Expression:
+        return self.op("set1", dtype, value)
+
+    def lane_numbers(self, first: int) -> Expression:
+        """The lanes' own numbers, counted from ``first``."""
+        return call("lane_numbers", constant(first, "int32"))
+
+    def binary(self, operator: str, left: Expression, right: Expression, dtype: str) -> Expression:
+        if operator == "*" and dtype == "int32":
+            return self.op("mullo", dtype, left, right)
+        return self.op(_ARITHMETIC[operator], dtype, left, right)
+
+    def floored(self, operator: str, left: Expression, right: Value, broadcast: Expression) -> Expression:
+        """``//`` and ``%``; shifts and masks where the right side is a literal power of two."""
+        number = right.literal
+        if isinstance(number, int) and number > 0 and number & (number - 1) == 0:
+            if operator == "//":
+                return self.op("srai", "int32", left, constant(number.bit_length() - 1, "int32"))
+            return self.bitwise("and", left, self.broadcast(constant(number - 1, "int32"), "int32"))
+        return call("floor_divide" if operator == "//" else "floor_modulo", left, broadcast)
+
+    @abstractmethod
+    def bitwise(self, name: str, left: Expression, right: Expression) -> Expression:
+        """``and``, ``or``, ``xor`` of integer registers."""
+
+    def fused(self, name: str, a: Expression, b: Expression, c: Expression) -> Expression:
+        """``fmadd`` (a*b + c), ``fmsub`` (a*b - c) or ``fnmadd`` (c - a*b), rounded once."""
+        return self.op(name, "float32", a, b, c)
+
+    def extremum(self, name: str, left: Expression, right: Expression, dtype: str, plain: bool) -> Expression:
+        """``min`` or ``max``; ``plain`` where ``left`` cannot be NaN: the instruction then does exactly what is meant,
+        ``left > right ? left : right``, and a NaN on the right passes."""
+        if dtype == "int32" or plain:
+            return self.op(name, dtype, left, right)
+        return call("maximum" if name == "max" else "minimum", left, right)
+
+    def function(self, name: str, args: list[Expression]) -> Expression:
+        """A call of the closed table on float32 registers. ``exp``, ``log``, ``tanh`` and ``pow`` are libmvec's: within
+        4 ULP of the exact result, by glibc's manual."""
+        if name in ("sqrt", "floor"):
+            return self.op(name, "float32", *args)
+        if name == "abs":
+            return call("absolute", *args)
+        return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)
+
+    def negate(self, value: Expression, dtype: str) -> Expression:
+        """The sign turned, of zeros and NaNs too."""
+        if dtype == "int32":
+            return self.op("sub", dtype, call(f"{self.prefix}_setzero_si{self.bits}"), value)
+        return call("negate", value)
+
+    @property
+    def bits(self) -> int:
+        return self.width * 32
+
+    def element(self, register: Expression, lane: int, dtype: str) -> Expression:
+        """One lane as a number."""
+        if lane == 0:
+            name = "cvtss_f32" if dtype == "float32" else f"cvtsi{self.bits}_si32"
+            return call(f"{self.prefix}_{name}", register)
+        return call(f"lane<{lane}>", register)
+
+    def shift_lanes(self, low: Expression, high: Expression, lanes: int) -> Expression:
+        """Lane ``i`` of the result is lane ``i + lanes`` of the two registers side by side."""
+        return call(f"shift_lanes<{lanes}>", low, high)
+
+    def random(self, args: list[Expression]) -> Expression:
+        """``rand(seed, step, stream, index)``: numbers, and a register of indices."""
+        return call("random_uniform", *args)
+
+    # --- conversions ------------------------------------------------------------------------------------------------
+    def convert(self, value: Expression, dtype: str, to: str) -> Expression:
+        """Registers of one type as another; floats truncate to integers, anything but zero is true."""
+        if dtype == to:
+            return value
+        if to == "bool":
+            return self.compare("!=", value, self.broadcast(constant(0, dtype), dtype), dtype)
+        if dtype == "bool":
+            return self.from_mask(value, to)
+        if (dtype, to) == ("int32", "float32"):
+            return call(f"{self.prefix}_cvtepi32_ps", value)
+        if (dtype, to) == ("float32", "int32"):
+            return call(f"{self.prefix}_cvttps_epi32", value)
+        raise Unsupported(f"there are no vector loops over {to} on this target", way_out="use the portable target")
+
+    @abstractmethod
+    def from_mask(self, mask: Expression, dtype: str) -> Expression:
+        """1 where true, 0 elsewhere."""
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def load(self, address: Expression, dtype: str, mask: Expression | None) -> Expression:
+        """Consecutive elements; those masked out are zero and not touched."""
+
+    @abstractmethod
+    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
+        """Consecutive elements; those masked out are not touched."""
+
+    @abstractmethod
+    def gather(self, base: Expression, index: Expression, dtype: str, mask: Expression | None) -> Expression:
+        """``base[index]`` for each lane."""
+
+    @abstractmethod
+    def scatter(self, base: Expression, index: Expression, value: Expression, dtype: str,
+                mask: Expression | None) -> Expression:  # fmt: skip
+        """``base[index] = value`` for each lane."""
+
+    # --- masks ------------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def compare(self, operator: str, left: Expression, right: Expression, dtype: str) -> Expression:
+        """A mask. NaN compares as in C: unequal to everything, and neither less nor greater."""
+
+    @abstractmethod
+    def select(self, mask: Expression, then: Expression, otherwise: Expression, dtype: str) -> Expression:
+        """``then`` where the mask is set."""
+
+    @abstractmethod
+    def first_lanes(self, count: Expression | int) -> Expression:
+        """The mask of the lanes below ``count``, which may be negative or more than the width."""
+
+    @abstractmethod
+    def mask_op(self, operator: str, left: Expression, right: Expression) -> Expression:
+        """``&`` or ``|`` of masks."""
+
+    @abstractmethod
+    def mask_not(self, mask: Expression, within: Expression | None) -> Expression:
+        """The lanes (of ``within``) that ``mask`` lacks."""
+
+    @abstractmethod
+    def broadcast_mask(self, condition: Expression) -> Expression:
+        """All lanes or none."""
+
+
+def pointer(type_name: str, address: Expression) -> Expression:
+    """``(type *) address``."""
+    return NamedCast(f"{type_name} *", address)

@@ -1,0 +1,140 @@
+"""Arrays and lanes: contiguous loads and stores, gathers and scatters, and rows of arrays held in registers."""
+
+from __future__ import annotations
+
+import ast
+from math import prod
+
+from swirl.codegen.context import Context, Local, Unsupported
+from swirl.codegen.ctree_compat import Expression, Node, address_of, array_ref, constant, symbol
+from swirl.codegen.intrinsics import Instructions
+from swirl.codegen.to_c import Statements, subscripts_fit
+from swirl.ir.affine import affine
+from swirl.ir.nest import subscripts
+
+
+def register_place(context: Context, width: int, local: Local, node: ast.Subscript, lane: str,
+                   chunk: int) -> tuple[tuple[int, ...], int]:  # fmt: skip
+    """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and where in it that stands."""
+    ranges = {name: limits for name, limits in context.ranges.items() if name != lane}
+    forms = [affine(index, ranges) for index in subscripts(node)]
+    constants = [form.constant for form in forms if form is not None]
+    register, position = divmod(constants[-1] + chunk * width, width)
+    return (*constants[:-1], register), position
+
+
+class LaneMemory:
+    """Reads and writes of one vector loop, a chunk at a time."""
+
+    def __init__(self, instructions: Instructions, statements: Statements, lane: str, values: LaneIndices):
+        self.instructions = instructions
+        self.statements = statements
+        self.context = statements.context
+        self.lane = lane
+        self.values = values
+
+    def load(self, node: ast.Subscript, chunk: int, mask: Expression | None) -> Expression:
+        """The lanes of a reference; a mask is used only where an inactive lane might stand outside the array."""
+        assert isinstance(node.value, ast.Name)
+        local = self.context.locals.get(node.value.id)
+        if local is not None and local.storage == "registers":
+            return self.register(local, node, chunk)
+        dtype = self.context.dtype_of(node.value.id)
+        if self.contiguous(node):
+            guard = None if mask is None or self.fits(node, chunk) else mask
+            return self.instructions.load(self.address(node, chunk), dtype, guard)
+        base, index = self.scattered(node, chunk, mask)
+        return self.instructions.gather(base, index, dtype, mask)
+
+    def store(self, node: ast.Subscript, value: Expression, chunk: int, mask: Expression | None) -> Node:
+        assert isinstance(node.value, ast.Name)
+        dtype = self.context.dtype_of(node.value.id)
+        if self.contiguous(node):
+            return self.instructions.store(self.address(node, chunk), value, dtype, mask)
+        base, index = self.scattered(node, chunk, mask)
+        return self.instructions.scatter(base, index, value, dtype, mask)
+
+    def register(self, local: Local, node: ast.Subscript, chunk: int) -> Expression:
+        """A row of an array held in registers, from any lane on."""
+        width = self.instructions.width
+        key, position = register_place(self.context, width, local, node, self.lane, chunk)
+        low = symbol(local.names[key])
+        if position == 0:
+            return low
+        following = (*key[:-1], key[-1] + 1)
+        return self.instructions.shift_lanes(low, symbol(local.names.get(following, local.names[key])), position)
+
+    # --- addresses --------------------------------------------------------------------------------------------------
+    def contiguous(self, node: ast.Subscript) -> bool:
+        """Whether neighbouring lanes are neighbours in memory."""
+        *rest, last = subscripts(node)
+        return self.coefficient(last) == 1 and not any(self.values.varies(index) for index in rest)
+
+    def coefficient(self, index: ast.expr) -> int | None:
+        """By how much a subscript grows from lane to lane; None where that is not constant."""
+        form = affine(index, self.context.ranges)
+        if form is None or any(self.values.varies(atom) for key, atom in form.atoms.items()
+                               if key in form.terms and key != self.lane):  # fmt: skip
+            return None
+        return form.coefficient(self.lane)
+
+    def fits(self, node: ast.Subscript, chunk: int) -> bool:
+        first = chunk * self.instructions.width
+        return subscripts_fit(self.context, node, **{self.lane: (first, first + self.instructions.width - 1)})
+
+    def address(self, node: ast.Subscript, chunk: int) -> Expression:
+        """``&array[i][j + 16]``: where the first lane of a chunk stands."""
+        return address_of(array_ref(self.c_name(node), self.at_lane(subscripts(node), chunk * self.instructions.width)))
+
+    def c_name(self, node: ast.Subscript) -> str:
+        assert isinstance(node.value, ast.Name)
+        local = self.context.locals.get(node.value.id)
+        return self.context.names[node.value.id] if local is None else local.name
+
+    def at_lane(self, indices: list[ast.expr], lane: int) -> list[Expression]:
+        """Subscripts with the lane's number put in."""
+        with self.context.scope():
+            self.context.ranges[self.lane] = (lane, lane)
+            return [self.statements.expressions.integer(index) for index in indices]
+
+    def scattered(self, node: ast.Subscript, chunk: int, mask: Expression | None) -> tuple[Expression, Expression]:
+        """A base address and a register of element distances from it, for lanes that are not neighbours."""
+        assert isinstance(node.value, ast.Name)
+        shape = self.context.shape_of(node.value.id)
+        if prod(shape) >= 2**31:
+            raise Unsupported("an array of 2^31 elements or more cannot be gathered from or scattered to", node)
+        indices = subscripts(node)
+        base: list[ast.expr] = []
+        distance: Expression | None = None
+        for dimension, index in enumerate(indices):
+            coefficient = self.coefficient(index)
+            stride = prod(shape[dimension + 1 :])
+            if coefficient is None:  # the whole subscript goes into the register
+                part = self.scaled(self.values.lanes(index, "int32", chunk, mask), stride)
+                base.append(ast.Constant(0))
+            else:  # what is the same for all lanes goes into the base
+                base.append(index)
+                if coefficient == 0:
+                    continue
+                part = self.scaled(self.instructions.lane_numbers(chunk * self.instructions.width), coefficient * stride)
+            distance = part if distance is None else self.instructions.binary("+", distance, part, "int32")
+        assert distance is not None
+        return address_of(array_ref(self.c_name(node), self.at_lane(base, 0))), distance
+
+    def scaled(self, register: Expression, factor: int) -> Expression:
+        if factor == 1:
+            return register
+        factors = self.instructions.broadcast(constant(factor, "int32"), "int32")
+        return self.instructions.binary("*", register, factors, "int32")
+
+
+class LaneIndices:
+    """What :class:`LaneMemory` asks of the expressions of its loop."""
+
+    def varies(self, node: ast.expr) -> bool:
+        """Whether an expression differs from lane to lane."""
+        raise NotImplementedError
+
+    def lanes(self, node: ast.expr, dtype: str, chunk: int, mask: Expression | None) -> Expression:
+        """An expression as a register of ``dtype``."""
+        raise NotImplementedError

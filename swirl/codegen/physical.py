@@ -1,0 +1,70 @@
+"""References made physical: every buffer as it lies in memory, blocked dimensions cut in two."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+
+from swirl.ir.affine import Ranges, affine, loop_range, simplify
+from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.nest import Nest, Program, expr, loop_of, make_nest, reference, subscripts
+
+
+def physical(program: Program) -> Program:
+    """The same program on buffers of their physical shapes, without layouts.
+
+    A dimension ``d`` blocked by ``f`` is indexed by ``index // f``, and ``index % f`` innermost; both are simplified with
+    the ranges of the loops: ``(c_outer * 16 + c_inner) // 16`` is ``c_outer``. The result is runnable.
+    """
+    blocked = {name: buffer for name, buffer in program.buffers.items() if buffer.layout.blocks}
+    if not blocked:
+        return program
+    buffers = {name: replace(buffer, shape=buffer.physical_shape, layout=Layout())
+               for name, buffer in program.buffers.items()}  # fmt: skip
+    nests = [_physical_nest(nest, blocked, buffers) for nest in program.nests]
+    return replace(program, nests=tuple(nests), buffers=buffers)
+
+
+def _physical_nest(nest: Nest, blocked: Mapping[str, Buffer], buffers: Mapping[str, Buffer]) -> Nest:
+    if not blocked.keys() & set(nest.arguments):
+        return nest
+    body = [_Physical(blocked, {}).visit(statement) for statement in nest.body]
+    return make_nest(nest.label, body, {name: buffers[name] for name in nest.arguments})
+
+
+class _Physical(ast.NodeTransformer):
+    """Rewrites references; builds new nodes on the way, so the nest given stays as it was."""
+
+    def __init__(self, blocked: Mapping[str, Buffer], ranges: Ranges):
+        self.blocked = blocked
+        self.ranges = ranges
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        fields = {}
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                fields[name] = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
+            else:
+                fields[name] = self.visit(value) if isinstance(value, ast.AST) else value
+        return ast.copy_location(type(node)(**fields), node)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        inside = {**self.ranges, **loop_range(loop_of(node), self.ranges)}
+        body = [_Physical(self.blocked, inside).visit(statement) for statement in node.body]
+        return ast.copy_location(ast.For(node.target, node.iter, body, [], None), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        if not isinstance(node.value, ast.Name) or node.value.id not in self.blocked:
+            return self.generic_visit(node)
+        indices = [self.visit(index) for index in subscripts(node)]
+        inner = []
+        for dimension, factor in self.blocked[node.value.id].layout.blocks:
+            index = indices[dimension]
+            inner.append(self._part(f"index % {factor}", index))
+            indices[dimension] = self._part(f"index // {factor}", index)
+        return reference(node.value.id, [*indices, *inner], isinstance(node.ctx, ast.Store))
+
+    def _part(self, text: str, index: ast.expr) -> ast.expr:
+        part = expr(text, index=index)
+        return simplify(part, self.ranges) if affine(index) is not None else part

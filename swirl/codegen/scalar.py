@@ -1,0 +1,212 @@
+"""Expressions of one number each → C++."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from swirl.codegen.context import Context, Local, Unsupported
+from swirl.codegen.ctree_compat import (
+    Expression,
+    Op,
+    TernaryOp,
+    UnaryOp,
+    array_ref,
+    binary,
+    call,
+    compare,
+    constant,
+    logical_not,
+    symbol,
+)
+from swirl.codegen.values import (
+    COMPARISONS,
+    OPERATORS,
+    Value,
+    as_float,
+    converted,
+    folded,
+    joint_type,
+    literal_value,
+)
+from swirl.ir.affine import affine
+from swirl.ir.nest import subscripts
+
+CASTS = ("float32", "float64", "int32", "bool")
+_LIBRARY = {"sqrt": "sqrt", "exp": "exp", "log": "log", "tanh": "tanh", "floor": "floor", "pow": "pow", "abs": "fabs"}
+
+
+class ScalarExpressions:
+    """Turns expressions into C++; ``element`` says how one element of a local held in registers is read."""
+
+    def __init__(self, context: Context, lane_reader: Callable[[Local, tuple[int, ...]], Expression] | None = None):
+        self.context = context
+        self.lane_reader = lane_reader
+
+    # --- names and references ---------------------------------------------------------------------------------------
+    def name(self, node: ast.Name) -> Value:
+        context = self.context
+        if node.id in context.unrolled:
+            return literal_value(context.unrolled[node.id], context.float_type)
+        if node.id in context.locals:
+            local = context.locals[node.id]
+            if local.storage == "lane_memory":
+                return Value(array_ref(local.name, [symbol(context.locals[local.lane].name)]), local.dtype)
+            if local.storage == "scalar":
+                return Value(symbol(local.name), local.dtype)
+        if node.id in ("inf", "INFINITY"):
+            return literal_value(float("inf"), context.float_type)
+        raise Unsupported(f"{node.id} is not declared here, or is an array without subscripts")
+
+    def reference(self, node: ast.Subscript) -> Value:
+        """An element of a buffer or of a local array, to be read or written."""
+        assert isinstance(node.value, ast.Name)
+        name = node.value.id
+        local = self.context.locals.get(name)
+        if local is not None and local.storage in ("elements", "registers"):
+            key = self.element_index(node)
+            if local.storage == "elements":
+                return Value(symbol(local.names[key]), local.dtype)
+            assert self.lane_reader is not None
+            return Value(self.lane_reader(local, key), local.dtype)
+        if local is None and name not in self.context.buffers:
+            raise Unsupported(f"{name} is neither a buffer nor a local array", node)
+        c_name = local.name if local is not None else self.context.names[name]
+        return Value(array_ref(c_name, [self.integer(i) for i in subscripts(node)]), self.context.dtype_of(name))
+
+    def element_index(self, node: ast.Subscript) -> tuple[int, ...]:
+        """The subscripts of an array whose elements are named variables: constants, here."""
+        forms = [affine(index, self.context.ranges) for index in subscripts(node)]
+        assert all(form is not None and not form.terms for form in forms), ast.unparse(node)
+        return tuple(form.constant for form in forms if form is not None)
+
+    def integer(self, node: ast.expr) -> Expression:
+        """A subscript or a bound: simplified, as an int."""
+        value = self.value(self.context.index(node))
+        if value.is_float or value.lanes:
+            raise Unsupported("a subscript or bound is no integer", node)
+        return converted(value, "int32")
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+    def value(self, node: ast.expr) -> Value:
+        """Any expression of the grammar."""
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, (bool, int, float)):
+                return literal_value(node.value, self.context.float_type)
+        elif isinstance(node, ast.Name):
+            return self.name(node)
+        elif isinstance(node, ast.Subscript):
+            return self.reference(node)
+        elif isinstance(node, ast.BinOp):
+            return self.binary(node)
+        elif isinstance(node, ast.UnaryOp):
+            return self.unary(node)
+        elif isinstance(node, ast.Compare):
+            return self.comparison(node)
+        elif isinstance(node, ast.BoolOp):
+            return self.logical(node)
+        elif isinstance(node, ast.IfExp):
+            return self.choice(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self.call(node.func.id, node)
+        raise Unsupported("not an expression of the grammar", node)
+
+    def binary(self, node: ast.BinOp) -> Value:
+        left, right = self.value(node.left), self.value(node.right)
+        known = folded(node, left, right, self.context.float_type)
+        if known is not None:
+            return known
+        operator = OPERATORS.get(type(node.op))
+        if operator is None:
+            raise Unsupported("the grammar has no such operator", node)
+        if operator == "/":
+            left, right = (as_float(side, self.context.float_type) for side in (left, right))
+        dtype = joint_type(left, right, self.context.float_type)
+        dtype = "int32" if dtype == "bool" else dtype
+        if operator in ("//", "%"):
+            return Value(self._floored(node, operator, left, right, dtype), dtype)
+        return Value(binary(operator, converted(left, dtype), converted(right, dtype)), dtype)
+
+    def _floored(self, node: ast.BinOp, operator: str, left: Value, right: Value, dtype: str) -> Expression:
+        if dtype != "int32":
+            raise Unsupported(f"{operator} is for integers", node, "divide and call floor")
+        sides = converted(left, dtype), converted(right, dtype)
+        limits = self.context.limits(node.left)
+        if limits is not None and limits[0] >= 0 and isinstance(right.literal, int) and right.literal > 0:
+            return binary("/" if operator == "//" else "%", *sides)
+        return call("floor_divide" if operator == "//" else "floor_modulo", *sides)
+
+    def unary(self, node: ast.UnaryOp) -> Value:
+        if isinstance(node.op, ast.Not):
+            return Value(logical_not(self.condition(node.operand)), "bool")
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.UAdd):
+            return value
+        if not isinstance(node.op, ast.USub):
+            raise Unsupported("the grammar has no such operator", node)
+        if value.literal is not None:
+            return literal_value(-value.literal, self.context.float_type)
+        dtype = "int32" if value.dtype == "bool" else value.dtype
+        return Value(UnaryOp(Op.SubUnary(), converted(value, dtype)), dtype)
+
+    def comparison(self, node: ast.Compare) -> Value:
+        parts = []
+        left = node.left
+        for op, right in zip(node.ops, node.comparators, strict=True):
+            sides = self.value(left), self.value(right)
+            dtype = joint_type(*sides, self.context.float_type)
+            parts.append(compare(COMPARISONS[type(op)], *(converted(side, dtype) for side in sides)))
+            left = right
+        return Value(_joined("&&", parts), "bool")
+
+    def logical(self, node: ast.BoolOp) -> Value:
+        operator = "&&" if isinstance(node.op, ast.And) else "||"
+        return Value(_joined(operator, [self.condition(part) for part in node.values]), "bool")
+
+    def condition(self, node: ast.expr) -> Expression:
+        """An expression as a truth value."""
+        return converted(self.value(node), "bool")
+
+    def choice(self, node: ast.IfExp) -> Value:
+        known = self.context.truth(node.test)
+        if known is not None:
+            return self.value(node.body if known else node.orelse)
+        then, otherwise = self.value(node.body), self.value(node.orelse)
+        dtype = joint_type(then, otherwise, self.context.float_type)
+        return Value(TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype)
+
+    def call(self, name: str, node: ast.Call) -> Value:
+        """A call of the closed table; ``exp``, ``log``, ``tanh`` and ``pow`` are the C library's."""
+        args = [self.value(arg) for arg in node.args]
+        if name in CASTS:
+            if args[0].literal is not None:
+                return Value(constant(args[0].literal, name), name)
+            return Value(converted(args[0], name), name)
+        if name in ("min", "max"):
+            return self.extremum(name, args)
+        if name == "rand":
+            words = [converted(arg, "int32") for arg in args]
+            return Value(call("random_uniform", *words), "float32")
+        if name == "abs" and args[0].dtype == "int32":
+            return Value(call("absolute", converted(args[0], "int32")), "int32")
+        if name not in _LIBRARY:
+            raise Unsupported(f"there is no call {name}", node)
+        dtype = "float64" if any(a.dtype == "float64" and a.literal is None for a in args) else self.context.float_type
+        function = _LIBRARY[name] + ("f" if dtype == "float32" else "")
+        return Value(call(function, *(converted(arg, dtype) for arg in args)), dtype)
+
+    def extremum(self, name: str, args: list[Value]) -> Value:
+        """``min`` or ``max``, from the left."""
+        result = args[0]
+        for other in args[1:]:
+            dtype = joint_type(result, other, self.context.float_type)
+            sides = converted(result, dtype), converted(other, dtype)
+            result = Value(call("maximum" if name == "max" else "minimum", *sides), dtype)
+        return result
+
+
+def _joined(operator: str, parts: list[Expression]) -> Expression:
+    result = parts[0]
+    for part in parts[1:]:
+        result = binary(operator, result, part)
+    return result

@@ -1,0 +1,88 @@
+"""Which local arrays become named registers, and which live in memory.
+
+An array whose every subscript is a constant once unrolled loops are written out is no array in the C++: each element is a
+variable of its own (``elements``). Where the last subscript is a vector loop's variable, plus a constant, each row is held
+in vector registers (``registers``). Everything else is a C++ array (``memory``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from swirl.ir.affine import affine
+from swirl.ir.nest import Loop, local_type, loop_of, subscripts
+
+# Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
+MOST_VARIABLES = 1024
+
+
+def decide(body: Sequence[ast.stmt], vector_width: int) -> dict[int, str]:
+    """``id`` of each declaration of a local array in ``body`` → ``elements``, ``registers`` or ``memory``."""
+    result: dict[int, str] = {}
+    _decide(body, (), vector_width, result)
+    return result
+
+
+def _decide(body: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int, result: dict[int, str]) -> None:
+    for position, statement in enumerate(body):
+        if isinstance(statement, ast.AnnAssign) and local_type(statement).shape:
+            result[id(statement)] = _storage(statement, body[position + 1 :], loops, width)
+        elif isinstance(statement, ast.For):
+            _decide(statement.body, (*loops, loop_of(statement)), width, result)
+        elif isinstance(statement, ast.If):
+            _decide(statement.body, loops, width, result)
+            _decide(statement.orelse, loops, width, result)
+
+
+def _storage(declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int) -> str:
+    assert isinstance(declaration.target, ast.Name)
+    kind = local_type(declaration)
+    forms = {_form(*use, width) for use in _references(scope, declaration.target.id, loops)}
+    if forms <= {"element", "element stored"}:
+        return "elements" if prod(kind.shape) <= MOST_VARIABLES else "memory"
+    lanes = width and kind.dtype in ("float32", "int32") and prod(kind.shape[:-1]) <= MOST_VARIABLES
+    if lanes and forms <= {"element", "lanes"}:
+        return "registers"
+    return "memory"
+
+
+def _form(reference: ast.Subscript, stored: bool, loops: tuple[Loop, ...], width: int) -> str:
+    """How an array is referenced: ``element``, ``element stored``, ``lanes`` or ``other``."""
+    constants = {loop.var for loop in loops if loop.kind == "unrolled"}
+    lane = next((loop.var for loop in loops if loop.kind == "vector"), None)
+    *rows, last = [affine(index) for index in subscripts(reference)]
+    if any(row is None or not set(row.terms) <= constants for row in rows) or last is None:
+        return "other"
+    if set(last.terms) <= constants:
+        return "element stored" if stored else "element"
+    if lane is None or last.coefficient(lane) != 1 or not set(last.terms) - {lane} <= constants:
+        return "other"
+    steps = [last.constant, *(coefficient for name, coefficient in last.terms.items() if name != lane)]
+    if width == 0 or stored and any(step % width for step in steps):
+        return "other"
+    return "lanes"
+
+
+Use = tuple[ast.Subscript, bool, tuple[Loop, ...]]
+"""A reference, whether it is stored to, and the loops around it."""
+
+
+def _references(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...]) -> Iterator[Use]:
+    for statement in body:
+        if isinstance(statement, ast.For):
+            yield from _references(statement.body, name, (*loops, loop_of(statement)))
+        elif isinstance(statement, ast.If):
+            yield from ((ref, False, loops) for ref in _subscripts_of(statement.test, name))
+            yield from _references([*statement.body, *statement.orelse], name, loops)
+        else:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            for ref in _subscripts_of(statement, name):
+                yield ref, any(ref is target for target in targets), loops
+
+
+def _subscripts_of(tree: ast.AST, name: str) -> Iterator[ast.Subscript]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name:
+            yield node

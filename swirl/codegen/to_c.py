@@ -1,0 +1,222 @@
+"""Statements and loops of a nest → ctree's C nodes.
+
+Everything here is one thread's sequential code; ``parallel.py`` puts OpenMP around it, vector loops go to ``vector.py``
+(registers) or ``lanes.py`` (plain C++).
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Sequence
+from math import prod
+from typing import Protocol
+
+from swirl.codegen.context import C_TYPES, Context, Local, Unsupported
+from swirl.codegen.ctree_compat import (
+    Assign,
+    AugAssign,
+    Declaration,
+    Expression,
+    For,
+    If,
+    Node,
+    Op,
+    UnaryOp,
+    binary,
+    compare,
+    constant,
+    symbol,
+)
+from swirl.codegen.scalar import ScalarExpressions
+from swirl.codegen.values import OPERATORS, converted
+from swirl.ir.affine import loop_range
+from swirl.ir.buffers import DTYPES
+from swirl.ir.nest import Loop, local_type, loop_of, subscripts
+
+# Bytes of one local array beyond which it is a thread's static storage: an OpenMP thread's stack may be 2 MB.
+MOST_STACK_BYTES = 256 * 1024
+
+_AUGMENTED = {"+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div}
+
+
+class VectorLoops(Protocol):
+    """How a target does vector loops."""
+
+    def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
+        """The statements of one vector loop."""
+
+    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
+        """A local array whose last dimension is held in vector registers."""
+
+    def element(self, local: Local, key: tuple[int, ...]) -> Expression:
+        """One element of such an array."""
+
+
+class Statements:
+    """Turns statements into C nodes; ``work_sharing`` (see ``parallel.py``) is asked first where it is given."""
+
+    def __init__(self, context: Context, vectors: VectorLoops):
+        self.context = context
+        self.vectors = vectors
+        self.expressions = ScalarExpressions(context, vectors.element)
+
+    def body(self, statements: Sequence[ast.stmt]) -> list[Node]:
+        """Statements one after the other, in the current block."""
+        return [node for statement in statements for node in self.statement(statement)]
+
+    def block(self, statements: Sequence[ast.stmt]) -> list[Node]:
+        """The inside of a C++ block of its own."""
+        with self.context.block():
+            return self.body(statements)
+
+    def statement(self, node: ast.stmt) -> list[Node]:
+        if isinstance(node, ast.For):
+            return self.loop(node)
+        if isinstance(node, ast.If):
+            return self.branch(node)
+        if isinstance(node, ast.AnnAssign):
+            return self.declaration(node)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            return [self.assignment(node.targets[0], node.value)]
+        if isinstance(node, ast.AugAssign):
+            return [self.augmented(node)]
+        if isinstance(node, ast.Pass):
+            return []
+        raise Unsupported("not a statement of the grammar", node)
+
+    # --- loops ------------------------------------------------------------------------------------------------------
+    def loop(self, node: ast.For) -> list[Node]:
+        loop = loop_of(node)
+        if loop.kind == "vector":
+            return self.vectors.loop(self, loop, node.body)
+        if loop.kind == "unrolled":
+            return self.copies(loop, node.body)
+        with self.context.block():
+            init, test, step = self.head(loop)
+            return [For(init, test, step, self.body(node.body))]
+
+    def head(self, loop: Loop) -> tuple[Node, Expression, Node]:
+        """The three parts of a C++ ``for``; declares the loop's variable in the current block."""
+        context = self.context
+        start, stop = self.expressions.integer(loop.start), self.expressions.integer(loop.stop)
+        name = context.fresh(loop.var)
+        context.ranges.pop(loop.var, None)
+        context.ranges |= loop_range(loop, context.ranges)
+        context.locals[loop.var] = Local("int32", "scalar", {(): name})
+        if loop.step == 1:
+            increment = UnaryOp(Op.PostInc(), symbol(name))
+        else:
+            step = Op.Add() if loop.step > 0 else Op.Sub()
+            increment = AugAssign(symbol(name), step, constant(abs(loop.step), "int32"))
+        test = compare("<" if loop.step > 0 else ">", symbol(name), stop)
+        return Declaration("int", name, start), test, increment
+
+    def copies(self, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
+        """The copies of an unrolled body, one after the other."""
+        context = self.context
+        limits = context.limits(loop.start), context.limits(loop.stop)
+        if any(limit is None or limit[0] != limit[1] for limit in limits):
+            raise Unsupported("the bounds of an unrolled loop are not constants", loop.node([ast.Pass()]))
+        start, stop = (limit[0] for limit in limits if limit is not None)
+        result = []
+        for value in range(start, stop, loop.step):
+            with context.scope():
+                context.unrolled[loop.var] = value
+                context.ranges[loop.var] = (value, value)
+                result += self.body(body)
+        return result
+
+    def branch(self, node: ast.If) -> list[Node]:
+        known = self.context.truth(node.test)
+        if known is not None:
+            with self.context.scope():
+                return self.body(node.body if known else node.orelse)
+        condition = self.expressions.condition(node.test)
+        return [If(condition, self.block(node.body), self.block(node.orelse) if node.orelse else None)]
+
+    # --- declarations and assignments -------------------------------------------------------------------------------
+    def declaration(self, node: ast.AnnAssign) -> list[Node]:
+        assert isinstance(node.target, ast.Name) and node.value is not None
+        context, name, kind = self.context, node.target.id, local_type(node)
+        base = name + context.suffix()
+        if not kind.shape:
+            value = converted(self.expressions.value(node.value), kind.dtype)
+            c_name = context.fresh(base)
+            context.locals[name] = Local(kind.dtype, "scalar", {(): c_name})
+            return [Declaration(C_TYPES[kind.dtype], c_name, value)]
+        storage = context.storage[id(node)]
+        if storage == "registers":
+            local, nodes = self.vectors.declare(context, base, kind.dtype, kind.shape)
+        elif storage == "elements":
+            indices = list(itertools.product(*map(range, kind.shape)))
+            names = {index: context.fresh("_".join(map(str, (base, *index)))) for index in indices}
+            local = Local(kind.dtype, storage, names, kind.shape)
+            nodes = declaration_rows(C_TYPES[kind.dtype], names)
+        else:
+            local = Local(kind.dtype, storage, {(): context.fresh(base)}, kind.shape)
+            nodes = [memory_array(local)]
+        context.locals[name] = local
+        return nodes
+
+    def assignment(self, target: ast.expr, value: ast.expr) -> Node:
+        place = self.expressions.value(target)
+        return Assign(place.node, converted(self.expressions.value(value), place.dtype))
+
+    def augmented(self, node: ast.AugAssign) -> Node:
+        operator = OPERATORS.get(type(node.op))
+        place, value = self.expressions.value(node.target), self.expressions.value(node.value)
+        plain = operator in _AUGMENTED and (place.is_float or (not value.is_float and operator != "/"))
+        if not plain or place.dtype == "bool":
+            return self.assignment(node.target, ast.BinOp(node.target, node.op, node.value))
+        assert operator is not None
+        dtype = max(place.dtype, value.dtype) if value.is_float and value.literal is None else place.dtype
+        return AugAssign(place.node, _AUGMENTED[operator](), converted(value, dtype))
+
+    # --- for the vector emitters ------------------------------------------------------------------------------------
+    def lanes_of(self, loop: Loop) -> tuple[int, Expression | None]:
+        """Number of lanes of a vector loop, and the expression of how many are active where that is fewer."""
+        stop = self.context.index(loop.stop)
+        limits = self.context.limits(stop)
+        if isinstance(stop, ast.Constant) and isinstance(stop.value, int):
+            return max(stop.value, 0), None
+        literals = [arg.value for arg in getattr(loop.stop, "args", []) if isinstance(arg, ast.Constant)]
+        most = min([*literals, *([limits[1]] if limits is not None else [])], default=None)
+        if not isinstance(most, int):
+            raise Unsupported("the number of lanes has no literal limit", loop.node([ast.Pass()]), "vector(min(16, …))")
+        if isinstance(stop, ast.Call):  # the literal limit of min() is implied by the number of registers
+            rest = [arg for arg in stop.args if not isinstance(arg, ast.Constant)]
+            if len(rest) == 1 and isinstance(stop.func, ast.Name) and stop.func.id == "min":
+                return max(most, 0), self.expressions.integer(rest[0])
+        return max(most, 0), self.expressions.integer(stop)
+
+
+def declaration_rows(type_name: str, names: dict[tuple[int, ...], str]) -> list[Node]:
+    """Declarations of the variables of an array, one line for each row, of eight at the most."""
+    nodes = []
+    for _, group in itertools.groupby(names.items(), key=lambda item: item[0][:-1]):
+        row = [name for _, name in group]
+        nodes += [Declaration(type_name, row[first : first + 8]) for first in range(0, len(row), 8)]
+    return nodes
+
+
+def memory_array(local: Local) -> Node:
+    """The declaration of a C++ array, aligned to a cache line."""
+    nbytes = prod(local.shape) * DTYPES[local.dtype]().itemsize
+    prefix = "static thread_local " if nbytes > MOST_STACK_BYTES else ""
+    return Declaration(f"{prefix}alignas(64) {C_TYPES[local.dtype]}", local.name, shape=local.shape)
+
+
+def sum_of(left: Expression, right: int) -> Expression:
+    """``left + right`` with the zero left out."""
+    return left if right == 0 else binary("+", left, constant(right, "int32"))
+
+
+def subscripts_fit(context: Context, node: ast.Subscript, **lanes: tuple[int, int]) -> bool:
+    """Whether all subscripts are proved to stay inside the array, the lanes given being active or not."""
+    assert isinstance(node.value, ast.Name)
+    for index, extent in zip(subscripts(node), context.shape_of(node.value.id), strict=True):
+        limits = context.limits(index, **lanes)
+        if limits is None or limits[0] < 0 or limits[1] >= extent:
+            return False
+    return True

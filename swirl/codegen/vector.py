@@ -1,0 +1,197 @@
+"""Vector loops in registers: each statement for all lanes, a register at a time (AVX-512, AVX2).
+
+A loop of more lanes than a register has is cut into *chunks*: every value is then several registers, and a statement is
+done for all of them before the next one. Lanes that do not exist (the last chunk, ``min`` in the bound) and conditions are
+masks. Nothing is reordered.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Sequence
+
+from swirl.codegen.context import Context, Local, Unsupported
+from swirl.codegen.ctree_compat import Assign, Declaration, Expression, If, Node, symbol
+from swirl.codegen.intrinsics import Instructions
+from swirl.codegen.lane_values import LaneValues
+from swirl.codegen.memory import LaneMemory, register_place
+from swirl.codegen.to_c import Statements, declaration_rows, sum_of
+from swirl.ir.nest import Loop, local_type
+
+
+class RegisterLanes:
+    """Vector loops and register arrays of one instruction set."""
+
+    def __init__(self, instructions: Instructions):
+        self.instructions = instructions
+
+    def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
+        """The statements of a vector loop; they stand in the enclosing C++ block."""
+        count, active = statements.lanes_of(loop)
+        with statements.context.scope():
+            return _Body(self.instructions, statements, loop, count, active).emit(body)
+
+    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
+        """Registers for an array whose last dimension is lanes."""
+        count = -(-shape[-1] // self.instructions.width)
+        rows = itertools.product(*map(range, shape[:-1]), range(count))
+        shown = {row if count > 1 else row[:-1]: "" for row in rows}
+        names = {row: context.fresh("_".join(map(str, (name, *row)))) for row in shown}
+        nodes = declaration_rows(self.instructions.type_of(dtype), names)
+        registers = {row if count > 1 else (*row, 0): register for row, register in names.items()}
+        return Local(dtype, "registers", registers, shape), nodes
+
+    def element(self, local: Local, key: tuple[int, ...]) -> Expression:
+        """One lane of a register array."""
+        chunk, lane = divmod(key[-1], self.instructions.width)
+        return self.instructions.element(symbol(local.names[(*key[:-1], chunk)]), lane, local.dtype)
+
+
+class _Body:
+    """One vector loop while it is emitted."""
+
+    def __init__(self, instructions: Instructions, statements: Statements, loop: Loop, count: int,
+                 active: Expression | None):  # fmt: skip
+        self.instructions = instructions
+        self.statements = statements
+        self.context = statements.context
+        self.loop = loop
+        self.count = count
+        self.active = active
+        self.chunks = range(-(-count // instructions.width))
+        self.values = LaneValues(instructions, statements, loop.var)
+        self.memory: LaneMemory = self.values.memory
+        self.masks: list[Expression | None] = [None] * len(self.chunks)
+        self.depth = 0
+
+    def emit(self, body: Sequence[ast.stmt]) -> list[Node]:
+        return [*self.tail(), *self.body(body)]
+
+    def tail(self) -> list[Node]:
+        """The masks of the chunks that may not be full."""
+        width = self.instructions.width
+        nodes: list[Node] = []
+        for chunk in self.chunks:
+            first = chunk * width
+            if self.active is not None:
+                name = self.context.fresh("tail" + self.suffix(chunk))
+                mask = self.instructions.first_lanes(sum_of(self.active, -first))
+                nodes.append(Declaration(f"const {self.instructions.mask_type}", name, mask))
+                self.masks[chunk] = symbol(name)
+            elif first + width > self.count:
+                self.masks[chunk] = self.instructions.first_lanes(self.count - first)
+        return nodes
+
+    def suffix(self, chunk: int) -> str:
+        return self.context.suffix() + (f"_{chunk}" if len(self.chunks) > 1 else "")
+
+    def body(self, body: Sequence[ast.stmt]) -> list[Node]:
+        return [node for statement in body for node in self.statement(statement)]
+
+    def statement(self, node: ast.stmt) -> list[Node]:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            return self.assignment(node.targets[0], node.value)
+        if isinstance(node, ast.AugAssign):
+            return self.assignment(node.target, ast.BinOp(node.target, node.op, node.value), augmented=True)
+        if isinstance(node, ast.AnnAssign) and not local_type(node).shape:
+            return self.declaration(node)
+        if isinstance(node, ast.If):
+            return self.branch(node)
+        if isinstance(node, ast.Pass):
+            return []
+        raise Unsupported("a vector loop holds assignments, declarations of one value a lane, and if", node)
+
+    def declaration(self, node: ast.AnnAssign) -> list[Node]:
+        assert isinstance(node.target, ast.Name) and node.value is not None
+        dtype = local_type(node).dtype
+        names: dict[tuple[int, ...], str] = {}
+        nodes = []
+        for chunk in self.chunks:
+            value = self.values.lanes(node.value, dtype, chunk, self.masks[chunk])
+            names[(chunk,)] = self.context.fresh(node.target.id + self.suffix(chunk))
+            nodes.append(Declaration(self.instructions.type_of(dtype), names[(chunk,)], value))
+        self.context.locals[node.target.id] = Local(dtype, "lanes", names, depth=self.depth)
+        return nodes
+
+    # --- conditions -------------------------------------------------------------------------------------------------
+    def branch(self, node: ast.If) -> list[Node]:
+        known = self.context.truth(node.test)
+        if known is not None:
+            with self.context.scope():
+                return self.body(node.body if known else node.orelse)
+        if not self.values.varies(node.test):
+            branches = []
+            for body in (node.body, node.orelse):
+                with self.context.block():
+                    branches.append(self.body(body))
+            return [If(self.statements.expressions.condition(node.test), branches[0], branches[1] or None)]
+        nodes: list[Node] = []
+        outer = self.masks
+        conditions: list[Expression] = []
+        for chunk in self.chunks:
+            mask = self.values.lanes(node.test, "bool", chunk, outer[chunk])
+            conditions.append(self.named_mask("mask", self.values.both(outer[chunk], mask), chunk, nodes))
+        nodes += self.masked(node.body, list(conditions))
+        if node.orelse:
+            rest = [self.instructions.mask_not(conditions[chunk], outer[chunk]) for chunk in self.chunks]
+            named = [self.named_mask("otherwise", rest[chunk], chunk, nodes) for chunk in self.chunks]
+            nodes += self.masked(node.orelse, list(named))
+        return nodes
+
+    def named_mask(self, base: str, mask: Expression, chunk: int, nodes: list[Node]) -> Expression:
+        name = self.context.fresh(base + self.suffix(chunk))
+        nodes.append(Declaration(f"const {self.instructions.mask_type}", name, mask))
+        return symbol(name)
+
+    def masked(self, body: Sequence[ast.stmt], masks: list[Expression | None]) -> list[Node]:
+        outer = self.masks
+        self.masks, self.depth = masks, self.depth + 1
+        with self.context.scope():
+            nodes = self.body(body)
+        self.masks, self.depth = outer, self.depth - 1
+        return nodes
+
+    # --- assignments ------------------------------------------------------------------------------------------------
+    def assignment(self, target: ast.expr, value: ast.expr, augmented: bool = False) -> list[Node]:
+        if isinstance(target, ast.Name):
+            local = self.context.locals.get(target.id)
+            if local is None or local.storage != "lanes":
+                raise Unsupported(f"every lane of the loop over {self.loop.var} would write {target.id}", target)
+            return [self.assign_local(local, value, chunk) for chunk in self.chunks]
+        assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
+        if not self.values.varies(target):
+            return [self.assign_one(target, value, augmented)]
+        local = self.context.locals.get(target.value.id)
+        if local is not None and local.storage == "registers":
+            return [self.assign_register(local, target, value, chunk) for chunk in self.chunks]
+        dtype = self.context.dtype_of(target.value.id)
+        nodes = []
+        for chunk in self.chunks:
+            mask = self.masks[chunk]
+            nodes.append(self.memory.store(target, self.values.lanes(value, dtype, chunk, mask), chunk, mask))
+        return nodes
+
+    def assign_local(self, local: Local, value: ast.expr, chunk: int) -> Node:
+        place = symbol(local.names[(chunk,)])
+        new = self.values.lanes(value, local.dtype, chunk, self.masks[chunk])
+        mask = self.masks[chunk] if self.depth > local.depth else None
+        return Assign(place, new if mask is None else self.instructions.select(mask, new, place, local.dtype))
+
+    def assign_one(self, target: ast.Subscript, value: ast.expr, augmented: bool) -> Node:
+        """All lanes write the same value to the same element."""
+        if augmented or self.values.varies(value) or self.depth or self.active is not None:
+            raise Unsupported(f"every lane of the loop over {self.loop.var} would write one element", target)
+        return self.statements.assignment(target, value)
+
+    def assign_register(self, local: Local, target: ast.Subscript, value: ast.expr, chunk: int) -> Node:
+        register, _ = register_place(self.context, self.instructions.width, local, target, self.loop.var, chunk)
+        place = symbol(local.names[register])
+        new = self.values.lanes(value, local.dtype, chunk, self.masks[chunk])
+        width = self.instructions.width
+        here = min(width, self.count - chunk * width)
+        everything = self.depth == 0 and self.active is None and here >= min(width, local.shape[-1] - register[-1] * width)
+        mask = None if everything else self.masks[chunk]
+        return Assign(place, new if mask is None else self.instructions.select(mask, new, place, local.dtype))
+
+
