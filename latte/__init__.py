@@ -1,0 +1,44 @@
+"""Latte: layers of deep networks as arrays of neurons, compiled by SWIRL."""
+
+from latte.ensemble import (
+    AccuracyEnsemble,
+    ActivationEnsemble,
+    Connection,
+    DataEnsemble,
+    Ensemble,
+    LossEnsemble,
+)
+from latte.layers.activation import ReLULayer, TanhLayer
+from latte.layers.convolution import ConvLayer, ConvLayerNoBias
+from latte.layers.data import MemoryDataLayer
+from latte.layers.fully_connected import FullyConnectedLayer, FullyConnectedLayerNoBias
+from latte.layers.loss import AccuracyLayer, SoftmaxLossLayer
+from latte.layers.normalization import BatchNormLayer
+from latte.layers.pooling import MaxPoolingLayer
+from latte.net import Net
+from latte.neuron import (
+    BiasNeuron,
+    DataNeuron,
+    Field,
+    Neuron,
+    Param,
+    State,
+    WeightedNeuron,
+)
+
+# The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron, Param, …) and
+# of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
+__all__ = [
+    "AccuracyLayer",
+    "BatchNormLayer",
+    "ConvLayer",
+    "ConvLayerNoBias",
+    "FullyConnectedLayer",
+    "FullyConnectedLayerNoBias",
+    "MaxPoolingLayer",
+    "MemoryDataLayer",
+    "Net",
+    "ReLULayer",
+    "SoftmaxLossLayer",
+    "TanhLayer",
+]

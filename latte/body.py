@@ -1,0 +1,112 @@
+"""Reading the source of a body: its tree with true line numbers, and what the names in it stand for."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
+
+from swirl.errors import BodyError
+
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Body:
+    """A method of a neuron or ensemble, as text that was parsed.
+
+    Args:
+        function: the method.
+        tree: its definition; line numbers are those of the file.
+        filename: the file.
+    """
+
+    function: FunctionType
+    tree: ast.FunctionDef
+    filename: str
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the arguments, without ``self``."""
+        return [arg.arg for arg in self.tree.args.args[1:]]
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """The statements, without a docstring."""
+        body = self.tree.body
+        return body[1:] if _is_docstring(body[0]) else body
+
+    def place(self, node: ast.AST | None = None) -> str:
+        """``file:line`` of a node."""
+        return f"{self.filename}:{getattr(node, 'lineno', self.tree.lineno)}"
+
+    def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
+        """Raise :class:`BodyError` for ``node``."""
+        raise BodyError(message, place=self.place(node), way_out=way_out)
+
+    def lookup(self, name: str) -> Any:
+        """What a free name stands for: closure, then globals, then builtins; ``MISSING`` if nothing."""
+        closure = self.function.__closure__ or ()
+        for free, cell in zip(self.function.__code__.co_freevars, closure, strict=True):
+            if free == name:
+                try:
+                    return cell.cell_contents
+                except ValueError:  # assigned later, or never
+                    return MISSING
+        return self.function.__globals__.get(name, getattr(builtins, name, MISSING))
+
+    def evaluate(self, node: ast.expr) -> Any:
+        """What a free name, or an attribute of a free name that is a module, stands for; else ``MISSING``."""
+        if isinstance(node, ast.Name):
+            return self.lookup(node.id)
+        if isinstance(node, ast.Attribute):
+            base = self.evaluate(node.value)
+            if isinstance(base, (ModuleType, type)):
+                return getattr(base, node.attr, MISSING)
+        return MISSING
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and (
+        isinstance(statement.value.value, str))  # fmt: skip
+
+
+def read_body(function: Callable[..., Any]) -> Body:
+    """The body of a method.
+
+    Raises:
+        BodyError: if there is no source, or it is no plain method.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if not isinstance(function, FunctionType):
+        raise BodyError(f"{name} is no plain method", way_out="write def forward(self): …")
+    code = function.__code__
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        raise BodyError(
+            f"the source of {name} is not available, and a body's source is what gets compiled",
+            place=f"{code.co_filename}:{code.co_firstlineno}",
+            way_out="write the layer in a file and import it: an interactive session and python -c keep no source",
+        ) from None
+    # Parsed inside a block, so that the indentation of the class body is right.
+    indented = lines[0][:1].isspace()
+    module = ast.parse("if True:\n" + "".join(lines) if indented else "".join(lines))
+    ast.increment_lineno(module, max(first, 1) - (2 if indented else 1))
+    outer = module.body[0]
+    definition = outer.body[0] if isinstance(outer, ast.If) else outer
+    body = Body(function, definition, code.co_filename)  # type: ignore[arg-type]
+    if not isinstance(definition, ast.FunctionDef):
+        raise BodyError(f"{name} is no plain method", place=body.place(definition), way_out="write def forward(self): …")
+    arguments = definition.args
+    if definition.decorator_list:
+        body.fail(definition, f"{name} has a decorator, which would not be compiled", "remove it")
+    if not arguments.args:
+        body.fail(definition, f"{name} has no argument self")
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
+        body.fail(definition, f"{name} may have plain arguments only, no defaults and no *")
+    return body

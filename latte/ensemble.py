@@ -1,0 +1,366 @@
+"""Ensembles: arrays of one neuron, or explicit loops over whole arrays; and the connections between them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from latte import instances
+from latte.body import MISSING, Body, read_body
+from latte.mapping import Window
+from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
+from latte.place import user_place
+from swirl.errors import DeclarationError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import CALLS
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+# Each phase with the methods that may spell it, in order of preference.
+PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
+# The run-time scalars that random numbers depend on.
+SCALARS = {"seed": Buffer("net.seed", (1,), "int32", "scalar"), "step": Buffer("net.step", (1,), "int32", "scalar")}
+RESERVED = {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape",
+            "ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Connection:
+    """An edge of the net: ``sink`` reads ``source``.
+
+    Args:
+        name: of the source's value in the sink's bodies: ``inputs``, ``inputs1``, …, or ``label``.
+        windows: for each dimension of the source (as seen through ``reshape``) the positions that a neuron reads;
+            None where the sink's body has explicit loops.
+        padding: (before, after) for each dimension: positions outside the source that read as zero.
+        clamp: positions outside read the nearest edge.
+        reshape: the shape in which the sink sees the source, if not its own.
+        one_to_one: every neuron reads the element at its own index.
+        place: ``file:line`` that made the connection.
+    """
+
+    source: Ensemble
+    sink: Ensemble
+    name: str
+    windows: tuple[Window, ...] | None = None
+    padding: tuple[tuple[int, int], ...] = ()
+    clamp: bool = False
+    reshape: tuple[int, ...] | None = None
+    one_to_one: bool = False
+    place: str | None = None
+
+    @property
+    def is_label(self) -> bool:
+        """Labels have no gradient."""
+        return self.name == "label"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The source's shape as the sink sees it, without the batch."""
+        return self.reshape or self.source.shape
+
+
+class Ensemble:
+    """A layer: an array of neurons, or (subclasses with a ``forward`` of their own) loops over whole arrays.
+
+    Args:
+        neurons: a :class:`Neuron` class or instance, shared by all elements, with ``shape``; or the thesis' object
+            array of instances, whose shape it takes; None for a subclass with explicit loops.
+        shape: extents without the batch.
+        dims: a name for each dimension, which become the loops' names; the batch is ``n``. Without names the
+            loops are called ``_neuron_index_0`` (batch), ``_neuron_index_1``, ….
+        kind: what recipes are chosen by; by default from the name of the class (``BatchNormEnsemble`` →
+            ``batch_norm``).
+        name: unique in the net; by default the kind and a number (``conv1``).
+
+    Raises:
+        DeclarationError: for shapes, names or fields that do not fit.
+    """
+
+    batched: ClassVar[bool] = True
+    """Whether ``value`` has the batch as its first dimension (a loss has one value for the whole batch)."""
+    # What this class's fields are not: overridden by a subclass or instance where wanted.
+    kind: str = ""
+
+    def __init__(self, neurons: type[Neuron] | Neuron | np.ndarray | None = None,
+                 shape: int | Sequence[int] | None = None, dims: Sequence[str] | None = None, *,
+                 kind: str | None = None, name: str | None = None):  # fmt: skip
+        self.net: Net | None = None
+        self.place = user_place()
+        self.neurons = neurons
+        if isinstance(neurons, np.ndarray):
+            instances.check_neurons(neurons)
+            if shape is not None and check_shape(shape) != neurons.shape:
+                raise DeclarationError(f"shape {shape} is not the shape {neurons.shape} of the neurons",
+                                       place=self.place)  # fmt: skip
+            shape = neurons.shape
+        if shape is None:
+            raise DeclarationError("an ensemble needs a shape", place=self.place,
+                                   way_out="Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch")  # fmt: skip
+        self.shape: tuple[int, ...] = check_shape(shape, self.place)
+        self.neuron_class = self._neuron_class()
+        self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
+        self.name = name or ""
+        self.dims, self.batch_dim = self._check_dims(dims)
+        self.connections: list[Connection] = []
+        self._added_fields: dict[str, Declaration] = {}
+        self._declared: dict[str, Declaration] | None = None
+
+    def _neuron_class(self) -> type[Neuron]:
+        neurons = self.neurons
+        if neurons is None:
+            if self.explicit or isinstance(self, (DataEnsemble, LossEnsemble)):
+                return Neuron
+            raise DeclarationError(f"{type(self).__name__} has neither neurons nor a forward of its own",
+                                   place=self.place,
+                                   way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
+                                   "forward(self, inputs, value, …)")  # fmt: skip
+        if isinstance(neurons, np.ndarray):
+            return type(neurons.flat[0])
+        if isinstance(neurons, Neuron):
+            return type(neurons)
+        if isinstance(neurons, type) and issubclass(neurons, Neuron):
+            return neurons
+        raise DeclarationError(f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
+                               place=self.place)  # fmt: skip
+
+    def _check_dims(self, dims: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
+        if dims is None:
+            return tuple(f"_neuron_index_{d + 1}" for d in range(self.ndim)), "_neuron_index_0"
+        names = tuple(dims)
+        if len(names) != self.ndim or len({*names, "n"}) != len(names) + 1:
+            raise DeclarationError(
+                f"dims {names} must be {self.ndim} different names, one for each extent of {self.shape}",
+                place=self.place, way_out="the batch, n, is not among them")  # fmt: skip
+        for name in names:
+            if not name.isidentifier() or name in RESERVED or name in CALLS:
+                raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
+        return names, "n"
+
+    # --- properties -------------------------------------------------------------------------------------------------
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions, without the batch."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name or self.kind} {self.shape}>"
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the bodies have explicit loops over whole arrays (ensemble level)."""
+        return self._method(type(self), "forward") is not None
+
+    @property
+    def position(self) -> int:
+        """Its place in the net's order of construction: the stream of its random numbers."""
+        return self._net.ensembles.index(self)
+
+    @property
+    def _net(self) -> Net:
+        if self.net is None:
+            raise DeclarationError(f"{self!r} belongs to no net yet", place=self.place,
+                                   way_out="net.add_ensemble(ensemble)")  # fmt: skip
+        return self.net
+
+    # --- bodies -----------------------------------------------------------------------------------------------------
+    @staticmethod
+    def _method(owner: type, phase: str) -> Callable[..., Any] | None:
+        for name in PHASES[phase]:
+            method = getattr(owner, name, None)
+            if isinstance(method, FunctionType):
+                return method
+        return None
+
+    def has_phase(self, phase: str) -> bool:
+        """Whether the user wrote this phase (``forward``, ``backward`` or ``update``)."""
+        return self._phase_method(phase) is not None
+
+    def _phase_method(self, phase: str) -> Callable[..., Any] | None:
+        phase = check_phase(phase)
+        return self._method(type(self), phase) or (None if self.explicit else self._method(self.neuron_class, phase))
+
+    def body(self, phase: str) -> Body:
+        """The source of a phase that the user wrote.
+
+        Raises:
+            DeclarationError: if nobody wrote it.
+            BodyError: if there is no source.
+        """
+        method = self._phase_method(phase)
+        if method is None:
+            raise DeclarationError(f"{self!r} has no {phase} of its own", place=self.place)
+        return read_body(method)
+
+    def attribute(self, name: str) -> Any:
+        """The number, bool or tuple that ``self.name`` stands for in a body, else ``MISSING``."""
+        prototype = self.neurons.flat[0] if isinstance(self.neurons, np.ndarray) else self.neurons
+        for owner in (self, prototype):
+            value = getattr(owner, name, MISSING) if owner is not None else MISSING
+            if instances.is_number(value) or isinstance(value, tuple):
+                return value
+        return MISSING
+
+    # --- fields -----------------------------------------------------------------------------------------------------
+    def add_field(self, name: str, declared: Declaration) -> None:
+        """Declare a field (beside those in the class).
+
+        Raises:
+            DeclarationError: if the name is taken.
+        """
+        if name in self.declared_fields():
+            raise DeclarationError(f"{self!r} has a field {name!r} already", place=user_place())
+        self._check_field(name)
+        self._added_fields[name] = declared
+        self._declared = None
+
+    def declared_fields(self) -> dict[str, Declaration]:
+        """Declarations by name: of the class, of its neurons, and added ones."""
+        if self._declared is None:
+            found: dict[str, Declaration] = {}
+            for owner in (self.neuron_class, type(self)):
+                for base in reversed(owner.__mro__):
+                    found |= {name: value for name, value in vars(base).items() if isinstance(value, Declaration)}
+            found |= self._instance_fields() | self._added_fields
+            for name in found:
+                self._check_field(name)
+            # A field of a neuron without dims and shape: one element for each neuron and item.
+            everything = (self.batch_dim, *self.dims)
+            for name, declared in found.items():
+                if type(declared) is Field and not declared.dims and not declared.shape and not self.explicit:
+                    found[name] = Field(*everything, init=declared.init, dtype=declared.dtype)
+            self._declared = found
+        return self._declared
+
+    def _instance_fields(self) -> dict[str, Declaration]:
+        neurons = self.neurons
+        if isinstance(neurons, Neuron):
+            # One instance for all: as an array of one neuron whose dimensions share everything.
+            alone = np.empty((1,) * self.ndim, dtype=object)
+            alone[...] = neurons
+            neurons = alone
+        if not isinstance(neurons, np.ndarray):
+            return {}
+        bodies = [self.body(phase) for phase in PHASES if self.has_phase(phase)]
+        written = set().union(*(instances.stored_names(body.tree) for body in bodies))
+        parameters = {name for body in bodies for name in body.parameters} if self.explicit else set()
+        return instances.declarations(neurons, self.dims, self.batch_dim, written, parameters)
+
+    def _check_field(self, name: str) -> None:
+        taken = name in RESERVED or name in CALLS or name in (*self.dims, self.batch_dim)
+        if taken or not name.isidentifier() or re.fullmatch(r"(grad_)?inputs?\d*", name):
+            raise DeclarationError(f"{name!r} cannot name a field of {self!r}: the name has another meaning",
+                                   place=self.place)  # fmt: skip
+
+    def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
+        """The ensemble's own storage: ``value``, ``grad``, declared fields, ``grad_<parameter>``.
+
+        Args:
+            batch_size: the net's by default; only value-like fields depend on it.
+
+        Raises:
+            DeclarationError: if the ensemble is in no net, or a field names an unknown dimension.
+        """
+        batch = batch_size or self._net.batch_size
+        extents = {self.batch_dim: batch, **dict(zip(self.dims, self.shape, strict=True))}
+        extents.setdefault("n", batch)
+        shape = (batch, *self.shape) if self.batched else self.shape
+        dims = (self.batch_dim, *self.dims) if self.batched else self.dims
+        specs = [FieldSpec("value", f"{self.name}.value", shape, dims=dims),
+                 FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims)]  # fmt: skip
+        for name, declared in self.declared_fields().items():
+            spec = make_spec(name, self.name, declared, extents)
+            specs.append(spec)
+            if spec.role == "param":
+                specs.append(FieldSpec(f"grad_{name}", f"{self.name}.grad_{name}", spec.shape, spec.dtype,
+                                       "param_grad", spec.dims))  # fmt: skip
+        return {spec.name: spec for spec in specs}
+
+    def buffers(self, batch_size: int | None = None) -> dict[str, Buffer]:
+        """Every buffer that a body may name: own fields, ``inputs`` and ``grad_inputs`` of each connection, ``label``,
+        and the scalars ``seed`` and ``step``."""
+        result = {name: spec.buffer for name, spec in self.fields(batch_size).items()}
+        for connection in self.connections:
+            source = connection.source.fields(batch_size)
+            result[connection.name] = source["value"].buffer
+            if not connection.is_label:
+                result[f"grad_{connection.name}"] = source["grad"].buffer
+        return result | SCALARS
+
+    def initial(self, name: str) -> np.ndarray:
+        """Initial values of a field, drawn from the net's seed: the same however often and in whatever order."""
+        specs = self.fields()
+        return specs[name].initial(np.random.default_rng([self._net.seed, self.position, list(specs).index(name)]))
+
+
+class DataEnsemble(Ensemble):
+    """An ensemble whose value is set from outside."""
+
+    kind = "data"
+
+    def __init__(self, shape: int | Sequence[int], *, name: str | None = None):
+        super().__init__(None, shape, name=name)
+
+
+class ActivationEnsemble(Ensemble):
+    """An ensemble whose neurons read the one element at their own index, ``self.input``."""
+
+
+class LossEnsemble(Ensemble):
+    """An ensemble with one value for the whole batch, shape ``(1,)``."""
+
+    batched = False
+
+    def __init__(self, *, kind: str | None = None, name: str | None = None):
+        super().__init__(None, (1,), kind=kind, name=name)
+
+
+class AccuracyEnsemble(LossEnsemble):
+    """A measure for the whole batch that nothing is trained by."""
+
+
+def check_phase(phase: str) -> str:
+    """The phase, aliases resolved.
+
+    Raises:
+        DeclarationError: for an unknown one.
+    """
+    for canonical, names in PHASES.items():
+        if phase in names:
+            return canonical
+    raise DeclarationError(f"unknown phase {phase!r}", way_out=f"one of {', '.join(PHASES)}")
+
+
+def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[int, ...]:
+    """A shape as a tuple of positive integers.
+
+    Raises:
+        DeclarationError: if it is none.
+    """
+    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if not extents or not all(
+        isinstance(extent, (int, np.integer)) and not isinstance(extent, bool) and extent > 0 for extent in extents
+    ):
+        raise DeclarationError(f"the shape {shape!r} must be one or more positive integers, without the batch",
+                               place=place or user_place())  # fmt: skip
+    return tuple(map(int, extents))
+
+
+def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:
+    generic = ensemble_class in (Ensemble, ActivationEnsemble, DataEnsemble, LossEnsemble, AccuracyEnsemble)
+    owner = neuron_class if generic else ensemble_class
+    name = re.sub(r"(Ensemble|Neuron|Layer)$", "", owner.__name__) or owner.__name__
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

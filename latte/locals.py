@@ -1,0 +1,246 @@
+"""Types and declarations of a body's local variables, and the casts where integers meet floats."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, NoReturn
+
+from swirl.ir.nest import LocalType, constant, declare, expr
+
+Fail = Callable[[ast.AST, str], NoReturn]
+Use = Literal["read", "store", "maybe"]
+# Types of expressions: an integer literal takes the type of what it meets.
+_RANK = {"literal": 0, "bool": 1, "int32": 2, "float32": 3, "float64": 4}
+_INTEGER_CALLS = ("int32",)
+
+
+def mentions(tree: ast.AST, name: str) -> bool:
+    """Whether ``name`` (a local or a buffer) occurs in ``tree``."""
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+
+
+def first_use(statements: list[ast.stmt], name: str) -> Use | None:
+    """How ``statements`` first touch a local or buffer: ``store`` on every way, ``read`` on some way before a store,
+    ``maybe`` stored on some ways only. Loops are taken to run at least once."""
+    seen: Use | None = None
+    for statement in statements:
+        use = _first_use(statement, name)
+        if use == "read":
+            return "read"
+        if use == "store":
+            return "store"
+        seen = use or seen
+    return seen
+
+
+def _first_use(statement: ast.stmt, name: str) -> Use | None:
+    match statement:
+        case ast.Assign([target], value):
+            if mentions(value, name) or (isinstance(target, ast.Subscript) and mentions(target.slice, name)):
+                return "read"
+            return "store" if _target_name(target) == name else None
+        case ast.AnnAssign(ast.Name(target_name), _, value):
+            return "read" if value is not None and mentions(value, name) else "store" if target_name == name else None
+        case ast.For():
+            return "read" if mentions(statement.iter, name) else first_use(statement.body, name)
+        case ast.If():
+            if mentions(statement.test, name):
+                return "read"
+            uses = [first_use(statement.body, name), first_use(statement.orelse, name)]
+            if "read" in uses:
+                return "read"
+            return "store" if uses == ["store", "store"] else "maybe" if uses != [None, None] else None
+    return "read" if mentions(statement, name) else None
+
+
+def _target_name(target: ast.expr) -> str:
+    base = target.value if isinstance(target, ast.Subscript) else target
+    return base.id if isinstance(base, ast.Name) else ""
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+class Types:
+    """Types of the names of a body.
+
+    Args:
+        body: statements in the intermediate representation, locals not yet declared.
+        buffers: element type by name.
+        fail: raises an error for a node.
+    """
+
+    def __init__(self, body: list[ast.stmt], buffers: Mapping[str, str], fail: Fail):
+        self.buffers = buffers
+        self.fail = fail
+        self.locals: dict[str, str] = {}
+        stores: list[tuple[str, ast.expr]] = []
+        for statement in body:
+            for node in ast.walk(statement):
+                match node:
+                    case ast.Assign([ast.Name(name)], value):
+                        stores.append((name, value))
+                    case ast.AugAssign(ast.Name(name), operation, value):
+                        stores.append((name, ast.BinOp(ast.Name(name, ast.Load()), operation, value)))
+        names = {name for name, _ in stores}
+        self.locals = dict.fromkeys(names, "literal")
+        for _ in range(len(_RANK) * len(names) + 1):
+            before = dict(self.locals)
+            for name, value in stores:
+                self.locals[name] = _join(self.locals[name], self.of(value))
+            if before == self.locals:
+                break
+        for name, found in self.locals.items():
+            self.locals[name] = "int32" if found == "literal" else found
+
+    def of(self, node: ast.expr) -> str:
+        """The type of an expression."""
+        match node:
+            case ast.Constant(value):
+                return "bool" if isinstance(value, bool) else "literal" if isinstance(value, int) else "float32"
+            case ast.Name(name):
+                return self.locals.get(name, "int32")  # otherwise a loop variable
+            case ast.Subscript(ast.Name(name)):
+                return self.buffers[name]
+            case ast.UnaryOp(ast.Not()) | ast.Compare() | ast.BoolOp():
+                return "bool"
+            case ast.UnaryOp(_, operand):
+                return self.of(operand)
+            case ast.BinOp(left, ast.Div(), right):
+                return _join("float32", _join(self.of(left), self.of(right)))
+            case ast.BinOp(left, _, right):
+                joined = _join(self.of(left), self.of(right))
+                return "int32" if joined == "bool" else joined
+            case ast.IfExp(_, body, orelse):
+                return _join(self.of(body), self.of(orelse))
+            case ast.Call(ast.Name("min" | "max" | "abs" | "stop_gradient"), arguments):
+                joined = "literal"
+                for argument in arguments:
+                    joined = _join(joined, self.of(argument))
+                return joined
+            case ast.Call(ast.Name(("int32" | "bool" | "float64") as name)):
+                return name
+        return "float32"
+
+    # --- casts --------------------------------------------------------------------------------------------------------
+    def cast(self, node: ast.expr, wanted: str) -> ast.expr:
+        """``node``, its parts cast, as an expression of type ``wanted``."""
+        found = self.of(node)
+        node = self.convert(node, wanted if found == "literal" else found)
+        if found == wanted or found == "literal" and wanted != "bool":
+            return node
+        if wanted in ("int32", "bool") and found.startswith("float"):
+            self.fail(node, f"{ast.unparse(node)} is a float where {wanted} is needed; write {wanted}(…)")
+        return ast.Call(ast.Name(wanted, ast.Load()), [node], [])
+
+    def convert(self, node: ast.expr, wanted: str) -> ast.expr:
+        """``node`` with casts inside; literals in floating-point arithmetic become floats."""
+        number = constant(node)
+        if number is not None and wanted.startswith("float"):
+            literal = ast.Constant(float(abs(number)))
+            return ast.UnaryOp(ast.USub(), literal) if number < 0 else literal
+        found = self.of(node)
+        inner = found if found != "literal" else wanted
+        match node:
+            case ast.BinOp(left, operation, right):
+                if isinstance(operation, (ast.FloorDiv, ast.Mod)) and inner.startswith("float"):
+                    self.fail(node, f"{ast.unparse(node)}: // and % are for integers; write floor(a / b)")
+                return ast.BinOp(self.cast(left, inner), operation, self.cast(right, inner))
+            case ast.UnaryOp(ast.Not(), operand):
+                return ast.UnaryOp(ast.Not(), self.cast(operand, self.of(operand)))
+            case ast.UnaryOp(operation, operand):
+                return ast.UnaryOp(operation, self.cast(operand, inner))
+            case ast.Compare(left, operations, [right]):
+                joined = _join(self.of(left), self.of(right))
+                joined = "int32" if joined == "literal" else joined
+                return ast.Compare(self.cast(left, joined), operations, [self.cast(right, joined)])
+            case ast.BoolOp(operation, values):
+                return ast.BoolOp(operation, [self.convert(value, "bool") for value in values])
+            case ast.IfExp(test, body, orelse):
+                return ast.IfExp(self.convert(test, "bool"), self.cast(body, inner), self.cast(orelse, inner))
+            case ast.Call(ast.Name("rand")) | ast.Subscript() | ast.Name() | ast.Constant():
+                return node
+            case ast.Call(ast.Name(("int32" | "bool" | "float32" | "float64") as name), [argument]):
+                found = self.of(argument)
+                if found == "literal" and name.startswith("float"):
+                    return self.convert(argument, name)
+                return ast.Call(node.func, [self.convert(argument, found)], [])
+            case ast.Call(function, arguments):
+                return ast.Call(function, [self.cast(argument, inner) for argument in arguments], [])
+        return node
+
+    def statement(self, node: ast.stmt) -> ast.stmt:
+        """A copy of a statement with its casts."""
+        new: ast.stmt
+        match node:
+            case ast.Assign([target], value):
+                new = ast.Assign([target], self.cast(value, self.of(target)))
+            case ast.AugAssign(target, operation, value):
+                new = ast.AugAssign(target, operation, self.cast(value, self.of(target)))
+            case ast.AnnAssign(target, annotation, value, simple):
+                assert value is not None
+                new = ast.AnnAssign(target, annotation, self.cast(value, self.of(target)), simple)
+            case ast.For(target, iterator, body):
+                new = ast.For(target, iterator, [self.statement(s) for s in body], [], None)
+            case ast.If(test, body, orelse):
+                new = ast.If(self.convert(test, "bool"), [self.statement(s) for s in body],
+                             [self.statement(s) for s in orelse])  # fmt: skip
+            case _:
+                return node
+        return ast.copy_location(new, node)
+
+
+def _join(a: str, b: str) -> str:
+    return a if _RANK[a] >= _RANK[b] else b
+
+
+# --- declarations -----------------------------------------------------------------------------------------------------
+def declare_locals(block: list[ast.stmt], names: Collection[str], types: Types, fail: Fail) -> list[ast.stmt]:
+    """``block`` with every local of ``names`` declared, each as far inside as its uses allow.
+
+    Raises (through ``fail``):
+        BodyError: for a local that may be read before it is assigned.
+    """
+    for name in sorted(names):
+        if any(mentions(statement, name) for statement in block):
+            use = first_use(block, name)
+            if use == "read":
+                node = next(statement for statement in block if mentions(statement, name))
+                fail(node, f"the local variable {name} may be read before it is assigned")
+            block = _declare(block, name, types.locals[name])
+    return block
+
+
+def _declare(block: list[ast.stmt], name: str, dtype: str) -> list[ast.stmt]:
+    where = [index for index, statement in enumerate(block) if mentions(statement, name)]
+    first = block[where[0]]
+    if isinstance(first, ast.Assign):
+        declared = ast.copy_location(declare(name, LocalType(dtype), first.value), first)
+        return [*block[: where[0]], declared, *block[where[0] + 1 :]]
+    if all(_self_contained(block[index], name) for index in where):
+        return [_inside(s, name, dtype) if index in where else s for index, s in enumerate(block)]
+    zero = {"bool": "False", "int32": "0"}.get(dtype, "0.0")
+    declared = ast.copy_location(declare(name, LocalType(dtype), expr(zero)), first)
+    return [*block[: where[0]], declared, *block[where[0] :]]
+
+
+def _self_contained(statement: ast.stmt, name: str) -> bool:
+    """Whether the local can be declared inside ``statement``: each block in it stores before it reads."""
+    if isinstance(statement, ast.For):
+        return not mentions(statement.iter, name) and first_use(statement.body, name) == "store"
+    if isinstance(statement, ast.If) and not mentions(statement.test, name):
+        return all(first_use(block, name) in (None, "store") for block in (statement.body, statement.orelse))
+    return False
+
+
+def _inside(statement: ast.stmt, name: str, dtype: str) -> ast.stmt:
+    new: ast.stmt
+    if isinstance(statement, ast.For):
+        new = ast.For(statement.target, statement.iter, _declare(statement.body, name, dtype), [], None)
+    else:
+        assert isinstance(statement, ast.If)
+        blocks = [
+            _declare(block, name, dtype) if any(mentions(s, name) for s in block) else block
+            for block in (statement.body, statement.orelse)
+        ]
+        new = ast.If(statement.test, *blocks)
+    return ast.copy_location(new, statement)

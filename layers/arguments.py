@@ -1,0 +1,59 @@
+"""Checks that the layer constructors share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from latte.ensemble import Ensemble
+from latte.net import Net
+from latte.place import user_place
+from swirl.errors import DeclarationError
+
+
+def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
+    """``value`` as (y, x).
+
+    Raises:
+        DeclarationError: unless it is one integer or two, each at least ``least``.
+    """
+    both = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(both) != 2 or not all(type(part) is int and part >= least for part in both):
+        raise DeclarationError(f"{name} must be an integer of at least {least}, or two of them (y, x), not {value!r}",
+                               place=user_place())  # fmt: skip
+    return both[0], both[1]
+
+
+def count(name: str, value: int) -> int:
+    """``value``, a positive integer.
+
+    Raises:
+        DeclarationError: if it is none.
+    """
+    if type(value) is not int or value < 1:
+        raise DeclarationError(f"{name} must be a positive integer, not {value!r}", place=user_place())
+    return value
+
+
+def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None) -> Ensemble:
+    """``ensemble``, which a layer reads.
+
+    Raises:
+        DeclarationError: unless it is one of ``net``, and has ``rank`` dimensions without the batch.
+    """
+    if not isinstance(net, Net):
+        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", place=user_place())
+    if not isinstance(ensemble, Ensemble):
+        raise DeclarationError(f"{layer}: the input must be what a layer returned, not {ensemble!r}", place=user_place())
+    if ensemble.net is not net:
+        raise DeclarationError(f"{layer}: {ensemble!r} is in another net", place=user_place())
+    ranks = (rank,) if isinstance(rank, int) else rank
+    if ranks is not None and ensemble.ndim not in ranks:
+        raise DeclarationError(
+            f"{layer} reads {' or '.join(map(str, ranks))} dimensions without the batch, {ensemble!r} has"
+            f" {ensemble.ndim}", place=user_place())  # fmt: skip
+    return ensemble
+
+
+def names_of_dimensions(rank: int) -> tuple[str, ...] | None:
+    """Loop names of an element-wise layer."""
+    return {1: ("c",), 2: ("y", "x"), 3: ("c", "y", "x")}.get(rank)

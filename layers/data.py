@@ -1,0 +1,21 @@
+"""Layers that hold data from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from latte.ensemble import DataEnsemble, Ensemble
+from latte.net import Net
+
+
+def MemoryDataLayer(net: Net, shape: int | Sequence[int]) -> Ensemble:
+    """Data that the user sets: ``value`` of shape ``(batch,) + shape``.
+
+    Args:
+        net: the net.
+        shape: without the batch: ``(channels, height, width)``, ``(features,)``, or ``(1,)`` for labels.
+
+    Raises:
+        DeclarationError: for a shape that is none.
+    """
+    return net.add_ensemble(DataEnsemble(shape))

@@ -1,0 +1,66 @@
+"""Fully connected layers."""
+
+from __future__ import annotations
+
+from latte.ensemble import Ensemble
+from latte.layers.arguments import count, source_of
+from latte.net import Net
+from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
+
+
+def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int) -> Ensemble:
+    """``value[n, k] = bias[k, 0] + Σ weights[k, …] · inputs[n, …]`` over all elements of the source.
+
+    Weights have shape ``(num_outputs,) + source.shape`` and start uniform in ±sqrt(3 / fan_in); the bias has shape
+    ``(num_outputs, 1)`` and starts at zero.
+
+    Args:
+        net: the net.
+        input_ensemble: any shape.
+        num_outputs: number of neurons.
+
+    Returns:
+        An ensemble of shape (num_outputs,).
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+    """
+    source = source_of(net, input_ensemble, "FullyConnectedLayer")
+
+    class FullyConnectedNeuron(Neuron):
+        weights = Param("k", shape=source.shape, init=uniform_fan_in)
+        bias = Param("k", shape=(1,), init=zeros)
+
+        def forward(self) -> None:
+            self.value = self.bias[0]
+            for i in eachindex(self.inputs):
+                self.value += self.weights[i] * self.inputs[i]
+
+    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs)
+
+
+def FullyConnectedLayerNoBias(net: Net, input_ensemble: Ensemble, num_outputs: int) -> Ensemble:
+    """Fully connected without bias; arguments, result and errors as :func:`FullyConnectedLayer`'s."""
+    source = source_of(net, input_ensemble, "FullyConnectedLayerNoBias")
+
+    class FullyConnectedNeuron(Neuron):
+        weights = Param("k", shape=source.shape, init=uniform_fan_in)
+
+        def forward(self) -> None:
+            self.value = 0.0
+            for i in eachindex(self.inputs):
+                self.value += self.weights[i] * self.inputs[i]
+
+    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs)
+
+
+def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], num_outputs: int) -> Ensemble:
+    extents = source.shape
+
+    def mapping(k):  # type: ignore[no-untyped-def]
+        return tuple(range(extent) for extent in extents)
+
+    outputs = count("num_outputs", num_outputs)
+    ensemble = net.add_ensemble(Ensemble(neuron, (outputs,), ("k",), kind="fully_connected"))
+    net.add_connections(source, ensemble, mapping)
+    return ensemble

@@ -1,0 +1,102 @@
+"""Losses and measures: one number for the whole batch."""
+
+from __future__ import annotations
+
+from latte.ensemble import AccuracyEnsemble, Ensemble, LossEnsemble
+from latte.layers.arguments import source_of
+from latte.net import Net
+from latte.neuron import Field, exp, float32, log, stop_gradient
+from latte.place import user_place
+from swirl.errors import DeclarationError
+
+
+class SoftmaxLossEnsemble(LossEnsemble):
+    """Mean over the batch of ``-log softmax(inputs)[label]``."""
+
+    kind = "softmax_loss"
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.add_field("prob", Field("n", shape=(classes,)))
+
+    def forward(self, inputs, label, value, prob):  # type: ignore[no-untyped-def]
+        N, C = inputs.shape
+        for n in range(N):
+            largest = inputs[n, 0]
+            for c in range(1, C):
+                largest = max(largest, inputs[n, c])
+            shift = stop_gradient(largest)
+            total = 0.0
+            for c in range(C):
+                total += exp(inputs[n, c] - shift)
+            picked = 0.0
+            for c in range(C):
+                prob[n, c] = exp(inputs[n, c] - shift) / total
+                picked += inputs[n, c] if float32(c) == label[n, 0] else 0.0
+            value[0] += log(total) + (shift - picked)
+        value[0] = value[0] / N
+
+
+class AccuracyCount(AccuracyEnsemble):
+    """Fraction of items whose largest input (the first, where several are) is that of their label."""
+
+    kind = "accuracy"
+
+    def forward(self, inputs, label, value):  # type: ignore[no-untyped-def]
+        N, C = inputs.shape
+        for n in range(N):
+            largest = inputs[n, 0]
+            winner = 0
+            for c in range(1, C):
+                if inputs[n, c] > largest:
+                    largest = inputs[n, c]
+                    winner = c
+            value[0] += 1.0 if float32(winner) == label[n, 0] else 0.0
+        value[0] = value[0] / N
+
+
+def SoftmaxLossLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
+    """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean over the batch of ``-log softmax(bottom)[label]``.
+
+    The field ``prob``, (batch, classes), holds the softmax.
+
+    Args:
+        net: the net.
+        bottom: shape (classes,).
+        label: shape (1,): class numbers as floats.
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+    """
+    _check(net, bottom, label, "SoftmaxLossLayer")
+    return _connect(net, SoftmaxLossEnsemble(len(bottom)), bottom, label)
+
+
+def AccuracyLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
+    """``value`` (shape (1,)) is the fraction of items whose argmax (the first one) equals the label.
+
+    Args:
+        net: the net.
+        bottom: shape (classes,).
+        label: shape (1,): class numbers as floats.
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+    """
+    _check(net, bottom, label, "AccuracyLayer")
+    return _connect(net, AccuracyCount(), bottom, label)
+
+
+def _check(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> None:
+    source_of(net, bottom, layer, 1)
+    source_of(net, label, layer, 1)
+    if label.shape != (1,):
+        raise DeclarationError(f"{layer}: labels have shape (1,), {label!r} has {label.shape}", place=user_place(),
+                               way_out="MemoryDataLayer(net, (1,)), class numbers as floats")  # fmt: skip
+
+
+def _connect(net: Net, ensemble: Ensemble, bottom: Ensemble, label: Ensemble) -> Ensemble:
+    net.add_ensemble(ensemble)
+    net.add_loss_connection(bottom, ensemble)
+    net.add_loss_connection(label, ensemble)
+    return ensemble
