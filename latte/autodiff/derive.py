@@ -1,0 +1,130 @@
+"""Backward and update programs from a forward program: the driver of the other modules here."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from latte.autodiff.finish import finish
+from latte.autodiff.kept import keep_local, keep_version
+from latte.autodiff.prepare import Body, origin, prepare
+from latte.autodiff.reverse import Choices, OutputChanges, Overwritten, Reversal, TooDear, active_names
+from latte.autodiff.winners import save_winners
+from swirl.errors import DerivativeError
+from swirl.ir.nest import Program, make_nest, names_in
+
+ATTEMPTS = 32
+"""Each attempt keeps one value more; a program that needs more is refused."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What :func:`derive` makes.
+
+    Args:
+        forward: the forward program, extended so that it keeps what the others need.
+        backward: gradients of the inputs, or None where none is wanted.
+        update: gradients of the parameters, or None where there are none.
+        notes: what is kept or computed again, and the bytes that decided it.
+    """
+
+    forward: Program
+    backward: Program | None
+    update: Program | None
+    notes: tuple[str, ...] = ()
+
+
+def derive(forward: Program, *, inputs: Sequence[str], params: Sequence[str], output: str = "value",
+           add_to: Collection[str] = (), keep: Collection[str] = (), recompute: Collection[str] = ()) -> Derived:  # fmt: skip
+    """Differentiate ``forward`` in reverse.
+
+    Args:
+        forward: ``<ensemble>.forward``, in the grammar of ``docs/ir.md`` (and ``stop_gradient(x)``).
+        inputs: buffers whose gradients backward computes (``inputs`` → ``grad_inputs``).
+        params: buffers whose gradients update accumulates (``weights`` → ``grad_weights``).
+        output: the buffer whose gradient ``grad`` is given.
+        add_to: those of ``inputs`` whose gradient has been started by another reader.
+        keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again,
+            whatever that costs.
+
+    Raises:
+        DerivativeError: the program has a statement without a derivative; the message quotes it.
+    """
+    notes: list[str] = []
+    choices = Choices(frozenset(recompute), frozenset(keep))
+    program = forward
+    for _ in range(ATTEMPTS):
+        try:
+            return _attempt(program, inputs, params, output, add_to, choices, notes)
+        except TooDear as found:
+            note = f"{found.local} is kept: {found.bytes_kept} bytes a time, computing it again would move {found.bytes_again}"
+            program = keep_local(program, found.local)
+            notes.append(note)
+        except Overwritten as found:
+            changed = keep_version(program, found.name, found.by.path[0][1])
+            if changed is None:
+                used, by = origin(found.used.statement), origin(found.by.statement)
+                raise DerivativeError(
+                    f"`{used}` cannot be differentiated: it needs the value of {found.name} that `{by}` writes over",
+                    place=forward.name,
+                    way_out=f"give the new value a name of its own instead of writing over {found.name}",
+                ) from found
+            program, kept = changed
+            notes.append(f"the value of {found.name} before `{origin(found.by.statement)}` is kept as {kept}: "
+                         f"{program.buffers[kept].nbytes} bytes")  # fmt: skip
+    raise DerivativeError(f"more than {ATTEMPTS} values would have to be kept", place=forward.name)
+
+
+def _attempt(program: Program, inputs: Sequence[str], params: Sequence[str], output: str, add_to: Collection[str],
+             choices: Choices, notes: list[str]) -> Derived:  # fmt: skip
+    bodies = [list(nest.body) for nest in program.nests]
+    everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
+    saved, inside = save_winners(program, everything)
+    taken = set(saved.buffers).union({"grad"}, *(names_in(s) for nest in inside for s in nest))
+    prepared = prepare(inside, saved.buffers, taken)
+    found: list[str] = list(notes)
+
+    def phase(name: str, wanted: Sequence[str]) -> Program | None:
+        if not wanted:
+            return None
+        name = f"{program.name.split('.')[0]}.{name}"
+        reversal, nests = _reverse(name, prepared, saved, wanted, output, taken, choices)
+        found.extend(f"{name}: {note}" for note in reversal.notes)
+        return finish(name, nests, saved, reversal.adjoints, output=output, inputs=inputs, params=params, add_to=add_to)
+
+    backward = phase("backward", inputs)
+    update = phase("update", params)
+    return Derived(strip_stop_gradient(saved), backward, update, tuple(dict.fromkeys(found)))
+
+
+def _reverse(name: str, prepared: list[Body], program: Program, wanted: Sequence[str], output: str, taken: set[str],
+             choices: Choices) -> tuple[Reversal, list[Body]]:  # fmt: skip
+    for copied in (False, True):
+        reversal = Reversal(name, prepared, program.buffers, wanted, output, taken, replace(choices, copy_output=copied))
+        try:
+            nests = [[_stripped(statement) for statement in nest] for nest in reversal.run()]
+            return reversal, nests
+        except OutputChanges:
+            continue
+    raise AssertionError("a copy of the output's gradient may change")
+
+
+class _Strip(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        stops = isinstance(node.func, ast.Name) and node.func.id == "stop_gradient"
+        return node.args[0] if stops else node
+
+
+def _stripped(statement: ast.stmt) -> ast.stmt:
+    return _Strip().visit(copy.deepcopy(statement))
+
+
+def strip_stop_gradient(program: Program) -> Program:
+    """``stop_gradient(x)`` → ``x`` everywhere: its only meaning is for derivatives."""
+    if not any("stop_gradient" in nest.text for nest in program.nests):
+        return program
+    nests = [make_nest(nest.label, [_stripped(s) for s in nest.body], program.buffers) for nest in program.nests]
+    return program.with_nests(nests)

@@ -1,0 +1,156 @@
+"""From reversed nests to a program: where adjoint buffers start, names, labels."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Collection, Mapping
+
+from latte.autodiff.order import Access, accesses, covers_once, meets_later
+from latte.autodiff.prepare import Body, all_sites, assign
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Nest, Path, Program, constant, expr, for_loop, make_nest, reference, subscripts
+
+ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
+
+
+def finish(name: str, nests: list[Body], forward: Program, adjoints: Mapping[str, str], *, output: str,
+           inputs: Collection[str], params: Collection[str], add_to: Collection[str]) -> Program | None:  # fmt: skip
+    """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
+
+    Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all others
+    start at zero, or are assigned by the one statement that meets each element first.
+    """
+    ensemble = forward.name.split(".")[0]
+    starts: list[tuple[int, Body]] = []
+    buffers = {}
+    for adjoint, of in adjoints.items():
+        buffer = forward.buffers[of]
+        buffers[adjoint] = _buffer(adjoint, of, buffer, ensemble, output, inputs, params)
+        where = _first_nest(nests, adjoint)
+        if where is None or adjoint == "grad" or of in add_to:
+            continue
+        if of in params:
+            starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), keep=True)]))
+        elif of == output:
+            starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), copied="grad")]))
+            buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
+        else:
+            assigned = _assigned(nests, adjoint, buffer)
+            if assigned is None:
+                starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"))]))
+            else:
+                nests = assigned
+    for where, start in sorted(starts, key=lambda pair: -pair[0]):
+        nests = [*nests[:where], start, *nests[where:]]
+    everything = {**buffers, **forward.buffers, "accumulate": ACCUMULATE}
+    made: list[Nest] = []
+    for index, body in enumerate(nests):
+        made.append(make_nest(f"{name.replace('.', '_')}_{index}", copy.deepcopy(body), everything))
+    used = {argument for nest in made for argument in nest.arguments}
+    if not made:
+        return None
+    kept = {key: buffer for key, buffer in everything.items() if key in used}
+    return Program(name, tuple(made), kept, dict(forward.aliases))
+
+
+def _buffer(adjoint: str, of: str, buffer: Buffer, ensemble: str, output: str, inputs: Collection[str],
+            params: Collection[str]) -> Buffer:  # fmt: skip
+    if adjoint == "grad":
+        return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
+    if of in inputs:
+        stem = buffer.name.removesuffix(".value")
+        return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
+    if of in params:
+        owner, _, field = buffer.name.rpartition(".")
+        return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
+    return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+
+
+def _first_nest(nests: list[Body], name: str) -> int | None:
+    for index, body in enumerate(nests):
+        if any(isinstance(node, ast.Name) and node.id == name for s in body for node in ast.walk(s)):
+            return index
+    return None
+
+
+def _touching(nests: list[Body], name: str) -> list[Access]:
+    return [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
+
+
+def _fill(adjoint: str, buffer: Buffer, nests: list[Body], value: ast.expr, *, keep: bool = False,
+          copied: str | None = None) -> ast.stmt:  # fmt: skip
+    """Loops over the whole of ``adjoint`` that set it to ``value``, to another buffer, or to what is to be kept."""
+    variables = _variables(adjoint, buffer, nests)
+    indices: list[ast.expr] = [ast.Name(v, ast.Load()) if v else ast.Constant(0) for v in variables]
+    target = reference(adjoint, indices)
+    if keep:
+        value = expr("g if accumulate[0] != 0 else 0.0", g=target)
+    if copied:
+        value = reference(copied, indices)
+    statement = assign(target, value)
+    for variable, extent in zip(reversed(variables), reversed(buffer.shape), strict=True):
+        if variable:
+            statement = for_loop(variable, extent, [statement])
+    return statement
+
+
+def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
+    """Names for the loops over a buffer: those that its users have, where they are plain and different.
+
+    No loop (an empty name) over a dimension of extent 1 that all users index with 0.
+    """
+    names: list[str] = []
+    users = _touching(nests, adjoint)
+    taken = {a.name for site in all_sites(nests) for a in accesses(site)}
+    for axis in range(len(buffer.shape)):
+        found = ""
+        if buffer.shape[axis] == 1 and all(constant(user.indices[axis]) == 0 for user in users):
+            names.append("")
+            continue
+        for user in users:
+            index = user.indices[axis]
+            if isinstance(index, ast.Name) and index.id not in names and index.id in {v.var for _, v in user.site.loops}:
+                found = index.id
+                break
+        while not found:
+            candidate = f"i{axis}"
+            while candidate in taken or candidate in names:
+                candidate += "_"
+            found = candidate
+        names.append(found)
+    return names
+
+
+def _assigned(nests: list[Body], adjoint: str, buffer: Buffer) -> list[Body] | None:
+    """``nests`` with the first ``+=`` to ``adjoint`` made an assignment, where it meets every element once and first."""
+    users = _touching(nests, adjoint)
+    first = users[0]
+    statement = first.site.statement
+    if isinstance(statement, ast.Assign) and first.kind == "set":
+        return nests if covers_once(first.site, first.indices, buffer.shape) else None
+    if not isinstance(statement, ast.AugAssign) or first.kind != "add":
+        return None
+    if not covers_once(first.site, first.indices, buffer.shape):
+        return None
+    others = [user for user in users if user.site is not first.site]
+    if any(meets_later(other, first) for other in others):
+        return None
+    value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
+    target = reference(adjoint, subscripts(statement.target))  # type: ignore[arg-type]
+    return [_swap(nest, (("body", index),), first.site.path, assign(target, value)) for index, nest in enumerate(nests)]
+
+
+def _swap(body: Body, prefix: Path, path: Path, new: ast.stmt, field: str = "body") -> Body:
+    result = []
+    for index, statement in enumerate(body):
+        here = (*prefix, (field, index))
+        if here == path:
+            result.append(new)
+            continue
+        if path[: len(here)] == here and isinstance(statement, (ast.For, ast.If)):
+            statement = copy.copy(statement)
+            statement.body = _swap(statement.body, here, path, new)
+            statement.orelse = _swap(statement.orelse, here, path, new, "orelse")
+        result.append(statement)
+    return result

@@ -1,0 +1,97 @@
+"""Forward programs that keep a value for backward: a local in a buffer, or a buffer's value before it is written over."""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+from latte.autodiff.order import accesses, covers_once, meets_later
+from latte.autodiff.prepare import all_sites, assign, edit_block
+from latte.autodiff.tidy import written_names
+from swirl.errors import DerivativeError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, constant, expr, fresh, make_nest, names_in, reference, substitute
+
+
+def keep_local(program: Program, local: str) -> Program:
+    """``kept_<local>[…] = local`` after the local's last change, one element an iteration of the loops around it.
+
+    Raises:
+        DerivativeError: a loop around it has no constant length.
+    """
+    nests = [list(nest.body) for nest in program.nests]
+    home = next(site for site in all_sites(nests) if isinstance(site.statement, ast.AnnAssign)
+                and isinstance(site.statement.target, ast.Name) and site.statement.target.id == local)  # fmt: skip
+    shape, indices = [], []
+    for _, loop in home.loops:
+        if loop.extent is None or loop.step != 1:
+            raise DerivativeError(f"{local} cannot be kept: the loop over {loop.var} has no constant length",
+                                  place=program.name, way_out=f"recompute=['{local}']")  # fmt: skip
+        shape.append(loop.extent)
+        variable = ast.Name(loop.var, ast.Load())
+        indices.append(variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start))
+    name = fresh(f"kept_{local}", _taken(program))
+    assert isinstance(home.statement, ast.AnnAssign)
+    dtype = ast.unparse(home.statement.annotation)
+    buffer = Buffer(f"{program.name.split('.')[0]}.{name}", tuple(shape) or (1,), dtype, "value")
+    store = assign(reference(name, indices or [expr(0)]), ast.Name(local, ast.Load()))
+
+    def edit(body: list[ast.stmt]) -> list[ast.stmt]:
+        last = max(index for index, statement in enumerate(body) if local in written_names([statement]))
+        return [*body[: last + 1], store, *body[last + 1 :]]
+
+    index = home.path[0][1]
+    nests[index] = edit_block(nests[index], home.path[1:-1], home.path[-1][0], edit)
+    buffers = {**program.buffers, name: buffer}
+    made = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
+    return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
+
+
+def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
+    """The program with the value of buffer ``name`` before the nest number ``nest`` in a buffer of its own.
+
+    Possible where that nest sets every element once, and reads elements only before it sets them.
+    """
+    if name not in program.buffers:
+        return None
+    nests = [list(n.body) for n in program.nests]
+    found = [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
+    here = [a for a in found if a.site.path[0][1] == nest]
+    sets = [a for a in here if a.kind != "read"]
+    before = any(a.kind != "read" and a.site.path[0][1] < nest for a in found)
+    if len(sets) != 1 or sets[0].kind != "set" or not before:
+        return None
+    writer = sets[0]
+    if not covers_once(writer.site, writer.indices, program.buffers[name].shape):
+        return None
+    if any(meets_later(writer, a) for a in here if a.kind == "read"):
+        return None
+    old = fresh(f"{name}_before", _taken(program))
+    buffer = program.buffers[name]
+    kept = Buffer(f"{buffer.name.rsplit('.', 1)[0]}.{old}", buffer.shape, buffer.dtype, "value")
+    buffers = {**program.buffers, old: kept}
+    made = []
+    for index, body in enumerate(nests):
+        if index < nest:
+            body = [substitute(statement, {name: old}) for statement in body]
+        elif index == nest:
+            body = [_Reads(name, old).visit(copy.deepcopy(statement)) for statement in body]
+        made.append(make_nest(program.nests[index].label, body, buffers))
+    return Program(program.name, tuple(made), buffers, program.aliases, program.commands), old
+
+
+class _Reads(ast.NodeTransformer):
+    """``name[…]`` → ``old[…]`` where it is read."""
+
+    def __init__(self, name: str, old: str):
+        self.name, self.old = name, old
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name) and node.value.id == self.name:
+            node.value = ast.Name(self.old, ast.Load())
+        return node
+
+
+def _taken(program: Program) -> set[str]:
+    return set(program.buffers).union(*(names_in(s) for n in program.nests for s in n.body), set())

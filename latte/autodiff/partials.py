@@ -1,0 +1,163 @@
+"""Derivatives of one expression: what each reference in it gets of the adjoint of the whole."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from latte.autodiff.terms import Term, is_call, literal, same, selected
+from swirl.errors import DerivativeError
+from swirl.ir.nest import LocalType, declare, expr
+
+RESULT = "result__"
+"""Stands for the value of the whole expression; the caller replaces it by the target or by the expression."""
+
+NO_GRADIENT = ("int32", "bool", "floor", "rand", "stop_gradient")
+
+
+def active_in(node: ast.expr, is_active: Callable[[str], bool]) -> bool:
+    """Whether a gradient flows through ``node``: an active name outside subscripts, tests and constants."""
+    if isinstance(node, ast.Name):
+        return is_active(node.id)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Name) and is_active(node.value.id)
+    if isinstance(node, (ast.Compare, ast.BoolOp, ast.Constant)):
+        return False
+    if isinstance(node, ast.IfExp):
+        return active_in(node.body, is_active) or active_in(node.orelse, is_active)
+    if isinstance(node, ast.Call):
+        assert isinstance(node.func, ast.Name)
+        return node.func.id not in NO_GRADIENT and any(active_in(arg, is_active) for arg in node.args)
+    if isinstance(node, ast.BinOp):
+        return active_in(node.left, is_active) or active_in(node.right, is_active)
+    if isinstance(node, ast.UnaryOp):
+        return active_in(node.operand, is_active)
+    return False
+
+
+@dataclass
+class Partials:
+    """Walks one expression from the outside in.
+
+    Args:
+        is_active: whether the gradient of a local or buffer is wanted.
+        fresh_local: makes a new name for a shared part.
+        dtype: of the shared parts.
+
+    After :meth:`walk`, ``shared`` are declarations of locals that the terms use, and ``found`` are the active
+    references with their terms, in the order of the text.
+    """
+
+    is_active: Callable[[str], bool]
+    fresh_local: Callable[[], str]
+    dtype: str
+    shared: list[ast.stmt] = field(default_factory=list)
+    found: list[tuple[ast.expr, Term]] = field(default_factory=list)
+
+    def walk(self, node: ast.expr, term: Term, result: ast.expr | None = None) -> None:
+        """Send ``term``, the adjoint of ``node``, to the references in ``node``.
+
+        Args:
+            result: the value of ``node`` where it is at hand.
+
+        Raises:
+            DerivativeError: an operation without a rule.
+        """
+        if not active_in(node, self.is_active):
+            return
+        if isinstance(node, (ast.Name, ast.Subscript)):
+            self.found.append((node, term))
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            self.walk(node.operand, term.scaled(Fraction(-1)))
+        elif isinstance(node, ast.BinOp):
+            self._binary(node, term, result)
+        elif isinstance(node, ast.IfExp):
+            self.walk(node.body, term.when(node.test))
+            self.walk(node.orelse, term.when(node.test, wanted=False))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            self._call(node, node.func.id, term, node if result is None else result)
+        else:
+            raise DerivativeError(f"no derivative of `{ast.unparse(node)}`")
+
+    def share(self, term: Term) -> Term:
+        """The same term through a local, where it is more than a name."""
+        if term.simple:
+            return term
+        name = self.fresh_local()
+        self.shared.append(declare(name, LocalType(self.dtype), selected(term.product(), term.conditions)))
+        return Term(over=(ast.Name(name, ast.Load()),), conditions=term.conditions)
+
+    def _binary(self, node: ast.BinOp, term: Term, result: ast.expr | None) -> None:
+        left, right = node.left, node.right
+        both = active_in(left, self.is_active) and active_in(right, self.is_active)
+        if isinstance(node.op, ast.Mult) and same(left, right):
+            self.walk(left, term.scaled(Fraction(2)).times(left))
+        elif isinstance(node.op, ast.Div):
+            quotient = term.divided(right)
+            quotient = self.share(quotient) if both else quotient
+            self.walk(left, quotient)
+            down = quotient.scaled(Fraction(-1))
+            self.walk(right, down.times(left).divided(right) if result is None else down.times(result))
+        elif isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            term = self.share(term) if both else term
+            if isinstance(node.op, ast.Mult):
+                self.walk(left, term.times(right))
+                self.walk(right, term.times(left))
+            else:
+                self.walk(left, term)
+                self.walk(right, term.scaled(Fraction(-1)) if isinstance(node.op, ast.Sub) else term)
+        else:
+            raise DerivativeError(f"no derivative of `{ast.unparse(node)}`")
+
+    def _call(self, node: ast.Call, name: str, term: Term, result: ast.expr) -> None:
+        args = node.args
+        if name in ("float32", "float64"):
+            self.walk(args[0], term)
+        elif name == "sqrt":
+            self.walk(args[0], term.scaled(Fraction(1, 2)).divided(result))
+        elif name == "exp":
+            self.walk(args[0], term.times(result))
+        elif name == "log":
+            self.walk(args[0], term.divided(args[0]))
+        elif name == "tanh":
+            if is_call(result, "tanh"):
+                result = self.share(Term(over=(result,))).product()
+            self.walk(args[0], term.times(expr("1.0 - r * r", r=result)))
+        elif name == "abs":
+            self.walk(args[0], term.times(expr("1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0", x=args[0])))
+        elif name == "pow":
+            self._power(args[0], args[1], term, result)
+        elif name in ("max", "min"):
+            self._extremum(name, args, term)
+        else:
+            raise DerivativeError(f"no derivative of `{name}`")
+
+    def _power(self, base: ast.expr, exponent: ast.expr, term: Term, result: ast.expr) -> None:
+        if active_in(exponent, self.is_active):
+            raise DerivativeError(f"no derivative of pow by its exponent `{ast.unparse(exponent)}`")
+        value = literal(exponent)
+        if value == 1:
+            self.walk(base, term)
+        elif value == 2:
+            self.walk(base, term.scaled(Fraction(2)).times(base))
+        elif value is not None:
+            down = expr("pow(x, e)", x=base, e=ast.Constant(float(value - 1)))
+            self.walk(base, term.scaled(value).times(down))
+        else:
+            self.walk(base, term.times(exponent).times(expr("pow(x, e - 1.0)", x=base, e=exponent)))
+
+    def _extremum(self, name: str, args: list[ast.expr], term: Term) -> None:
+        """The first argument wins where it is strictly greater (docs/ir.md); a literal never loses a tie."""
+        first, rest = args[0], args[1:]
+        second: ast.expr = rest[0] if len(rest) == 1 else ast.Call(ast.Name(name, ast.Load()), rest, [])
+        if literal(second) is not None:
+            first, second = second, first
+        sign = ">" if name == "max" else "<"
+        if literal(first) is not None:
+            self.walk(second, term.when(expr(f"b {sign} a", a=first, b=second)))
+            return
+        test = expr(f"a {sign} b", a=first, b=second)
+        self.walk(first, term.when(test))
+        self.walk(second, term.when(test, wanted=False))

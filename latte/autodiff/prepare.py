@@ -1,0 +1,283 @@
+"""The form of a forward program that reversal works on: array single assignment as far as derivatives need it.
+
+Elements that one block computes step by step become locals with one declaration a version; updates become ``=`` or
+``+=``; branches that only choose a value become selects. The forward program itself is not changed by this.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Mapping
+
+from latte.autodiff.order import Access, Site, accesses, injective, sites
+from latte.autodiff.terms import negated, same
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import LocalType, Path, declare, fresh, names_in, substitute
+
+Body = list[ast.stmt]
+ELEMENT = "_element"
+FLOATS = ("float32", "float64")
+
+
+def origin(statement: ast.stmt) -> str:
+    """The text of the statement as the program has it."""
+    return getattr(statement, "origin", None) or ast.unparse(ast.fix_missing_locations(statement))
+
+
+def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
+    statement.origin = origin(source)  # type: ignore[attr-defined]
+    return statement
+
+
+def store(target: ast.expr) -> ast.expr:
+    result = copy.deepcopy(target)
+    assert isinstance(result, (ast.Name, ast.Subscript))
+    result.ctx = ast.Store()
+    return result
+
+
+def load(target: ast.expr) -> ast.expr:
+    result = copy.deepcopy(target)
+    assert isinstance(result, (ast.Name, ast.Subscript))
+    result.ctx = ast.Load()
+    return result
+
+
+def assign(target: ast.expr, value: ast.expr) -> ast.stmt:
+    return ast.fix_missing_locations(ast.Assign([store(target)], value, lineno=0))
+
+
+def add_to(target: ast.expr, value: ast.expr) -> ast.stmt:
+    return ast.fix_missing_locations(ast.AugAssign(store(target), ast.Add(), value))
+
+
+def all_sites(nests: list[Body]) -> list[Site]:
+    """The sites of all nests; the first part of a path is the nest's number."""
+    return [site for index, nest in enumerate(nests) for site in sites(nest, (("body", index),))]
+
+
+def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
+    """``body`` with every statement replaced, innermost first."""
+    result = []
+    for statement in body:
+        if isinstance(statement, (ast.For, ast.If)):
+            statement = copy.copy(statement)
+            statement.body = rebuild(statement.body, change)
+            statement.orelse = rebuild(statement.orelse, change)
+        result += change(statement)
+    return result
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
+    """``t -= e`` → ``t += -e``; ``t *= e`` → ``t = t * e``; ``t = t + e`` → ``t += e``."""
+    if isinstance(statement, ast.AugAssign):
+        target = load(statement.target)
+        text = ast.unparse(target)
+        uses_itself = any(ast.unparse(node) == text for node in ast.walk(statement.value) if isinstance(node, ast.expr))
+        if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
+            value = statement.value if isinstance(statement.op, ast.Add) else negated(statement.value)
+            return [with_origin(add_to(target, value), statement)]
+        return [with_origin(assign(target, ast.BinOp(target, statement.op, statement.value)), statement)]
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
+        target, value = load(statement.targets[0]), statement.value
+        text = ast.unparse(target)
+        for own, other in ((value.left, value.right), (value.right, value.left)):
+            if not same(own, target) or text in {ast.unparse(n) for n in ast.walk(other) if isinstance(n, ast.expr)}:
+                continue
+            if isinstance(value.op, ast.Add):
+                return [with_origin(add_to(target, other), statement)]
+            if isinstance(value.op, ast.Sub) and own is value.left:
+                return [with_origin(add_to(target, negated(other)), statement)]
+    return [with_origin(copy.copy(statement), statement)]
+
+
+# --- elements as locals -----------------------------------------------------------------------------------------------
+def localise(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) -> list[Body]:
+    """Elements that one block sets, updates and reads become locals, stored once after their last update.
+
+    ``value[i] = 0.0; for j…: value[i] += …; value[i] = value[i] / 9`` is then straight arithmetic on a local.
+    """
+    for name, buffer in buffers.items():
+        if buffer.dtype in FLOATS and buffer.role not in ("param", "state", "scalar"):
+            nests = _localise(nests, name, buffer.dtype, taken)
+    return nests
+
+
+def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list[Body]:
+    found = [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
+    writing = {a.site.path[0] for a in found if a.kind != "read"}
+    if len(writing) != 1:
+        return nests
+    inside = [a for a in found if a.site.path[0] in writing]
+    block = _common_block([a.site.path for a in inside])
+    if block is None or len({a.site.path for a in inside}) == 1:
+        return nests
+    depth = len(block)
+    first = min(inside, key=lambda a: (a.site.path, a.kind == "read"))
+    if not _is_element(first, inside, depth):
+        return nests
+    local = fresh(name + ELEMENT, taken)
+    taken.add(local)
+    last_write = max(a.site.path[depth][1] for a in inside if a.kind != "read")
+    start = first.site.path[depth][1]
+
+    def edit(body: Body) -> Body:
+        result = list(body[:start])
+        for index, statement in enumerate(body[start:], start):
+            replaced = _Rename(name, local).visit(copy.deepcopy(statement)) if index != start else statement
+            if index == start:
+                assert isinstance(statement, ast.Assign)
+                replaced = with_origin(declare(local, LocalType(dtype), statement.value), statement)
+            result.append(replaced)
+            if index == last_write:
+                assert isinstance(body[start], ast.Assign)
+                target = body[start].targets[0]  # type: ignore[attr-defined]
+                result.append(with_origin(assign(target, ast.Name(local, ast.Load())), body[last_write]))
+        return result
+
+    nest = block[0][1]
+    new = list(nests)
+    new[nest] = edit_block(nests[nest], block[1:], first.site.path[depth][0], edit)
+    return new
+
+
+def _common_block(paths: list[Path]) -> Path | None:
+    """The path of the statement in whose block all ``paths`` stand (the nest's own path at least)."""
+    prefix = paths[0]
+    for path in paths[1:]:
+        common = 0
+        while common < min(len(prefix), len(path)) and prefix[common] == path[common]:
+            common += 1
+        prefix = prefix[:common]
+    while prefix and (prefix in paths or len({path[len(prefix)][0] for path in paths}) != 1):
+        prefix = prefix[:-1]
+    return prefix or None
+
+
+def _is_element(first: Access, inside: list[Access], depth: int) -> bool:
+    """Whether the block starts with ``name[e] = …`` and all it touches of the buffer is that element, its own."""
+    statement = first.site.statement
+    if not isinstance(statement, ast.Assign) or len(first.site.path) != depth + 1:
+        return False
+    target = statement.targets[0]
+    texts = {ast.unparse(ast.Tuple(list(a.indices), ast.Load())) for a in inside}
+    variables = {loop.var for _, loop in first.site.loops}
+    return (
+        isinstance(target, ast.Subscript)
+        and len(texts) == 1
+        and names_in(target.slice) - {"min", "max"} <= variables
+        and injective(first.site, first.indices)
+    )
+
+
+class _Rename(ast.NodeTransformer):
+    """``name[…]`` → ``local``."""
+
+    def __init__(self, name: str, local: str):
+        self.name, self.local = name, local
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.value, ast.Name) and node.value.id == self.name:
+            return ast.Name(self.local, node.ctx)
+        self.generic_visit(node)
+        return node
+
+
+def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body]) -> Body:
+    """``body`` with the block ``field`` of the statement at ``path`` (empty: ``body`` itself) changed by ``edit``."""
+    if not path:
+        return edit(body)
+    (_, index), rest = path[0], path[1:]
+    parent = copy.copy(body[index])
+    inner = rest[0][0] if rest else field
+    setattr(parent, inner, edit_block(getattr(parent, inner), rest, field, edit))
+    return [*body[:index], parent, *body[index + 1 :]]
+
+
+# --- branches -> selects ----------------------------------------------------------------------------------------------
+def selects(statement: ast.stmt) -> list[ast.stmt]:
+    """``if c: t = a else: t = b`` → ``t = a if c else b``; without ``else`` where ``t`` is a local."""
+    if not isinstance(statement, ast.If):
+        return [statement]
+    branches = [*statement.body, *statement.orelse]
+    if not all(isinstance(s, (ast.Assign, ast.AugAssign)) for s in branches):
+        return [statement]
+    targets = [s.targets[0] if isinstance(s, ast.Assign) else s.target for s in branches]  # type: ignore[attr-defined]
+    sets = [isinstance(s, ast.Assign) for s in branches]
+    if len(statement.body) == len(statement.orelse) == 1 and all(sets) and same(targets[0], targets[1]):
+        left, right = (s.value for s in branches)  # type: ignore[attr-defined]
+        return [with_origin(assign(targets[0], ast.IfExp(statement.test, left, right)), statement)]
+    written = {ast.unparse(target) for target in targets}
+    if not all(isinstance(target, ast.Name) for target in targets) or not any(sets):
+        return [statement]
+    if len(branches) > 1 and written & names_in(statement.test):
+        return [statement]
+    result = []
+    for index, (part, target) in enumerate(zip(branches, targets, strict=True)):
+        wanted = index < len(statement.body)
+        value: ast.expr = part.value  # type: ignore[attr-defined]
+        other = load(target) if sets[index] else ast.Constant(0.0)
+        value = ast.IfExp(statement.test, value, other) if wanted else ast.IfExp(statement.test, other, value)
+        result.append(with_origin((assign if sets[index] else add_to)(target, value), statement))
+    return result
+
+
+# --- versions of locals -----------------------------------------------------------------------------------------------
+def versions(body: Body, taken: set[str]) -> Body:
+    """A local that is set again in the block of its declaration gets a new name from there on."""
+    current: dict[str, str] = {}
+    types: dict[str, ast.AnnAssign] = {}
+    read: set[str] = set()
+    result: Body = []
+    renaming: dict[str, ast.expr] = {}
+    for old in body:
+        target = _local_target(old)
+        if isinstance(old, ast.AnnAssign):
+            assert target is not None and old.value is not None
+            statement = copy.copy(old)
+            statement.value = substitute(old.value, renaming)
+            current[target], types[target] = target, old
+        elif target in types and isinstance(old, (ast.Assign, ast.AugAssign)):
+            value = substitute(old.value, renaming)
+            now = current[target]
+            if isinstance(old, ast.AugAssign) and now not in read:
+                statement = with_origin(add_to(ast.Name(now, ast.Load()), value), old)  # type: ignore[assignment]
+            else:
+                if isinstance(old, ast.AugAssign):
+                    value = ast.BinOp(ast.Name(now, ast.Load()), ast.Add(), value)
+                new = fresh(target, taken)
+                taken.add(new)
+                current[target] = new
+                renaming[target] = ast.Name(new, ast.Load())
+                statement = ast.AnnAssign(ast.Name(new, ast.Store()), types[target].annotation, value, 1)
+                with_origin(statement, old)
+        else:
+            statement = substitute(old, renaming) if renaming else copy.copy(old)  # type: ignore[assignment]
+            for name in ("body", "orelse"):
+                if isinstance(statement, (ast.For, ast.If)):
+                    setattr(statement, name, versions(getattr(statement, name), taken))
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                read.add(node.id)
+        result.append(statement)
+    return result
+
+
+def _local_target(statement: ast.stmt) -> str | None:
+    if isinstance(statement, ast.Assign):
+        target: ast.expr = statement.targets[0]
+    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        target = statement.target
+    else:
+        return None
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def prepare(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) -> list[Body]:
+    """The nests in the form described above; ``taken`` grows by the names that were made."""
+    nests = [rebuild(nest, plain_updates) for nest in nests]
+    nests = localise(nests, buffers, taken)
+    nests = [rebuild(rebuild(nest, selects), plain_updates) for nest in nests]
+    return [versions(nest, taken) for nest in nests]

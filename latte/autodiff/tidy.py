@@ -1,0 +1,84 @@
+"""Small clean-ups of one derived block: declarations moved to their first use, locals that only rename something."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.ir.nest import names_in, substitute
+
+Body = list[ast.stmt]
+
+
+def written_names(body: Body) -> set[str]:
+    """Names of the locals and buffers that ``body`` assigns, loop variables included."""
+    found = set()
+    for statement in body:
+        for node in ast.walk(statement):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = list(node.targets)
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
+                targets = [node.target]
+            for target in targets:
+                base = target.value if isinstance(target, ast.Subscript) else target
+                assert isinstance(base, ast.Name)
+                found.add(base.id)
+    return found
+
+
+def merge_first(body: Body, declaration: ast.AnnAssign) -> Body:
+    """``body`` with ``name: type = 0.0`` put before its first use; a first ``name += e`` becomes the declaration."""
+    assert isinstance(declaration.target, ast.Name)
+    name = declaration.target.id
+    for index, statement in enumerate(body):
+        if name not in names_in(statement):
+            continue
+        value: ast.expr | None = None
+        if isinstance(statement, ast.AugAssign) and _is_name(statement.target, name):
+            value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
+        elif isinstance(statement, ast.Assign) and _is_name(statement.targets[0], name):
+            value = statement.value
+        if value is not None and name not in names_in(value):
+            first = ast.AnnAssign(declaration.target, declaration.annotation, value, 1)
+            return [*body[:index], first, *body[index + 1 :]]
+        return [*body[:index], declaration, *body[index:]]
+    return body
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def tidy(body: Body) -> Body:
+    """Locals that stand for one reference, or that are used once, are written out in place; unused ones go."""
+    index = 0
+    while index < len(body):
+        statement = body[index]
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+            name, rest = statement.target.id, body[index + 1 :]
+            if name not in written_names(rest):
+                uses, in_loops = _uses(rest, name)
+                last = max((i for i, s in enumerate(rest) if name in names_in(s)), default=-1)
+                stable = not names_in(statement.value) & written_names(rest[:last] + _inner(rest, last))
+                plain = isinstance(statement.value, (ast.Name, ast.Subscript, ast.Constant))
+                if uses == 0 or (stable and (plain or (uses == 1 and not in_loops))):
+                    mapping = {name: statement.value}
+                    body = [*body[:index], *(substitute(s, mapping) for s in rest)]
+                    continue
+        index += 1
+    return body
+
+
+def _inner(rest: Body, last: int) -> Body:
+    """The last user itself, where it is a block: its inside may write before it reads."""
+    return [rest[last]] if last >= 0 and isinstance(rest[last], (ast.For, ast.If)) else []
+
+
+def _uses(body: Body, name: str) -> tuple[int, bool]:
+    """How often ``body`` reads ``name``, and whether inside a loop."""
+    count, looped = 0, False
+    for statement in body:
+        here = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+        count += here
+        looped = looped or (here > 0 and any(isinstance(node, ast.For) for node in ast.walk(statement)))
+    return count, looped
