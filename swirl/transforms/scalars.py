@@ -181,6 +181,8 @@ def _gains(block: list[ast.stmt], text: str, heads: tuple[tuple[str, ast.expr, i
     size = 1
     for head in heads:
         size *= head[2] if head[3] != "vector" else 1
+    if heads and not repeated:
+        return False  # one use an element: a local inside the vector loop does
     if not asked and heads and (size > MAX_REGISTERS or not (written or size == 1)):
         return False
     if _already_moved(block, text):
