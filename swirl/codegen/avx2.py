@@ -39,7 +39,9 @@ class Avx2(Instructions):
             return call("_mm256_loadu_si256", pointer("const __m256i", address))
         return self.op("loadu", dtype, address)
 
-    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
+    def store(
+        self, address: Expression, value: Expression, dtype: str, mask: Expression | None
+    ) -> Expression:
         if dtype == "bool":
             return call("store_bool", address, value, *([mask] if mask is not None else []))
         if mask is not None:
@@ -64,8 +66,8 @@ class Avx2(Instructions):
 
     def compare(self, operator: str, left: Expression, right: Expression, dtype: str) -> Expression:
         if dtype == "float32":
-            return call("_mm256_castps_si256",
-                        call("_mm256_cmp_ps", left, right, symbol(f"_CMP_{_PREDICATES[operator]}")))  # fmt: skip
+            mask = call("_mm256_cmp_ps", left, right, symbol(f"_CMP_{_PREDICATES[operator]}"))
+            return call("_mm256_castps_si256", mask)
         if operator in ("==", "!="):
             mask = call("_mm256_cmpeq_epi32", left, right)
         elif operator in (">", "<="):

@@ -6,7 +6,14 @@ from swirl.codegen.ctree_compat import Expression, Literal, TernaryOp, binary, c
 from swirl.codegen.intrinsics import SUFFIXES, Instructions
 
 _PREDICATES = {"<": "LT_OQ", "<=": "LE_OQ", ">": "GT_OQ", ">=": "GE_OQ", "==": "EQ_OQ", "!=": "NEQ_UQ"}
-_INTEGER_PREDICATES = {"<": "cmplt", "<=": "cmple", ">": "cmpgt", ">=": "cmpge", "==": "cmpeq", "!=": "cmpneq"}
+_INTEGER_PREDICATES = {
+    "<": "cmplt",
+    "<=": "cmple",
+    ">": "cmpgt",
+    ">=": "cmpge",
+    "==": "cmpeq",
+    "!=": "cmpneq",
+}
 
 
 class Avx512(Instructions):
@@ -21,11 +28,6 @@ class Avx512(Instructions):
     def bitwise(self, name: str, left: Expression, right: Expression) -> Expression:
         return self.op(name, "int32", left, right)
 
-    def function(self, name: str, args: list[Expression]) -> Expression:
-        if name == "abs":
-            return call("_mm512_abs_ps", *args)
-        return super().function(name, args)
-
     def from_mask(self, mask: Expression, dtype: str) -> Expression:
         if dtype == "int32":
             return call("_mm512_maskz_set1_epi32", mask, constant(1, dtype))
@@ -38,7 +40,9 @@ class Avx512(Instructions):
             return self.op("loadu", dtype, address)
         return self.op("maskz_loadu", dtype, mask, address)
 
-    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
+    def store(
+        self, address: Expression, value: Expression, dtype: str, mask: Expression | None
+    ) -> Expression:
         if dtype == "bool":
             return call("store_bool", address, value, *([mask] if mask is not None else []))
         if mask is None:

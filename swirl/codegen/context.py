@@ -1,4 +1,4 @@
-"""What is known at one point of a nest while it is being turned into C++: names, types, storage and ranges."""
+"""What is known at one point of a nest while it is turned into C++: names, types, storage and ranges."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from swirl.ir.buffers import Buffer
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
 
 # Words that generated code must not use as names of variables: C++'s own, and what it calls.
-_RESERVED = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
-    constexpr const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
-    float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
-    protected public register reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
-    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-    while xor xor_eq linux unix NAN INFINITY NULL main std buffers
-    sqrtf expf logf tanhf fabsf floorf powf sqrt exp log tanh fabs floor pow
-    maximum minimum floor_divide floor_modulo random_uniform absolute negate first_lanes lane_numbers lane shift_lanes
-    load_bool store_bool gather scatter gather_bool scatter_bool philox""".split()
-)
+_RESERVED_WORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class
+    compl const constexpr const_cast continue decltype default delete do double dynamic_cast else enum
+    explicit export extern false float for friend goto if inline int long mutable namespace new noexcept
+    not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short
+    signed sizeof static static_assert static_cast struct switch template this thread_local throw true
+    try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
+    linux unix NAN INFINITY NULL main std buffers sqrtf expf logf tanhf fabsf floorf powf sqrt exp log
+    tanh fabs floor pow maximum minimum floor_divide floor_modulo random_uniform absolute negate
+    first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
+    scatter_bool philox
+"""
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 class Unsupported(LatteError):
@@ -43,9 +45,10 @@ class Local:
 
     Attributes:
         dtype: element type.
-        storage: ``scalar`` (one variable), ``elements`` (a named variable for each element of an array), ``registers``
-            (an array whose last dimension is held in vector registers), ``memory`` (a C++ array), ``lanes`` (declared in
-            a vector loop: one value a lane, a register for each chunk), ``lane_memory`` (the same, in a C++ array).
+        storage: ``scalar`` (one variable), ``elements`` (a named variable for each element of an array),
+            ``registers`` (an array whose last dimension is held in vector registers), ``memory`` (a C++
+            array), ``lanes`` (declared in a vector loop: one value a lane, a register for each chunk),
+            ``lane_memory`` (the same, in a C++ array).
         names: index of the element (the chunk last, for registers) → C++ name; scalars and arrays use ``()``.
         shape: extents of an array.
         depth: number of conditions around the declaration, for values of lanes.

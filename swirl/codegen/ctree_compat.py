@@ -1,9 +1,10 @@
 """ctree's C nodes, made to work: the only module that imports ctree.
 
-ctree 0.1.9 is unmaintained. Importing it needs ``np.bool8`` (gone in NumPy 2) and ``ConfigParser.readfp`` (gone in
-Python 3.12), reads ``.ctree.cfg`` from the home and working folders, may configure logging and makes a temporary folder.
-All of that is patched around the import and undone after it. Its C nodes are re-exported. Its printer is subclassed:
-ctree prints children through ``str``, puts every subscript in parentheses and prints 0.1 as a double.
+ctree 0.1.9 is unmaintained. Importing it needs ``np.bool8`` (gone in NumPy 2) and ``ConfigParser.readfp``
+(gone in Python 3.12), reads ``.ctree.cfg`` from the home and working folders, may configure logging and
+makes a temporary folder. All of that is patched around the import and undone after it. Its C nodes are
+re-exported. Its printer is subclassed: ctree prints children through ``str``, puts every subscript in
+parentheses and prints 0.1 as a double.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ with (
     _patched(configparser.ConfigParser, readfp=_read_defaults, read=_read_nothing),
     _patched(logging, basicConfig=lambda **options: None),
 ):
-    from ctree.c.codegen import CCodeGen  # type: ignore[import-untyped,unused-ignore]
-    from ctree.c.nodes import (  # type: ignore[import-untyped,unused-ignore]
+    from ctree.c.codegen import CCodeGen
+    from ctree.c.nodes import (
         Assign,
         AugAssign,
         BinaryOp,
@@ -63,19 +64,18 @@ with (
         For,
         FunctionCall,
         If,
-        MultiNode,
         Op,
         SymbolRef,
         TernaryOp,
         UnaryOp,
     )
-    from ctree.util import flatten  # type: ignore[import-untyped,unused-ignore]
+    from ctree.util import flatten
 
 __all__ = [
     "Assign", "AugAssign", "BinaryOp", "Block", "CNode", "Constant", "Declaration", "Expression", "For",
-    "FunctionCall", "If", "Literal", "MultiNode", "NamedCast", "Node", "Op", "Pragma", "SymbolRef", "TernaryOp",
-    "UnaryOp", "address_of", "array_ref", "binary", "call", "compare", "constant", "float_text", "logical_and",
-    "logical_not", "print_nodes", "symbol",
+    "FunctionCall", "If", "Literal", "NamedCast", "Node", "Op", "Pragma", "SymbolRef", "TernaryOp",
+    "UnaryOp", "address_of", "array_ref", "binary", "call", "compare", "constant", "float_text",
+    "logical_and", "logical_not", "print_nodes", "symbol",
 ]  # fmt: skip
 
 Node = Any
@@ -84,7 +84,7 @@ Expression = Any
 """A ctree node that is an expression."""
 
 
-# --- nodes that ctree lacks -----------------------------------------------------------------------------------------
+# --- nodes that ctree lacks ---------------------------------------------------------------------------------
 class Literal(CNode):
     """A literal whose text is ours: ctree would print 0.1 as a double, and has no infinity."""
 
@@ -96,7 +96,8 @@ class Literal(CNode):
 
 
 class NamedCast(CNode):
-    """``(type) value`` with the type as text: ctree's own needs a ctypes instance, and knows no ``__m512``."""
+    """``(type) value`` with the type as text: ctree's own needs a ctypes instance, and knows no
+    ``__m512``."""
 
     _fields = ["value"]
 
@@ -134,7 +135,7 @@ class Pragma(CNode):
         return False
 
 
-# --- building -------------------------------------------------------------------------------------------------------
+# --- building -----------------------------------------------------------------------------------------------
 def symbol(name: str) -> Expression:
     """A use of a name."""
     return SymbolRef(name)
@@ -146,8 +147,9 @@ def call(function: str, *args: Expression) -> Expression:
 
 
 _OPERATORS = {
-    "+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div, "%": Op.Mod, "&": Op.BitAnd, "|": Op.BitOr, "<": Op.Lt,
-    "<=": Op.LtE, ">": Op.Gt, ">=": Op.GtE, "==": Op.Eq, "!=": Op.NotEq, "&&": Op.And, "||": Op.Or,
+    "+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div, "%": Op.Mod, "&": Op.BitAnd, "|": Op.BitOr,
+    "<": Op.Lt, "<=": Op.LtE, ">": Op.Gt, ">=": Op.GtE, "==": Op.Eq, "!=": Op.NotEq,
+    "&&": Op.And, "||": Op.Or,
 }  # fmt: skip
 
 
@@ -208,8 +210,8 @@ def constant(value: float | int | bool, dtype: str) -> Expression:
         return Literal(float_text(value, dtype))
 
 
-# --- printing -------------------------------------------------------------------------------------------------------
-class _Printer(CCodeGen):  # type: ignore[misc]
+# --- printing -----------------------------------------------------------------------------------------------
+class _Printer(CCodeGen):
     """ctree's printer with our nodes; children are visited here and not through ``str``."""
 
     def _genblock(self, forest: Any, insert_curly_brackets: bool = True, increase_indent: bool = True) -> str:
@@ -222,7 +224,7 @@ class _Printer(CCodeGen):  # type: ignore[misc]
                 lines.append(self._tab() + text + semicolon + "\n")
         self._indent -= increase_indent
         body = "".join(lines)
-        return "{\n%s%s}" % (body, self._tab()) if insert_curly_brackets else body
+        return f"{{\n{body}{self._tab()}}}" if insert_curly_brackets else body
 
     def _parenthesize(self, parent: Node, child: Node) -> str:
         text = self.visit(child)
@@ -234,10 +236,6 @@ class _Printer(CCodeGen):  # type: ignore[misc]
         if isinstance(node, NamedCast):  # binds like a unary operator
             return _is_subscript(parent)
         return bool(super()._requires_parentheses(parent, node))
-
-    def visit_MultiNode(self, node: Node) -> str:
-        text = self._genblock(node.body, insert_curly_brackets=False, increase_indent=False)
-        return text.strip("\n").lstrip()
 
     def visit_UnaryOp(self, node: Node) -> str:
         operator = str(node.op)
@@ -253,8 +251,8 @@ class _Printer(CCodeGen):  # type: ignore[misc]
         right = self._parenthesize(node, node.right)
         # gcc's -Wparentheses has a point: nobody remembers that && binds before ||.
         if isinstance(node.op, Op.Or):
-            left, right = (f"({text})" if _is_and(side) and not text.startswith("(") else text
-                           for side, text in ((node.left, left), (node.right, right)))  # fmt: skip
+            left = f"({left})" if _is_and(node.left) else left
+            right = f"({right})" if _is_and(node.right) else right
         return f"{left} {node.op} {right}"
 
     def visit_AugAssign(self, node: Node) -> str:

@@ -54,8 +54,8 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
         program: its references may be logical still; layouts are made physical here.
         target: what the code is made for.
         contract: whether ``a * b + c`` becomes one fused multiply-add. Without it (and compiled with
-            ``-ffp-contract=off``) results are those of the executed nests, bit for bit, except for ``exp``, ``log``,
-            ``tanh`` and ``pow``: libmvec's are within 4 ULP, the C library's within 2.
+            ``-ffp-contract=off``) results are those of the executed nests, bit for bit, except for ``exp``,
+            ``log``, ``tanh`` and ``pow``: libmvec's are within 4 ULP, the C library's within 2.
 
     Raises:
         Unsupported: a construct that this target has no code for; the message names it.
@@ -75,7 +75,8 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
 
 
 def listing(program: Program, target: Target, *, contract: bool = True) -> str:
-    """The stand-alone listing: the same loops in one function with named parameters and ``omp parallel for``."""
+    """The stand-alone listing: the same loops in one function with named parameters and ``omp parallel
+    for``."""
     program = physical(program)
     _, parameters, body = _translate(program, target, contract, standalone=True)
     name = re.sub(r"\W", "_", program.name)
@@ -107,7 +108,9 @@ def _vector_loops(target: Target) -> tuple[VectorLoops, int]:
         return RegisterLanes(Avx2()), 8
     if target.name == "portable":
         return PlainLanes(), 0
-    raise Unsupported(f"no code can be generated for a target {target.name!r}", way_out="avx512, avx2 or portable")
+    raise Unsupported(
+        f"no code can be generated for a target {target.name!r}", way_out="avx512, avx2 or portable"
+    )
 
 
 def _buffers_in_order(program: Program) -> list[str]:
@@ -126,7 +129,11 @@ def _written(program: Program) -> set[str]:
     result = set()
     for nest in program.nests:
         for _, statement in walk(nest.body):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            targets = (
+                statement.targets
+                if isinstance(statement, ast.Assign)
+                else [getattr(statement, "target", None)]
+            )
             for target in targets:
                 if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                     result.add(target.value.id)
@@ -142,7 +149,7 @@ def _parameter(name: str, buffer: Buffer, written: bool) -> _Parameter:
     return _Parameter(f"{base} (*__restrict {name}){extents}", f"{base} (*){extents}")
 
 
-# --- templates ------------------------------------------------------------------------------------------------------
+# --- templates ----------------------------------------------------------------------------------------------
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     loader = jinja2.PackageLoader("swirl.codegen", "templates")
@@ -180,5 +187,3 @@ def _collect(names: Iterable[str], library: dict[str, tuple[tuple[str, ...], str
         if key.split()[-1] in names and key not in wanted:
             wanted.add(key)
             _collect(needs, library, wanted)
-
-

@@ -67,15 +67,15 @@ class Instructions(ABC):
         return self.op(name, "float32", a, b, c)
 
     def extremum(self, name: str, left: Expression, right: Expression, dtype: str, plain: bool) -> Expression:
-        """``min`` or ``max``; ``plain`` where ``left`` cannot be NaN: the instruction then does exactly what is meant,
-        ``left > right ? left : right``, and a NaN on the right passes."""
+        """``min`` or ``max``; ``plain`` where ``left`` cannot be NaN: the instruction then does exactly what
+        is meant, ``left > right ? left : right``, and a NaN on the right passes."""
         if dtype == "int32" or plain:
             return self.op(name, dtype, left, right)
         return call("maximum" if name == "max" else "minimum", left, right)
 
     def function(self, name: str, args: list[Expression]) -> Expression:
-        """A call of the closed table on float32 registers. ``exp``, ``log``, ``tanh`` and ``pow`` are libmvec's: within
-        4 ULP of the exact result, by glibc's manual."""
+        """A call of the closed table on float32 registers. ``exp``, ``log``, ``tanh`` and ``pow`` are
+        libmvec's: within 4 ULP of the exact result, by glibc's manual."""
         if name in ("sqrt", "floor"):
             return self.op(name, "float32", *args)
         if name == "abs":
@@ -107,7 +107,7 @@ class Instructions(ABC):
         """``rand(seed, step, stream, index)``: numbers, and a register of indices."""
         return call("random_uniform", *args)
 
-    # --- conversions ------------------------------------------------------------------------------------------------
+    # --- conversions ----------------------------------------------------------------------------------------
     def convert(self, value: Expression, dtype: str, to: str) -> Expression:
         """Registers of one type as another; floats truncate to integers, anything but zero is true."""
         if dtype == to:
@@ -120,19 +120,23 @@ class Instructions(ABC):
             return call(f"{self.prefix}_cvtepi32_ps", value)
         if (dtype, to) == ("float32", "int32"):
             return call(f"{self.prefix}_cvttps_epi32", value)
-        raise Unsupported(f"there are no vector loops over {to} on this target", way_out="use the portable target")
+        raise Unsupported(
+            f"there are no vector loops over {to} on this target", way_out="use the portable target"
+        )
 
     @abstractmethod
     def from_mask(self, mask: Expression, dtype: str) -> Expression:
         """1 where true, 0 elsewhere."""
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------------------
     @abstractmethod
     def load(self, address: Expression, dtype: str, mask: Expression | None) -> Expression:
         """Consecutive elements; those masked out are zero and not touched."""
 
     @abstractmethod
-    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
+    def store(
+        self, address: Expression, value: Expression, dtype: str, mask: Expression | None
+    ) -> Expression:
         """Consecutive elements; those masked out are not touched."""
 
     @abstractmethod
@@ -144,7 +148,7 @@ class Instructions(ABC):
                 mask: Expression | None) -> Expression:  # fmt: skip
         """``base[index] = value`` for each lane."""
 
-    # --- masks ------------------------------------------------------------------------------------------------------
+    # --- masks ----------------------------------------------------------------------------------------------
     @abstractmethod
     def compare(self, operator: str, left: Expression, right: Expression, dtype: str) -> Expression:
         """A mask. NaN compares as in C: unequal to everything, and neither less nor greater."""

@@ -53,7 +53,7 @@ class LaneValues(LaneIndices):
     def joint(self, left: Value, right: Value) -> str:
         return joint_type(left, right, self.context.float_type)
 
-    # --- expressions ------------------------------------------------------------------------------------------------
+    # --- expressions ----------------------------------------------------------------------------------------
     def value(self, node: ast.expr, chunk: int, mask: Expression | None) -> Value:
         """An expression; ``mask`` are the lanes for which it is wanted at all."""
         if not self.varies(node):
@@ -100,7 +100,9 @@ class LaneValues(LaneIndices):
             if dtype != "int32":
                 raise Unsupported(f"{operator} is for integers", node, "divide and call floor")
             divisor = self.register(right, dtype)
-            return self.of(self.instructions.floored(operator, self.register(left, dtype), right, divisor), dtype)
+            return self.of(
+                self.instructions.floored(operator, self.register(left, dtype), right, divisor), dtype
+            )
         sides = self.register(left, dtype), self.register(right, dtype)
         return self.of(self.instructions.binary(operator, *sides, dtype), dtype)
 
@@ -115,21 +117,29 @@ class LaneValues(LaneIndices):
             return None
         product, other, name = node.left, node.right, "fmadd" if isinstance(node.op, ast.Add) else "fmsub"
         if not self.is_product(product):
-            product, other, name = node.right, node.left, "fmadd" if isinstance(node.op, ast.Add) else "fnmadd"
+            product, other, name = (
+                node.right,
+                node.left,
+                "fmadd" if isinstance(node.op, ast.Add) else "fnmadd",
+            )
         if not self.is_product(product):
             return None
         assert isinstance(product, ast.BinOp)
         a, b, c = (self.value(part, chunk, mask) for part in (product.left, product.right, other))
         if self.joint(a, b) != "float32" or (c.literal is None and c.dtype == "float64"):
             return None
-        return self.of(self.instructions.fused(name, *(self.register(part, "float32") for part in (a, b, c))), "float32")
+        return self.of(
+            self.instructions.fused(name, *(self.register(part, "float32") for part in (a, b, c))), "float32"
+        )
 
     def is_product(self, node: ast.expr) -> bool:
         return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and self.varies(node)
 
     def unary(self, node: ast.UnaryOp, chunk: int, mask: Expression | None) -> Value:
         if isinstance(node.op, ast.Not):
-            return self.of(self.instructions.mask_not(self.lanes(node.operand, "bool", chunk, mask), None), "bool")
+            return self.of(
+                self.instructions.mask_not(self.lanes(node.operand, "bool", chunk, mask), None), "bool"
+            )
         value = self.value(node.operand, chunk, mask)
         dtype = "int32" if value.dtype == "bool" else value.dtype
         if isinstance(node.op, ast.UAdd):
@@ -138,7 +148,7 @@ class LaneValues(LaneIndices):
             return self.of(self.instructions.negate(self.register(value, dtype), dtype), dtype)
         raise Unsupported("the grammar has no such operator", node)
 
-    # --- truth values -----------------------------------------------------------------------------------------------
+    # --- truth values ---------------------------------------------------------------------------------------
     def comparison(self, node: ast.Compare, chunk: int, mask: Expression | None) -> Value:
         result: Expression | None = None
         left = self.value(node.left, chunk, mask)
@@ -158,7 +168,9 @@ class LaneValues(LaneIndices):
         result = self.lanes(node.values[0], "bool", chunk, mask)
         for part in node.values[1:]:
             wanted = self.both(mask, result) if is_and else self.instructions.mask_not(result, mask)
-            result = self.instructions.mask_op("&" if is_and else "|", result, self.lanes(part, "bool", chunk, wanted))
+            result = self.instructions.mask_op(
+                "&" if is_and else "|", result, self.lanes(part, "bool", chunk, wanted)
+            )
         return self.of(result, "bool")
 
     def choice(self, node: ast.IfExp, chunk: int, mask: Expression | None) -> Value:
@@ -169,7 +181,9 @@ class LaneValues(LaneIndices):
             branches = self.value(node.body, chunk, mask), self.value(node.orelse, chunk, mask)
             dtype = self.joint(*branches)
             condition = self.statements.expressions.condition(node.test)
-            return self.of(TernaryOp(condition, *(self.register(branch, dtype) for branch in branches)), dtype)
+            return self.of(
+                TernaryOp(condition, *(self.register(branch, dtype) for branch in branches)), dtype
+            )
         condition = self.lanes(node.test, "bool", chunk, mask)
         then = self.value(node.body, chunk, self.both(mask, condition))
         otherwise = self.value(node.orelse, chunk, self.instructions.mask_not(condition, mask))
@@ -177,7 +191,7 @@ class LaneValues(LaneIndices):
         sides = self.register(then, dtype), self.register(otherwise, dtype)
         return self.of(self.instructions.select(condition, *sides, dtype), dtype)
 
-    # --- calls ------------------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------
     def call(self, name: str, node: ast.Call, chunk: int, mask: Expression | None) -> Value:
         args = [self.value(arg, chunk, mask) for arg in node.args]
         if name in CASTS:
@@ -208,5 +222,3 @@ class LaneValues(LaneIndices):
             raise Unsupported("only the index of rand may differ from lane to lane", node)
         words = [converted(arg, "int32") for arg in args[:3]]
         return self.of(self.instructions.random([*words, self.register(args[3], "int32")]), "float32")
-
-

@@ -24,7 +24,8 @@ from swirl.ir.nest import Loop, expr, local_type
 
 
 class PlainLanes:
-    """Locals of the body become small arrays with an element a lane; conditions become arrays of truth values."""
+    """Locals of the body become small arrays with an element a lane; conditions become arrays of truth
+    values."""
 
     def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
         count, active = statements.lanes_of(loop)
@@ -33,7 +34,9 @@ class PlainLanes:
         with statements.context.scope():
             return _Lanes(statements, loop, count).body(body, [])
 
-    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
+    def declare(
+        self, context: Context, name: str, dtype: str, shape: tuple[int, ...]
+    ) -> tuple[Local, list[Node]]:
         raise Unsupported(f"{name}: the portable target has no vector registers")
 
     def element(self, local: Local, key: tuple[int, ...]) -> Expression:
@@ -56,9 +59,13 @@ class _Lanes:
             elif isinstance(statement, ast.AnnAssign) and not local_type(statement).shape:
                 result += self.declaration(statement, guards)
             elif isinstance(statement, (ast.Assign, ast.AugAssign)):
-                result.append(self.each(guards, lambda statement=statement: self.statements.statement(statement)))
+                result.append(
+                    self.each(guards, lambda statement=statement: self.statements.statement(statement))
+                )
             elif not isinstance(statement, ast.Pass):
-                raise Unsupported("a vector loop holds assignments, declarations of one value a lane, and if", statement)
+                raise Unsupported(
+                    "a vector loop holds assignments, declarations of one value a lane, and if", statement
+                )
         return result
 
     def each(self, guards: list[tuple[str, bool]], make) -> Node:  # type: ignore[no-untyped-def]
@@ -101,5 +108,3 @@ class _Lanes:
             with self.context.scope():
                 result += self.body(body, [*guards, (mask, positive)])
         return result
-
-

@@ -1,4 +1,6 @@
-"""Arrays and lanes: contiguous loads and stores, gathers and scatters, and rows of arrays held in registers."""
+"""Arrays and lanes: contiguous loads and stores, gathers and scatters, and rows of arrays held in
+registers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from swirl.ir.nest import subscripts
 
 def register_place(context: Context, width: int, local: Local, node: ast.Subscript, lane: str,
                    chunk: int) -> tuple[tuple[int, ...], int]:  # fmt: skip
-    """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and where in it that stands."""
+    """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and where in it
+    that stands."""
     ranges = {name: limits for name, limits in context.ranges.items() if name != lane}
     forms = [affine(index, ranges) for index in subscripts(node)]
     constants = [form.constant for form in forms if form is not None]
@@ -34,7 +37,8 @@ class LaneMemory:
         self.values = values
 
     def load(self, node: ast.Subscript, chunk: int, mask: Expression | None) -> Expression:
-        """The lanes of a reference; a mask is used only where an inactive lane might stand outside the array."""
+        """The lanes of a reference; a mask is used only where an inactive lane might stand outside the
+        array."""
         assert isinstance(node.value, ast.Name)
         local = self.context.locals.get(node.value.id)
         if local is not None and local.storage == "registers":
@@ -62,9 +66,11 @@ class LaneMemory:
         if position == 0:
             return low
         following = (*key[:-1], key[-1] + 1)
-        return self.instructions.shift_lanes(low, symbol(local.names.get(following, local.names[key])), position)
+        return self.instructions.shift_lanes(
+            low, symbol(local.names.get(following, local.names[key])), position
+        )
 
-    # --- addresses --------------------------------------------------------------------------------------------------
+    # --- addresses ------------------------------------------------------------------------------------------
     def contiguous(self, node: ast.Subscript) -> bool:
         """Whether neighbouring lanes are neighbours in memory."""
         *rest, last = subscripts(node)
@@ -84,7 +90,9 @@ class LaneMemory:
 
     def address(self, node: ast.Subscript, chunk: int) -> Expression:
         """``&array[i][j + 16]``: where the first lane of a chunk stands."""
-        return address_of(array_ref(self.c_name(node), self.at_lane(subscripts(node), chunk * self.instructions.width)))
+        return address_of(
+            array_ref(self.c_name(node), self.at_lane(subscripts(node), chunk * self.instructions.width))
+        )
 
     def c_name(self, node: ast.Subscript) -> str:
         assert isinstance(node.value, ast.Name)
@@ -97,12 +105,16 @@ class LaneMemory:
             self.context.ranges[self.lane] = (lane, lane)
             return [self.statements.expressions.integer(index) for index in indices]
 
-    def scattered(self, node: ast.Subscript, chunk: int, mask: Expression | None) -> tuple[Expression, Expression]:
+    def scattered(
+        self, node: ast.Subscript, chunk: int, mask: Expression | None
+    ) -> tuple[Expression, Expression]:
         """A base address and a register of element distances from it, for lanes that are not neighbours."""
         assert isinstance(node.value, ast.Name)
         shape = self.context.shape_of(node.value.id)
         if prod(shape) >= 2**31:
-            raise Unsupported("an array of 2^31 elements or more cannot be gathered from or scattered to", node)
+            raise Unsupported(
+                "an array of 2^31 elements or more cannot be gathered from or scattered to", node
+            )
         indices = subscripts(node)
         base: list[ast.expr] = []
         distance: Expression | None = None
@@ -116,7 +128,9 @@ class LaneMemory:
                 base.append(index)
                 if coefficient == 0:
                     continue
-                part = self.scaled(self.instructions.lane_numbers(chunk * self.instructions.width), coefficient * stride)
+                part = self.scaled(
+                    self.instructions.lane_numbers(chunk * self.instructions.width), coefficient * stride
+                )
             distance = part if distance is None else self.instructions.binary("+", distance, part, "int32")
         assert distance is not None
         return address_of(array_ref(self.c_name(node), self.at_lane(base, 0))), distance

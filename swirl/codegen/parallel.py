@@ -1,9 +1,10 @@
 """OpenMP around the statements of a nest.
 
-A kernel is run by every thread of an enclosing ``omp parallel``. Parallel loops become ``omp for``. What stands outside of
-them is of two sorts: statements that touch buffers are run by one thread (``omp single``, which hands the locals it wrote
-to the others by ``copyprivate``), and statements that write locals only are run by each thread on its own copies. A
-barrier keeps a thread from writing what another one still has to read for its copies.
+A kernel is run by every thread of an enclosing ``omp parallel``. Parallel loops become ``omp for``. What
+stands outside of them is of two sorts: statements that touch buffers are run by one thread (``omp single``,
+which hands the locals it wrote to the others by ``copyprivate``), and statements that write locals only are
+run by each thread on its own copies. A barrier keeps a thread from writing what another one still has to
+read for its copies.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class WorkSharing:
         written = sorted({name for statement in body for name in _writes(statement)} & set(outer))
         inside = self.statements.block(body)
         names = [c_name for name in written for c_name in outer[name].names.values()]
-        return [Pragma(f"omp single copyprivate({', '.join(names)})" if names else "omp single", Block(inside))]
+        return [
+            Pragma(f"omp single copyprivate({', '.join(names)})" if names else "omp single", Block(inside))
+        ]
 
     def redundant(self, body: Sequence[ast.stmt]) -> list[Node]:
         """Statements that write locals only: each thread runs them."""
@@ -140,10 +143,12 @@ class WorkSharing:
     def _refuse_shared_locals(self, loop: Loop, body: Sequence[ast.stmt]) -> None:
         declared = {node.target.id for statement in body for node in ast.walk(statement)
                     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
-        shared = {name for statement in body for name in _writes(statement)} & set(self.context.locals) - declared
+        shared = {name for statement in body for name in _writes(statement)} & set(
+            self.context.locals
+        ) - declared
         if shared:
             raise Unsupported(
-                f"the parallel loop over {loop.var} writes {', '.join(sorted(shared))}, declared outside of it",
+                f"the parallel loop over {loop.var} writes {', '.join(sorted(shared))}, declared outside",
                 way_out="privatize it, or declare it in the loop",
             )
 

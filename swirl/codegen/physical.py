@@ -14,9 +14,9 @@ from swirl.ir.nest import Nest, Program, expr, loop_of, make_nest, reference, su
 def physical(program: Program) -> Program:
     """The same program on buffers of their physical shapes, without layouts.
 
-    A dimension ``d`` blocked by ``f`` is indexed by ``index // f``, and ``index % f`` innermost; both are simplified with
-    the ranges of the loops: ``(c_outer * 16 + c_inner) // 16`` is ``c_outer``. The result is runnable.
-    """
+    A dimension ``d`` blocked by ``f`` is indexed by ``index // f``, and ``index % f`` innermost; both are
+    simplified with the ranges of the loops: ``(c_outer * 16 + c_inner) // 16`` is ``c_outer``. The result is
+    runnable."""
     blocked = {name: buffer for name, buffer in program.buffers.items() if buffer.layout.blocks}
     if not blocked:
         return program

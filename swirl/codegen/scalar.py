@@ -33,17 +33,27 @@ from swirl.ir.affine import affine
 from swirl.ir.nest import subscripts
 
 CASTS = ("float32", "float64", "int32", "bool")
-_LIBRARY = {"sqrt": "sqrt", "exp": "exp", "log": "log", "tanh": "tanh", "floor": "floor", "pow": "pow", "abs": "fabs"}
+_LIBRARY = {
+    "sqrt": "sqrt",
+    "exp": "exp",
+    "log": "log",
+    "tanh": "tanh",
+    "floor": "floor",
+    "pow": "pow",
+    "abs": "fabs",
+}
 
 
 class ScalarExpressions:
     """Turns expressions into C++; ``element`` says how one element of a local held in registers is read."""
 
-    def __init__(self, context: Context, lane_reader: Callable[[Local, tuple[int, ...]], Expression] | None = None):
+    def __init__(
+        self, context: Context, lane_reader: Callable[[Local, tuple[int, ...]], Expression] | None = None
+    ):
         self.context = context
         self.lane_reader = lane_reader
 
-    # --- names and references ---------------------------------------------------------------------------------------
+    # --- names and references -------------------------------------------------------------------------------
     def name(self, node: ast.Name) -> Value:
         context = self.context
         if node.id in context.unrolled:
@@ -72,7 +82,9 @@ class ScalarExpressions:
         if local is None and name not in self.context.buffers:
             raise Unsupported(f"{name} is neither a buffer nor a local array", node)
         c_name = local.name if local is not None else self.context.names[name]
-        return Value(array_ref(c_name, [self.integer(i) for i in subscripts(node)]), self.context.dtype_of(name))
+        return Value(
+            array_ref(c_name, [self.integer(i) for i in subscripts(node)]), self.context.dtype_of(name)
+        )
 
     def element_index(self, node: ast.Subscript) -> tuple[int, ...]:
         """The subscripts of an array whose elements are named variables: constants, here."""
@@ -87,7 +99,7 @@ class ScalarExpressions:
             raise Unsupported("a subscript or bound is no integer", node)
         return converted(value, "int32")
 
-    # --- expressions ------------------------------------------------------------------------------------------------
+    # --- expressions ----------------------------------------------------------------------------------------
     def value(self, node: ast.expr) -> Value:
         """Any expression of the grammar."""
         if isinstance(node, ast.Constant):
@@ -173,7 +185,9 @@ class ScalarExpressions:
             return self.value(node.body if known else node.orelse)
         then, otherwise = self.value(node.body), self.value(node.orelse)
         dtype = joint_type(then, otherwise, self.context.float_type)
-        return Value(TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype)
+        return Value(
+            TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype
+        )
 
     def call(self, name: str, node: ast.Call) -> Value:
         """A call of the closed table; ``exp``, ``log``, ``tanh`` and ``pow`` are the C library's."""
@@ -191,7 +205,11 @@ class ScalarExpressions:
             return Value(call("absolute", converted(args[0], "int32")), "int32")
         if name not in _LIBRARY:
             raise Unsupported(f"there is no call {name}", node)
-        dtype = "float64" if any(a.dtype == "float64" and a.literal is None for a in args) else self.context.float_type
+        dtype = (
+            "float64"
+            if any(a.dtype == "float64" and a.literal is None for a in args)
+            else self.context.float_type
+        )
         function = _LIBRARY[name] + ("f" if dtype == "float32" else "")
         return Value(call(function, *(converted(arg, dtype) for arg in args)), dtype)
 

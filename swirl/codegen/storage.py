@@ -1,8 +1,8 @@
 """Which local arrays become named registers, and which live in memory.
 
-An array whose every subscript is a constant once unrolled loops are written out is no array in the C++: each element is a
-variable of its own (``elements``). Where the last subscript is a vector loop's variable, plus a constant, each row is held
-in vector registers (``registers``). Everything else is a C++ array (``memory``).
+An array whose every subscript is a constant once unrolled loops are written out is no array in the C++: each
+element is a variable of its own (``elements``). Where the last subscript is a vector loop's variable, plus a
+constant, each row is held in vector registers (``registers``). Everything else is a C++ array (``memory``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def _decide(body: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int, resul
             _decide(statement.orelse, loops, width, result)
 
 
-def _storage(declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int) -> str:
+def _storage(
+    declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int
+) -> str:
     assert isinstance(declaration.target, ast.Name)
     kind = local_type(declaration)
     forms = {_form(*use, width) for use in _references(scope, declaration.target.id, loops)}
@@ -77,7 +79,11 @@ def _references(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...]) ->
             yield from ((ref, False, loops) for ref in _subscripts_of(statement.test, name))
             yield from _references([*statement.body, *statement.orelse], name, loops)
         else:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            targets = (
+                statement.targets
+                if isinstance(statement, ast.Assign)
+                else [getattr(statement, "target", None)]
+            )
             for ref in _subscripts_of(statement, name):
                 yield ref, any(ref is target for target in targets), loops
 

@@ -1,7 +1,7 @@
 """Statements and loops of a nest → ctree's C nodes.
 
-Everything here is one thread's sequential code; ``parallel.py`` puts OpenMP around it, vector loops go to ``vector.py``
-(registers) or ``lanes.py`` (plain C++).
+Everything here is one thread's sequential code; ``parallel.py`` puts OpenMP around it, vector loops go to
+``vector.py`` (registers) or ``lanes.py`` (plain C++).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from swirl.codegen.values import OPERATORS, converted
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES
 from swirl.ir.nest import Loop, local_type, loop_of, subscripts
+from swirl.ir.nest import constant as constant_of
 
 # Bytes of one local array beyond which it is a thread's static storage: an OpenMP thread's stack may be 2 MB.
 MOST_STACK_BYTES = 256 * 1024
@@ -46,7 +47,9 @@ class VectorLoops(Protocol):
     def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
         """The statements of one vector loop."""
 
-    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
+    def declare(
+        self, context: Context, name: str, dtype: str, shape: tuple[int, ...]
+    ) -> tuple[Local, list[Node]]:
         """A local array whose last dimension is held in vector registers."""
 
     def element(self, local: Local, key: tuple[int, ...]) -> Expression:
@@ -54,7 +57,8 @@ class VectorLoops(Protocol):
 
 
 class Statements:
-    """Turns statements into C nodes; ``work_sharing`` (see ``parallel.py``) is asked first where it is given."""
+    """Turns statements into C nodes; ``work_sharing`` (see ``parallel.py``) is asked first where it is
+    given."""
 
     def __init__(self, context: Context, vectors: VectorLoops):
         self.context = context
@@ -85,7 +89,7 @@ class Statements:
             return []
         raise Unsupported("not a statement of the grammar", node)
 
-    # --- loops ------------------------------------------------------------------------------------------------------
+    # --- loops ----------------------------------------------------------------------------------------------
     def loop(self, node: ast.For) -> list[Node]:
         loop = loop_of(node)
         if loop.kind == "vector":
@@ -135,7 +139,7 @@ class Statements:
         condition = self.expressions.condition(node.test)
         return [If(condition, self.block(node.body), self.block(node.orelse) if node.orelse else None)]
 
-    # --- declarations and assignments -------------------------------------------------------------------------------
+    # --- declarations and assignments -----------------------------------------------------------------------
     def declaration(self, node: ast.AnnAssign) -> list[Node]:
         assert isinstance(node.target, ast.Name) and node.value is not None
         context, name, kind = self.context, node.target.id, local_type(node)
@@ -173,17 +177,20 @@ class Statements:
         dtype = max(place.dtype, value.dtype) if value.is_float and value.literal is None else place.dtype
         return AugAssign(place.node, _AUGMENTED[operator](), converted(value, dtype))
 
-    # --- for the vector emitters ------------------------------------------------------------------------------------
+    # --- for the vector emitters ----------------------------------------------------------------------------
     def lanes_of(self, loop: Loop) -> tuple[int, Expression | None]:
         """Number of lanes of a vector loop, and the expression of how many are active where that is fewer."""
         stop = self.context.index(loop.stop)
         limits = self.context.limits(stop)
         if isinstance(stop, ast.Constant) and isinstance(stop.value, int):
             return max(stop.value, 0), None
-        literals = [arg.value for arg in getattr(loop.stop, "args", []) if isinstance(arg, ast.Constant)]
+        known = [constant_of(arg) for arg in getattr(loop.stop, "args", [])]
+        literals = [number for number in known if number is not None]
         most = min([*literals, *([limits[1]] if limits is not None else [])], default=None)
-        if not isinstance(most, int):
-            raise Unsupported("the number of lanes has no literal limit", loop.node([ast.Pass()]), "vector(min(16, …))")
+        if most is None:
+            raise Unsupported(
+                "the number of lanes has no literal limit", loop.node([ast.Pass()]), "vector(min(16, …))"
+            )
         if isinstance(stop, ast.Call):  # the literal limit of min() is implied by the number of registers
             rest = [arg for arg in stop.args if not isinstance(arg, ast.Constant)]
             if len(rest) == 1 and isinstance(stop.func, ast.Name) and stop.func.id == "min":

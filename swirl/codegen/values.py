@@ -1,4 +1,6 @@
-"""Typed C++ expressions: literals that take the type of their context, casts, and which type an operation has."""
+"""Typed C++ expressions: literals that take the type of their context, casts, and which type an operation
+has.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,8 @@ def converted(value: Value, dtype: str) -> Expression:
 
 
 def as_float(value: Value, float_type: str) -> Value:
-    """``value`` as a floating-point number, unless it is one: ``/`` and the calls of the mathematical library need it."""
+    """``value`` as a floating-point number, unless it is one: ``/`` and the calls of the mathematical
+    library need it."""
     if value.is_float or value.literal is not None:
         return Value(value.node, value.dtype if value.is_float else float_type, value.literal, value.lanes)
     return Value(converted(value, float_type), float_type)

@@ -1,8 +1,8 @@
 """Vector loops in registers: each statement for all lanes, a register at a time (AVX-512, AVX2).
 
-A loop of more lanes than a register has is cut into *chunks*: every value is then several registers, and a statement is
-done for all of them before the next one. Lanes that do not exist (the last chunk, ``min`` in the bound) and conditions are
-masks. Nothing is reordered.
+A loop of more lanes than a register has is cut into *chunks*: every value is then several registers, and a
+statement is done for all of them before the next one. Lanes that do not exist (the last chunk, ``min`` in
+the bound) and conditions are masks. Nothing is reordered.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ class RegisterLanes:
         with statements.context.scope():
             return _Body(self.instructions, statements, loop, count, active).emit(body)
 
-    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
+    def declare(
+        self, context: Context, name: str, dtype: str, shape: tuple[int, ...]
+    ) -> tuple[Local, list[Node]]:
         """Registers for an array whose last dimension is lanes."""
         count = -(-shape[-1] // self.instructions.width)
-        rows = itertools.product(*map(range, shape[:-1]), range(count))
-        shown = {row if count > 1 else row[:-1]: "" for row in rows}
-        names = {row: context.fresh("_".join(map(str, (name, *row)))) for row in shown}
+        extents = (*shape[:-1], count) if count > 1 else shape[:-1]
+        rows = itertools.product(*map(range, extents))
+        names = {row: context.fresh("_".join(map(str, (name, *row)))) for row in rows}
         nodes = declaration_rows(self.instructions.type_of(dtype), names)
-        registers = {row if count > 1 else (*row, 0): register for row, register in names.items()}
+        registers = names if count > 1 else {(*row, 0): register for row, register in names.items()}
         return Local(dtype, "registers", registers, shape), nodes
 
     def element(self, local: Local, key: tuple[int, ...]) -> Expression:
         """One lane of a register array."""
         chunk, lane = divmod(key[-1], self.instructions.width)
-        return self.instructions.element(symbol(local.names[(*key[:-1], chunk)]), lane, local.dtype)
+        register = (*key[:-1], chunk)
+        return self.instructions.element(symbol(local.names[register]), lane, local.dtype)
 
 
 class _Body:
@@ -114,7 +117,7 @@ class _Body:
         self.context.locals[node.target.id] = Local(dtype, "lanes", names, depth=self.depth)
         return nodes
 
-    # --- conditions -------------------------------------------------------------------------------------------------
+    # --- conditions -----------------------------------------------------------------------------------------
     def branch(self, node: ast.If) -> list[Node]:
         known = self.context.truth(node.test)
         if known is not None:
@@ -152,12 +155,14 @@ class _Body:
         self.masks, self.depth = outer, self.depth - 1
         return nodes
 
-    # --- assignments ------------------------------------------------------------------------------------------------
+    # --- assignments ----------------------------------------------------------------------------------------
     def assignment(self, target: ast.expr, value: ast.expr, augmented: bool = False) -> list[Node]:
         if isinstance(target, ast.Name):
             local = self.context.locals.get(target.id)
             if local is None or local.storage != "lanes":
-                raise Unsupported(f"every lane of the loop over {self.loop.var} would write {target.id}", target)
+                raise Unsupported(
+                    f"every lane of the loop over {self.loop.var} would write {target.id}", target
+                )
             return [self.assign_local(local, value, chunk) for chunk in self.chunks]
         assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
         if not self.values.varies(target):
@@ -185,13 +190,14 @@ class _Body:
         return self.statements.assignment(target, value)
 
     def assign_register(self, local: Local, target: ast.Subscript, value: ast.expr, chunk: int) -> Node:
-        register, _ = register_place(self.context, self.instructions.width, local, target, self.loop.var, chunk)
+        register, _ = register_place(
+            self.context, self.instructions.width, local, target, self.loop.var, chunk
+        )
         place = symbol(local.names[register])
         new = self.values.lanes(value, local.dtype, chunk, self.masks[chunk])
         width = self.instructions.width
         here = min(width, self.count - chunk * width)
-        everything = self.depth == 0 and self.active is None and here >= min(width, local.shape[-1] - register[-1] * width)
+        needed = min(width, local.shape[-1] - register[-1] * width)
+        everything = self.depth == 0 and self.active is None and here >= needed
         mask = None if everything else self.masks[chunk]
         return Assign(place, new if mask is None else self.instructions.select(mask, new, place, local.dtype))
-
-

@@ -48,7 +48,9 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, name: str) -> None:
     if different.any():
         where = tuple(np.argwhere(different)[0])
         count = int(different.sum())
-        pytest.fail(f"{name}{[int(i) for i in where]}: {got[where]!r}, executed: {expected[where]!r} ({count} differ)")
+        pytest.fail(
+            f"{name}{[int(i) for i in where]}: {got[where]!r}, executed: {expected[where]!r} ({count} differ)"
+        )
 
 
 def run_source(source: KernelSource, arrays: Mapping[str, np.ndarray], target: Target, contract: bool = False,
@@ -76,7 +78,8 @@ Check = Callable[..., dict[str, np.ndarray]]
 
 @pytest.fixture
 def check(target: Target) -> Check:
-    """``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for bit."""
+    """``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for
+    bit."""
 
     def run(text: str, buffers: Mapping[str, Buffer], arrays: Mapping[str, np.ndarray] | None = None, *,
             tolerance: float = 0.0, arithmetic: str = "float32") -> dict[str, np.ndarray]:  # fmt: skip

@@ -48,7 +48,8 @@ for i in range(9):
     )
 
 
-@pytest.mark.parametrize("call", ["max(x[i], y[j])", "min(x[i], y[j])", "max(0.0, x[i])", "min(1, x[i], y[j])",
+@pytest.mark.parametrize("call", ["max(x[i], y[j])", "min(x[i], y[j])", "max(0.0, x[i])",
+                                  "min(1, x[i], y[j])",
                                   "x[i] if x[i] != y[j] else 3.0", "1.0 if x[i] <= y[j] else 0.0",
                                   "1.0 if not x[i] < y[j] and y[j] > 0 or x[i] == 1 else 0.0",
                                   "abs(x[i]) + 0.0 * y[j]", "floor(x[i])", "sqrt(x[i]) - y[j]"])  # fmt: skip

@@ -1,0 +1,314 @@
+"""Compiled vector loops = the executed nest, bit for bit, on every target."""
+
+import numpy as np
+import pytest
+
+from swirl.ir.buffers import Buffer, Layout
+
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
+PAIRS = np.array([(a, b) for a in SPECIAL for b in SPECIAL], np.float32)
+
+
+def buffer(*shape: int, dtype: str = "float32", layout: Layout | None = None) -> Buffer:
+    return Buffer("storage", shape, dtype, layout=layout or Layout())
+
+
+@pytest.mark.parametrize("lanes", [*range(1, 18), 31, 32, 33])
+def test_any_number_of_lanes(check, lanes):
+    check(
+        f"""
+for i in parallel(3):
+    for v in vector({lanes}):
+        t: float32 = x[i, v] * a[i]
+        y[i, v] += t * t - 1.5
+        if t > 0.25:
+            t = t + x[i, v]
+            z[v, i] = t
+        else:
+            y[i, v] = -t
+        n[i, v] = n[i, v] * 3 + v
+        m[i, v] = not m[i, v] and t < 1.0
+""",
+        {"x": buffer(3, lanes), "y": buffer(3, lanes), "a": buffer(3), "z": buffer(lanes, 3),
+         "n": buffer(3, lanes, dtype="int32"), "m": buffer(3, lanes, dtype="bool")},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("extent", [1, 7, 15, 16, 17, 37])
+def test_ragged_tails(check, extent):
+    check(
+        f"""
+for i in parallel(2):
+    for x_outer in range(0, {extent}, 16):
+        for v in vector(min(16, {extent} - x_outer)):
+            y[i, x_outer + v] = x[i, x_outer + v] / 3.0 + b[x_outer + v]
+            if y[i, x_outer + v] > 0.0:
+                m[i, x_outer + v] = True
+""",
+        {
+            "x": buffer(2, extent),
+            "y": buffer(2, extent),
+            "b": buffer(extent),
+            "m": buffer(2, extent, dtype="bool"),
+        },
+    )
+
+
+def test_reduction_over_lanes(check):
+    check(
+        """
+for i in parallel(3):
+    lanes: float32[16] = empty(16)
+    for v in vector(16):
+        lanes[v] = 0.0
+    for w in range(0, 64, 16):
+        for v in vector(16):
+            lanes[v] += x[i, w + v] * x[i, w + v]
+    for v in vector(8):
+        lanes[v] += lanes[v + 8]
+    for v in vector(4):
+        lanes[v] += lanes[v + 4]
+    for v in vector(2):
+        lanes[v] += lanes[v + 2]
+    for v in vector(1):
+        lanes[v] += lanes[v + 1]
+    y[i] = lanes[0] + lanes[3]
+    last: float32 = lanes[13]
+    z[i] = last
+""",
+        {"x": buffer(3, 64), "y": buffer(3), "z": buffer(3)},
+    )
+
+
+def test_register_tile(check):
+    check(
+        """
+for n in parallel(2):
+    acc: float32[4, 2, 16] = empty(4, 2, 16)
+    for j in unrolled(4):
+        for i in unrolled(2):
+            for v in vector(16):
+                acc[j, i, v] = bias[16 * i + v]
+    for c in range(5):
+        for i in unrolled(2):
+            w: float32[16] = empty(16)
+            for v in vector(16):
+                w[v] = weights[c, i * 16 + v]
+            for j in unrolled(4):
+                for v in vector(16):
+                    acc[j, i, v] += w[v] * inputs[n, c, j]
+    for j in unrolled(4):
+        for i in unrolled(2):
+            for v in vector(16):
+                value[n, j, i * 16 + v] = max(0.0, acc[j, i, v])
+    first[n] = acc[1, 1, 5]
+""",
+        {"bias": buffer(32), "weights": buffer(5, 32), "inputs": buffer(2, 5, 4), "value": buffer(2, 4, 32),
+         "first": buffer(2)},
+    )  # fmt: skip
+
+
+def test_wide_rows_in_registers(check):
+    """Offsets that are multiples of the width, made of unrolled variables; a ragged row; a masked tail."""
+    check(
+        """
+for n in parallel(2):
+    acc: float32[53] = empty(53)
+    for j in unrolled(3):
+        for v in vector(16):
+            acc[16 * j + v] = x[n, 16 * j + v] + 1.0
+    for v in vector(5):
+        acc[48 + v] = x[n, 48 + v]
+    for v in vector(48):
+        acc[v] = acc[v] + acc[v + 3]
+    for v in vector(min(16, count[0])):
+        acc[v] -= 0.5
+    for v in vector(53):
+        y[n, v] = acc[v]
+""",
+        {"x": buffer(2, 53), "y": buffer(2, 53), "count": buffer(1, dtype="int32")},
+        {"count": np.array([11], np.int32)},
+    )
+
+
+def test_lanes_in_memory(check):
+    check(
+        """
+for n in parallel(2):
+    t: float32[5, 17] = empty(5, 17)
+    for i in range(5):
+        for v in vector(17):
+            t[i, v] = x[n, i] * y[v]
+    for i in range(5):
+        for v in vector(16):
+            z[n, i, v] = t[4 - i, v + 1] - t[i, 16 - v]
+""",
+        {"x": buffer(2, 5), "y": buffer(17), "z": buffer(2, 5, 16)},
+    )
+
+
+@pytest.mark.parametrize("lanes", [5, 8, 16, 21])
+def test_gathers_and_scatters(check, lanes):
+    generator = np.random.default_rng(2)
+    check(
+        f"""
+for i in range(3):
+    for v in vector({lanes}):
+        y[i, v] = x[2 * v + 1, i] + table[index[v], i] - x[{lanes - 1} - v, index[v] // 3]
+        k: int32 = index[v] * 2 % 7
+        z[v, 2 - i] = y[i, v] * float32(k)
+        b[v, i] = b[v, 0] != (k > 3)
+        r[v, i] = r[{lanes - 1} - v, 3] + k
+""",
+        {"x": buffer(2 * lanes + 2, 4), "y": buffer(3, lanes), "z": buffer(lanes, 3), "table": buffer(9, 3),
+         "index": buffer(lanes, dtype="int32"), "b": buffer(lanes, 4, dtype="bool"),
+         "r": buffer(lanes, 4, dtype="int32")},
+        {"index": generator.integers(0, 9, lanes).astype(np.int32)},
+    )  # fmt: skip
+
+
+def test_max_pooling_with_winners(check):
+    text = """
+for n in parallel(2):
+    for y in range(3):
+        for v in vector(13):
+            best: float32 = x[n, 2 * y, 2 * v]
+            at: int32 = 0
+            for_row: float32 = x[n, 2 * y, 2 * v + 1]
+            if for_row > best:
+                best = for_row
+                at = 1
+            if x[n, 2 * y + 1, 2 * v] > best:
+                best = x[n, 2 * y + 1, 2 * v]
+                at = 2
+            out[n, y, v] = best
+            winner[n, y, v] = at
+for n in parallel(2):
+    for y in range(3):
+        for j in unrolled(3):
+            for v in vector(13):
+                grad[n, y, j, v] = out[n, y, v] if winner[n, y, v] == j else 0.0
+"""
+    check(text, {"x": buffer(2, 6, 26), "out": buffer(2, 3, 13), "winner": buffer(2, 3, 13, dtype="int32"),
+                 "grad": buffer(2, 3, 3, 13)})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["max(a[v], b[v])", "min(a[v], b[v])", "max(0.0, a[v])", "max(a[v], 0)", "min(1.0, a[v], b[v])", "-a[v]",
+     "abs(a[v]) - b[v]", "floor(a[v])", "sqrt(a[v]) * b[v]", "a[v] if a[v] != b[v] else 3.0",
+     "1.0 if a[v] <= b[v] else 0.0", "1.0 if not a[v] < b[v] and b[v] > 0 or a[v] == 1 else 0.0",
+     "2.0 if -1 < a[v] < b[v] else c[0]", "float32(a[v] >= b[v])", "1.0 if bool(a[v]) else -1.0",
+     "a[v] if c[0] > 0 else b[v]", "float32(v) + a[v]"],
+)  # fmt: skip
+def test_special_values(check, call):
+    check(
+        f"""
+for v in vector(81):
+    out[v] = {call}
+""",
+        {"a": buffer(81), "b": buffer(81), "c": buffer(1), "out": buffer(81)},
+        {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy()},
+    )
+
+
+@pytest.mark.parametrize("call", ["a[v] // 4", "a[v] % 4", "a[v] // 3", "a[v] % 3", "a[v] // b[v]",
+                                  "a[v] % b[v]",
+                                  "max(a[v], b[v])", "min(3, a[v])", "abs(a[v])", "-a[v]", "a[v] * b[v] - v",
+                                  "int32(x[v] * 10.0)", "int32(a[v] < b[v])", "a[v] if a[v] >= b[v] else 7",
+                                  "a[v] if a[v] != b[v] or a[v] <= 0 else v"])  # fmt: skip
+def test_integers(check, call):
+    generator = np.random.default_rng(3)
+    divisors = generator.integers(1, 6, 19) * generator.choice([-1, 1], 19)
+    check(
+        f"""
+for v in vector(19):
+    out[v] = {call}
+""",
+        {"a": buffer(19, dtype="int32"), "b": buffer(19, dtype="int32"), "out": buffer(19, dtype="int32"),
+         "x": buffer(19)},
+        {"a": np.arange(-9, 10, dtype=np.int32), "b": divisors.astype(np.int32)},
+    )  # fmt: skip
+
+
+def test_selects_guard_what_they_read(check):
+    """A lane whose condition is false touches nothing: neither outside the array, nor through a wild
+    index."""
+    check(
+        """
+for i in range(4):
+    for v in vector(16):
+        y[i, v] = x[i, v - 3] if v >= 3 and x[i, v - 3] > -1.0 else 0.5
+        if index[v] >= 0:
+            z[v] = x[i, index[v]]
+        elif v < 12:
+            z[v] += 1.0
+""",
+        {"x": buffer(4, 16), "y": buffer(4, 16), "z": buffer(16), "index": buffer(16, dtype="int32")},
+        {"index": np.where(np.arange(16) % 3, np.arange(16), -(2**30)).astype(np.int32)},
+    )
+
+
+def test_random_numbers(check):
+    check(
+        """
+for i in parallel(3):
+    for v in vector(21):
+        y[i, v] = rand(seed[0], step[0], 7, i * 21 + v)
+""",
+        {"y": buffer(3, 21), "seed": buffer(1, dtype="int32"), "step": buffer(1, dtype="int32")},
+        {"seed": np.array([-123456], np.int32), "step": np.array([3], np.int32)},
+    )
+
+
+def test_library_calls(check):
+    """libmvec states 4 ULP for each call; the terms do not cancel."""
+    check(
+        """
+for v in vector(21):
+    y[v] = exp(x[v]) + log(2.0 + abs(x[v])) + abs(tanh(x[v])) + pow(abs(x[v]), 1.5)
+""",
+        {"x": buffer(21), "y": buffer(21)},
+        tolerance=2e-6,
+    )
+
+
+def test_blocked_layout(check):
+    blocked = Layout(((1, 16),))
+    check(
+        """
+for n in parallel(2):
+    for c_outer in range(3):
+        for x in range(4):
+            for c_inner in vector(min(16, 40 - c_outer * 16)):
+                y[n, c_outer * 16 + c_inner, x] = v[n, c_outer * 16 + c_inner, x] * w[c_outer * 16 + c_inner,
+                0] + b[n]
+""",
+        {"y": buffer(2, 40, 4, layout=blocked), "v": buffer(2, 40, 4, layout=blocked), "b": buffer(2),
+         "w": buffer(40, 1)},
+    )  # fmt: skip
+
+
+def test_vectors_outside_of_parallel_loops(check):
+    check(
+        """
+for i in range(3):
+    total: float32[16] = empty(16)
+    for v in vector(16):
+        total[v] = 0.0
+    for n in range(4):
+        for v in vector(16):
+            total[v] += x[n, v]
+    for n in parallel(4):
+        for v in vector(16):
+            x[n, v] -= total[v] * 0.25
+    for n in range(4):
+        for v in vector(16):
+            y[v] += x[n, v]
+            total[v] = y[v]
+    for n in parallel(4):
+        for v in vector(16):
+            x[n, v] += total[v]
+""",
+        {"x": buffer(4, 16), "y": buffer(16)},
+    )
