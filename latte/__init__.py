@@ -1,13 +1,7 @@
 """Latte: layers of deep networks as arrays of neurons, compiled by SWIRL."""
 
-from latte.ensemble import (
-    AccuracyEnsemble,
-    ActivationEnsemble,
-    Connection,
-    DataEnsemble,
-    Ensemble,
-    LossEnsemble,
-)
+# Words of the language, for `from latte import Neuron, Param`.
+from latte.ensemble import Ensemble, LossEnsemble  # noqa: F401
 from latte.layers.activation import ReLULayer, TanhLayer
 from latte.layers.convolution import ConvLayer, ConvLayerNoBias
 from latte.layers.data import MemoryDataLayer
@@ -16,18 +10,10 @@ from latte.layers.loss import AccuracyLayer, SoftmaxLossLayer
 from latte.layers.normalization import BatchNormLayer
 from latte.layers.pooling import MaxPoolingLayer
 from latte.net import Net
-from latte.neuron import (
-    BiasNeuron,
-    DataNeuron,
-    Field,
-    Neuron,
-    Param,
-    State,
-    WeightedNeuron,
-)
+from latte.neuron import BiasNeuron, DataNeuron, Field, Neuron, Param, State, WeightedNeuron  # noqa: F401
 
-# The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron, Param, …) and
-# of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
+# The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron,
+# Param, …) and of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
 __all__ = [
     "AccuracyLayer",
     "BatchNormLayer",

@@ -71,8 +71,11 @@ class Body:
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and (
-        isinstance(statement.value.value, str))  # fmt: skip
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and (isinstance(statement.value.value, str))
+    )
 
 
 def read_body(function: Callable[..., Any]) -> Body:
@@ -91,7 +94,7 @@ def read_body(function: Callable[..., Any]) -> Body:
         raise BodyError(
             f"the source of {name} is not available, and a body's source is what gets compiled",
             place=f"{code.co_filename}:{code.co_firstlineno}",
-            way_out="write the layer in a file and import it: an interactive session and python -c keep no source",
+            way_out="write the layer in a file and import it: interactive sessions and python -c keep no source",
         ) from None
     # Parsed inside a block, so that the indentation of the class body is right.
     indented = lines[0][:1].isspace()
@@ -101,12 +104,20 @@ def read_body(function: Callable[..., Any]) -> Body:
     definition = outer.body[0] if isinstance(outer, ast.If) else outer
     body = Body(function, definition, code.co_filename)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):
-        raise BodyError(f"{name} is no plain method", place=body.place(definition), way_out="write def forward(self): …")
+        raise BodyError(
+            f"{name} is no plain method", place=body.place(definition), way_out="write def forward(self): …"
+        )
     arguments = definition.args
     if definition.decorator_list:
         body.fail(definition, f"{name} has a decorator, which would not be compiled", "remove it")
     if not arguments.args:
         body.fail(definition, f"{name} has no argument self")
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
+    if (
+        arguments.vararg
+        or arguments.kwarg
+        or arguments.kwonlyargs
+        or arguments.posonlyargs
+        or arguments.defaults
+    ):
         body.fail(definition, f"{name} may have plain arguments only, no defaults and no *")
     return body

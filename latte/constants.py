@@ -1,4 +1,5 @@
-"""Folding: what in a body is known when it is compiled (shapes, attributes, closure variables, their arithmetic)."""
+"""Folding: what in a body is known when it is compiled (shapes, attributes, closure variables, their
+arithmetic)."""
 
 from __future__ import annotations
 
@@ -12,21 +13,46 @@ from latte.body import MISSING, Body
 from latte.instances import is_number
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_,
-}  # fmt: skip
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 _CALLS: dict[str, Callable[..., Any]] = {
-    "min": min, "max": max, "fmin": min, "fmax": max, "abs": abs, "fabs": abs, "int": int, "float": float, "len": len,
-    "sqrt": math.sqrt, "exp": math.exp, "log": math.log, "tanh": math.tanh, "pow": pow, "floor": math.floor,
-    "float32": float, "int32": int,
-}  # fmt: skip
+    "min": min,
+    "max": max,
+    "fmin": min,
+    "fmax": max,
+    "abs": abs,
+    "fabs": abs,
+    "int": int,
+    "float": float,
+    "len": len,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "tanh": math.tanh,
+    "pow": pow,
+    "floor": math.floor,
+    "float32": float,
+    "int32": int,
+}
 
 
 class Constants:
@@ -34,7 +60,8 @@ class Constants:
 
     Args:
         body: the body, for names and places.
-        fixed: value of ``name``, or of ``self.name`` under the key ``self.name``; shapes under ``self.inputs.shape``.
+        fixed: value of ``name``, or of ``self.name`` under the key ``self.name``; shapes under
+            ``self.inputs.shape``.
         attribute: value of ``self.name``, or ``MISSING``.
         hidden: names that are variables here, whatever they are outside.
     """
@@ -99,7 +126,8 @@ class Constants:
 
 
 def called(function: ast.expr) -> str:
-    """The name of a called function: ``sqrt`` of ``sqrt``, ``math.sqrt`` and ``np.sqrt``; else an empty string."""
+    """The name of a called function: ``sqrt`` of ``sqrt``, ``math.sqrt`` and ``np.sqrt``; else an empty
+    string."""
     if isinstance(function, ast.Name):
         return function.id
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):

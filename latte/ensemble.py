@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from latte import instances
 from latte.body import MISSING, Body, read_body
-from latte.mapping import Window
+from latte.connection import Connection
 from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
 from latte.place import user_place
 from swirl.errors import DeclarationError
@@ -26,53 +25,38 @@ if TYPE_CHECKING:
 # Each phase with the methods that may spell it, in order of preference.
 PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
 # The run-time scalars that random numbers depend on.
-SCALARS = {"seed": Buffer("net.seed", (1,), "int32", "scalar"), "step": Buffer("net.step", (1,), "int32", "scalar")}
-RESERVED = {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape",
-            "ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Connection:
-    """An edge of the net: ``sink`` reads ``source``.
-
-    Args:
-        name: of the source's value in the sink's bodies: ``inputs``, ``inputs1``, …, or ``label``.
-        windows: for each dimension of the source (as seen through ``reshape``) the positions that a neuron reads;
-            None where the sink's body has explicit loops.
-        padding: (before, after) for each dimension: positions outside the source that read as zero.
-        clamp: positions outside read the nearest edge.
-        reshape: the shape in which the sink sees the source, if not its own.
-        one_to_one: every neuron reads the element at its own index.
-        place: ``file:line`` that made the connection.
-    """
-
-    source: Ensemble
-    sink: Ensemble
-    name: str
-    windows: tuple[Window, ...] | None = None
-    padding: tuple[tuple[int, int], ...] = ()
-    clamp: bool = False
-    reshape: tuple[int, ...] | None = None
-    one_to_one: bool = False
-    place: str | None = None
-
-    @property
-    def is_label(self) -> bool:
-        """Labels have no gradient."""
-        return self.name == "label"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The source's shape as the sink sees it, without the batch."""
-        return self.reshape or self.source.shape
+SCALARS = {
+    "seed": Buffer("net.seed", (1,), "int32", "scalar"),
+    "step": Buffer("net.step", (1,), "int32", "scalar"),
+}
+RESERVED = {
+    "value",
+    "grad",
+    "input",
+    "inputs",
+    "grad_input",
+    "grad_inputs",
+    "label",
+    "training",
+    "batch_size",
+    "shape",
+    "ndim",
+    "name",
+    "kind",
+    "net",
+    "dims",
+    "seed",
+    "step",
+    "accumulate",
+}
 
 
 class Ensemble:
     """A layer: an array of neurons, or (subclasses with a ``forward`` of their own) loops over whole arrays.
 
     Args:
-        neurons: a :class:`Neuron` class or instance, shared by all elements, with ``shape``; or the thesis' object
-            array of instances, whose shape it takes; None for a subclass with explicit loops.
+        neurons: a :class:`Neuron` class or instance, shared by all elements, with ``shape``; or the thesis'
+            object array of instances, whose shape it takes; None for a subclass with explicit loops.
         shape: extents without the batch.
         dims: a name for each dimension, which become the loops' names; the batch is ``n``. Without names the
             loops are called ``_neuron_index_0`` (batch), ``_neuron_index_1``, ….
@@ -86,24 +70,35 @@ class Ensemble:
 
     batched: ClassVar[bool] = True
     """Whether ``value`` has the batch as its first dimension (a loss has one value for the whole batch)."""
-    # What this class's fields are not: overridden by a subclass or instance where wanted.
     kind: str = ""
+    training: bool
+    """In a body: whether this is the training phase (a constant when compiled)."""
 
-    def __init__(self, neurons: type[Neuron] | Neuron | np.ndarray | None = None,
-                 shape: int | Sequence[int] | None = None, dims: Sequence[str] | None = None, *,
-                 kind: str | None = None, name: str | None = None):  # fmt: skip
+    def __init__(
+        self,
+        neurons: type[Neuron] | Neuron | np.ndarray | None = None,
+        shape: int | Sequence[int] | None = None,
+        dims: Sequence[str] | None = None,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+    ):
         self.net: Net | None = None
         self.place = user_place()
         self.neurons = neurons
         if isinstance(neurons, np.ndarray):
             instances.check_neurons(neurons)
             if shape is not None and check_shape(shape) != neurons.shape:
-                raise DeclarationError(f"shape {shape} is not the shape {neurons.shape} of the neurons",
-                                       place=self.place)  # fmt: skip
+                raise DeclarationError(
+                    f"shape {shape} is not the shape {neurons.shape} of the neurons", place=self.place
+                )
             shape = neurons.shape
         if shape is None:
-            raise DeclarationError("an ensemble needs a shape", place=self.place,
-                                   way_out="Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch")  # fmt: skip
+            raise DeclarationError(
+                "an ensemble needs a shape",
+                place=self.place,
+                way_out="Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch",
+            )
         self.shape: tuple[int, ...] = check_shape(shape, self.place)
         self.neuron_class = self._neuron_class()
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
@@ -118,18 +113,22 @@ class Ensemble:
         if neurons is None:
             if self.explicit or isinstance(self, (DataEnsemble, LossEnsemble)):
                 return Neuron
-            raise DeclarationError(f"{type(self).__name__} has neither neurons nor a forward of its own",
-                                   place=self.place,
-                                   way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
-                                   "forward(self, inputs, value, …)")  # fmt: skip
+            raise DeclarationError(
+                f"{type(self).__name__} has neither neurons nor a forward of its own",
+                place=self.place,
+                way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
+                "forward(self, inputs, value, …)",
+            )
         if isinstance(neurons, np.ndarray):
             return type(neurons.flat[0])
         if isinstance(neurons, Neuron):
             return type(neurons)
         if isinstance(neurons, type) and issubclass(neurons, Neuron):
             return neurons
-        raise DeclarationError(f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
-                               place=self.place)  # fmt: skip
+        raise DeclarationError(
+            f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
+            place=self.place,
+        )
 
     def _check_dims(self, dims: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
         if dims is None:
@@ -138,13 +137,15 @@ class Ensemble:
         if len(names) != self.ndim or len({*names, "n"}) != len(names) + 1:
             raise DeclarationError(
                 f"dims {names} must be {self.ndim} different names, one for each extent of {self.shape}",
-                place=self.place, way_out="the batch, n, is not among them")  # fmt: skip
+                place=self.place,
+                way_out="the batch, n, is not among them",
+            )
         for name in names:
             if not name.isidentifier() or name in RESERVED or name in CALLS:
                 raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
         return names, "n"
 
-    # --- properties -------------------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------
     @property
     def ndim(self) -> int:
         """Number of dimensions, without the batch."""
@@ -172,11 +173,12 @@ class Ensemble:
     @property
     def _net(self) -> Net:
         if self.net is None:
-            raise DeclarationError(f"{self!r} belongs to no net yet", place=self.place,
-                                   way_out="net.add_ensemble(ensemble)")  # fmt: skip
+            raise DeclarationError(
+                f"{self!r} belongs to no net yet", place=self.place, way_out="net.add_ensemble(ensemble)"
+            )
         return self.net
 
-    # --- bodies -----------------------------------------------------------------------------------------------------
+    # --- bodies ---------------------------------------------------------------------------------------------
     @staticmethod
     def _method(owner: type, phase: str) -> Callable[..., Any] | None:
         for name in PHASES[phase]:
@@ -191,7 +193,9 @@ class Ensemble:
 
     def _phase_method(self, phase: str) -> Callable[..., Any] | None:
         phase = check_phase(phase)
-        return self._method(type(self), phase) or (None if self.explicit else self._method(self.neuron_class, phase))
+        return self._method(type(self), phase) or (
+            None if self.explicit else self._method(self.neuron_class, phase)
+        )
 
     def body(self, phase: str) -> Body:
         """The source of a phase that the user wrote.
@@ -214,7 +218,7 @@ class Ensemble:
                 return value
         return MISSING
 
-    # --- fields -----------------------------------------------------------------------------------------------------
+    # --- fields ---------------------------------------------------------------------------------------------
     def add_field(self, name: str, declared: Declaration) -> None:
         """Declare a field (beside those in the class).
 
@@ -233,7 +237,9 @@ class Ensemble:
             found: dict[str, Declaration] = {}
             for owner in (self.neuron_class, type(self)):
                 for base in reversed(owner.__mro__):
-                    found |= {name: value for name, value in vars(base).items() if isinstance(value, Declaration)}
+                    found |= {
+                        name: value for name, value in vars(base).items() if isinstance(value, Declaration)
+                    }
             found |= self._instance_fields() | self._added_fields
             for name in found:
                 self._check_field(name)
@@ -262,8 +268,9 @@ class Ensemble:
     def _check_field(self, name: str) -> None:
         taken = name in RESERVED or name in CALLS or name in (*self.dims, self.batch_dim)
         if taken or not name.isidentifier() or re.fullmatch(r"(grad_)?inputs?\d*", name):
-            raise DeclarationError(f"{name!r} cannot name a field of {self!r}: the name has another meaning",
-                                   place=self.place)  # fmt: skip
+            raise DeclarationError(
+                f"{name!r} cannot name a field of {self!r}: the name has another meaning", place=self.place
+            )
 
     def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
         """The ensemble's own storage: ``value``, ``grad``, declared fields, ``grad_<parameter>``.
@@ -279,19 +286,29 @@ class Ensemble:
         extents.setdefault("n", batch)
         shape = (batch, *self.shape) if self.batched else self.shape
         dims = (self.batch_dim, *self.dims) if self.batched else self.dims
-        specs = [FieldSpec("value", f"{self.name}.value", shape, dims=dims),
-                 FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims)]  # fmt: skip
+        specs = [
+            FieldSpec("value", f"{self.name}.value", shape, dims=dims),
+            FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims),
+        ]
         for name, declared in self.declared_fields().items():
             spec = make_spec(name, self.name, declared, extents)
             specs.append(spec)
             if spec.role == "param":
-                specs.append(FieldSpec(f"grad_{name}", f"{self.name}.grad_{name}", spec.shape, spec.dtype,
-                                       "param_grad", spec.dims))  # fmt: skip
+                specs.append(
+                    FieldSpec(
+                        f"grad_{name}",
+                        f"{self.name}.grad_{name}",
+                        spec.shape,
+                        spec.dtype,
+                        "param_grad",
+                        spec.dims,
+                    )
+                )
         return {spec.name: spec for spec in specs}
 
     def buffers(self, batch_size: int | None = None) -> dict[str, Buffer]:
-        """Every buffer that a body may name: own fields, ``inputs`` and ``grad_inputs`` of each connection, ``label``,
-        and the scalars ``seed`` and ``step``."""
+        """Every buffer that a body may name: own fields, ``inputs`` and ``grad_inputs`` of each connection,
+        ``label``, and the scalars ``seed`` and ``step``."""
         result = {name: spec.buffer for name, spec in self.fields(batch_size).items()}
         for connection in self.connections:
             source = connection.source.fields(batch_size)
@@ -301,9 +318,12 @@ class Ensemble:
         return result | SCALARS
 
     def initial(self, name: str) -> np.ndarray:
-        """Initial values of a field, drawn from the net's seed: the same however often and in whatever order."""
+        """Initial values of a field, drawn from the net's seed: the same however often and in whatever
+        order."""
         specs = self.fields()
-        return specs[name].initial(np.random.default_rng([self._net.seed, self.position, list(specs).index(name)]))
+        return specs[name].initial(
+            np.random.default_rng([self._net.seed, self.position, list(specs).index(name)])
+        )
 
 
 class DataEnsemble(Ensemble):
@@ -352,10 +372,13 @@ def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[i
     """
     extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if not extents or not all(
-        isinstance(extent, (int, np.integer)) and not isinstance(extent, bool) and extent > 0 for extent in extents
+        isinstance(extent, (int, np.integer)) and not isinstance(extent, bool) and extent > 0
+        for extent in extents
     ):
-        raise DeclarationError(f"the shape {shape!r} must be one or more positive integers, without the batch",
-                               place=place or user_place())  # fmt: skip
+        raise DeclarationError(
+            f"the shape {shape!r} must be one or more positive integers, without the batch",
+            place=place or user_place(),
+        )
     return tuple(map(int, extents))
 
 

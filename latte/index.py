@@ -1,8 +1,9 @@
 """Symbolic integers: what a mapping computes with, and how positions in a source are written.
 
 An :class:`Index` is a sum of atoms with integer coefficients and a constant. An atom is a loop variable, or a
-``//``, ``%``, ``min`` or ``max`` that cannot be simplified; each knows its smallest and largest value. That is
-exactly the quasi-affine expressions that bounds and subscripts of the intermediate representation may hold.
+``//``, ``%``, ``min`` or ``max`` that cannot be simplified; each knows its smallest and largest value. That
+is exactly the quasi-affine expressions that bounds and subscripts of the intermediate representation may
+hold.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ ENUMERATION_LIMIT = 4_000_000
 
 
 class NotAffine(Exception):
-    """An operation that leaves the quasi-affine expressions; the text says which, and what to write instead."""
+    """An operation that leaves the quasi-affine expressions; the text says which, and what to write
+    instead."""
 
 
 @dataclass(frozen=True)
 class Atom:
-    """A part of a sum: its printed text (which is its identity), bounds, and the variables in it with theirs."""
+    """A part of a sum: its printed text (which is its identity), bounds, and the variables in it with
+    theirs."""
 
     text: str
     low: int
@@ -45,7 +48,7 @@ class Index:
         self.terms = {atom: factor for atom, factor in (terms or {}).items() if factor}
         self.constant = int(constant)
 
-    # --- looking at it ----------------------------------------------------------------------------------------------
+    # --- looking at it --------------------------------------------------------------------------------------
     @property
     def value(self) -> int | None:
         """The number, if it is one."""
@@ -74,9 +77,14 @@ class Index:
             size = abs(factor)
             part = atom.text if size == 1 else f"{_parenthesised(atom.text)} * {size}"
             if text:
-                text += f" {'+' if factor > 0 else '-'} {_parenthesised(part) if factor < 0 and size == 1 else part}"
+                part = _parenthesised(part) if factor < 0 and size == 1 else part
+                text += f" {'+' if factor > 0 else '-'} {part}"
             else:
-                text = part if factor > 0 else f"-{_parenthesised(atom.text)}" + (f" * {size}" if size != 1 else "")
+                text = (
+                    part
+                    if factor > 0
+                    else f"-{_parenthesised(atom.text)}" + (f" * {size}" if size != 1 else "")
+                )
         if not text:
             return str(self.constant)
         if self.constant:
@@ -96,10 +104,14 @@ class Index:
 
     def values(self, points: Mapping[str, np.ndarray]) -> np.ndarray:
         """Its value at points of its variables (arrays that broadcast)."""
-        environment = {**points, "min": lambda *a: reduce(np.minimum, a), "max": lambda *a: reduce(np.maximum, a)}
+        environment = {
+            **points,
+            "min": lambda *a: reduce(np.minimum, a),
+            "max": lambda *a: reduce(np.maximum, a),
+        }
         return np.asarray(eval(self.text, {"__builtins__": {}}, environment))  # text that this class wrote
 
-    # --- arithmetic -------------------------------------------------------------------------------------------------
+    # --- arithmetic -----------------------------------------------------------------------------------------
     def __add__(self, other: Any) -> Index:
         other = as_index(other)
         terms = dict(self.terms)
@@ -169,7 +181,7 @@ class Index:
     def __pow__(self, other: Any) -> Index:
         raise NotAffine(f"it computes {self} ** {other}")
 
-    # --- what would need a number -----------------------------------------------------------------------------------
+    # --- what would need a number ---------------------------------------------------------------------------
     def _decide(self, other: Any, compare: Callable[[int, int], bool]) -> bool:
         difference = self - as_index(other)
         outcomes = {compare(difference.low, 0), compare(difference.high, 0)}
@@ -202,7 +214,9 @@ class Index:
 
     def __index__(self) -> int:
         if self.value is None:
-            raise NotAffine(f"it needs the number that {self} stands for (only +, -, *, //, %, min, max are known)")
+            raise NotAffine(
+                f"it needs the number that {self} stands for (only +, -, *, //, %, min, max are known)"
+            )
         return self.value
 
     __int__ = __index__
@@ -212,12 +226,19 @@ class Index:
 
 
 def _parenthesised(text: str) -> str:
-    return text if text.isidentifier() or text.endswith(")") and text.startswith(("min(", "max(")) and (
-        _closes_at_end(text)) else f"({text})"  # fmt: skip
+    return (
+        text
+        if text.isidentifier()
+        or text.endswith(")")
+        and text.startswith(("min(", "max("))
+        and (_closes_at_end(text))
+        else f"({text})"
+    )
 
 
 def _closes_at_end(text: str) -> bool:
-    """Whether the first bracket of ``text`` closes at its end (``min(a, b)``, not ``min(a, b) - max(c, d)``)."""
+    """Whether the first bracket of ``text`` closes at its end (``min(a, b)``, not ``min(a, b) - max(c,
+    d)``)."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")

@@ -1,8 +1,8 @@
 """Fields from the attributes of neuron instances (the thesis' object array of neurons).
 
-An array is stored once for each *distinct* array object: a dimension along which all neurons hold the same object
-shares it (convolution weights: one array for each filter). This looks at every neuron, so it costs what the object
-array costs; declarations (``Param`` and its kin) cost nothing.
+An array is stored once for each *distinct* array object: a dimension along which all neurons hold the same
+object shares it (convolution weights: one array for each filter). This looks at every neuron, so it costs
+what the object array costs; declarations (``Param`` and its kin) cost nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ def check_neurons(neurons: np.ndarray) -> None:
     kinds = {type(neuron) for neuron in neurons.flat}
     wrong = [kind for kind in kinds if not issubclass(kind, Neuron)]
     if wrong:
-        raise DeclarationError(f"the array of neurons holds {wrong[0].__name__} objects",
-                               way_out="fill it: neurons[:] = MyNeuron()")  # fmt: skip
+        raise DeclarationError(
+            f"the array of neurons holds {wrong[0].__name__} objects",
+            way_out="fill it: neurons[:] = MyNeuron()",
+        )
     if len(kinds) > 1:
         names = sorted(kind.__name__ for kind in kinds)
-        raise DeclarationError(f"the array of neurons mixes the classes {', '.join(names)}",
-                               way_out="one ensemble holds one class of neurons")  # fmt: skip
+        raise DeclarationError(
+            f"the array of neurons mixes the classes {', '.join(names)}",
+            way_out="one ensemble holds one class of neurons",
+        )
 
 
 def stored_names(tree: ast.AST) -> set[str]:
@@ -53,8 +57,13 @@ def stored_names(tree: ast.AST) -> set[str]:
     return names
 
 
-def declarations(neurons: np.ndarray, dims: Sequence[str], batch_dim: str, written: Collection[str],
-                 parameters: Collection[str]) -> dict[str, Declaration]:  # fmt: skip
+def declarations(
+    neurons: np.ndarray,
+    dims: Sequence[str],
+    batch_dim: str,
+    written: Collection[str],
+    parameters: Collection[str],
+) -> dict[str, Declaration]:
     """Declarations for the attributes of ``neurons``.
 
     Args:
@@ -84,8 +93,14 @@ def declarations(neurons: np.ndarray, dims: Sequence[str], batch_dim: str, writt
     return result
 
 
-def _array_field(neurons: np.ndarray, name: str, dims: Sequence[str], batch: tuple[str, ...],
-                 written: Collection[str], has_gradient: bool) -> Declaration:  # fmt: skip
+def _array_field(
+    neurons: np.ndarray,
+    name: str,
+    dims: Sequence[str],
+    batch: tuple[str, ...],
+    written: Collection[str],
+    has_gradient: bool,
+) -> Declaration:
     identities = np.array([id(getattr(neuron, name)) for neuron in neurons.flat]).reshape(neurons.shape)
     own = [d for d in range(neurons.ndim) if (identities != identities.take([0], axis=d)).any()]
     some = tuple(slice(None) if d in own else 0 for d in range(neurons.ndim))
@@ -94,9 +109,13 @@ def _array_field(neurons: np.ndarray, name: str, dims: Sequence[str], batch: tup
     leading = tuple(dims[d] for d in own)
     if name in written and not has_gradient:
         return Field(*batch, *leading, shape=array.shape, dtype=_dtype(array))
-    values = np.stack([getattr(neuron, name) for neuron in holders.flat]).reshape(*holders.shape, *array.shape)
+    values = np.stack([getattr(neuron, name) for neuron in holders.flat]).reshape(
+        *holders.shape, *array.shape
+    )
     kind = Param if has_gradient else State
-    return kind(*leading, shape=array.shape, init=given(values) if values.any() else zeros, dtype=_dtype(array))
+    return kind(
+        *leading, shape=array.shape, init=given(values) if values.any() else zeros, dtype=_dtype(array)
+    )
 
 
 def _dtype(array: np.ndarray) -> str:

@@ -21,8 +21,8 @@ def mentions(tree: ast.AST, name: str) -> bool:
 
 
 def first_use(statements: list[ast.stmt], name: str) -> Use | None:
-    """How ``statements`` first touch a local or buffer: ``store`` on every way, ``read`` on some way before a store,
-    ``maybe`` stored on some ways only. Loops are taken to run at least once."""
+    """How ``statements`` first touch a local or buffer: ``store`` on every way, ``read`` on some way before a
+    store, ``maybe`` stored on some ways only. Loops are taken to run at least once."""
     seen: Use | None = None
     for statement in statements:
         use = _first_use(statement, name)
@@ -41,7 +41,13 @@ def _first_use(statement: ast.stmt, name: str) -> Use | None:
                 return "read"
             return "store" if _target_name(target) == name else None
         case ast.AnnAssign(ast.Name(target_name), _, value):
-            return "read" if value is not None and mentions(value, name) else "store" if target_name == name else None
+            return (
+                "read"
+                if value is not None and mentions(value, name)
+                else "store"
+                if target_name == name
+                else None
+            )
         case ast.For():
             return "read" if mentions(statement.iter, name) else first_use(statement.body, name)
         case ast.If():
@@ -59,7 +65,7 @@ def _target_name(target: ast.expr) -> str:
     return base.id if isinstance(base, ast.Name) else ""
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
+# --- types --------------------------------------------------------------------------------------------------
 class Types:
     """Types of the names of a body.
 
@@ -96,7 +102,9 @@ class Types:
         """The type of an expression."""
         match node:
             case ast.Constant(value):
-                return "bool" if isinstance(value, bool) else "literal" if isinstance(value, int) else "float32"
+                return (
+                    "bool" if isinstance(value, bool) else "literal" if isinstance(value, int) else "float32"
+                )
             case ast.Name(name):
                 return self.locals.get(name, "int32")  # otherwise a loop variable
             case ast.Subscript(ast.Name(name)):
@@ -121,7 +129,7 @@ class Types:
                 return name
         return "float32"
 
-    # --- casts --------------------------------------------------------------------------------------------------------
+    # --- casts ----------------------------------------------------------------------------------------------
     def cast(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node``, its parts cast, as an expression of type ``wanted``."""
         found = self.of(node)
@@ -182,8 +190,11 @@ class Types:
             case ast.For(target, iterator, body):
                 new = ast.For(target, iterator, [self.statement(s) for s in body], [], None)
             case ast.If(test, body, orelse):
-                new = ast.If(self.convert(test, "bool"), [self.statement(s) for s in body],
-                             [self.statement(s) for s in orelse])  # fmt: skip
+                new = ast.If(
+                    self.convert(test, "bool"),
+                    [self.statement(s) for s in body],
+                    [self.statement(s) for s in orelse],
+                )
             case _:
                 return node
         return ast.copy_location(new, node)
@@ -193,7 +204,7 @@ def _join(a: str, b: str) -> str:
     return a if _RANK[a] >= _RANK[b] else b
 
 
-# --- declarations -----------------------------------------------------------------------------------------------------
+# --- declarations -------------------------------------------------------------------------------------------
 def declare_locals(block: list[ast.stmt], names: Collection[str], types: Types, fail: Fail) -> list[ast.stmt]:
     """``block`` with every local of ``names`` declared, each as far inside as its uses allow.
 

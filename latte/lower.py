@@ -1,8 +1,8 @@
 """From a body that a user wrote to a program of loop nests.
 
-A neuron's body becomes one nest: loops over the batch and the ensemble's dimensions around it. An ensemble's body
-becomes one nest for each of its top-level statements. What accumulates into a field without ever setting it gets a
-nest (or statement) before it that sets it to zero, so that running a phase twice gives the same.
+A neuron's body becomes one nest: loops over the batch and the ensemble's dimensions around it. An ensemble's
+body becomes one nest for each of its top-level statements. What accumulates into a field without ever setting
+it gets a nest (or statement) before it that sets it to zero, so that running a phase twice gives the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, fresh, make_nest, reference, references, subscripts
 
-# Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that dimension's.
+# Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
+# dimension's.
 _BATCH_FIELDS = ("value", "grad", "inputs", "grad_inputs")
 
 
@@ -30,13 +31,14 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
 
     Args:
         ensemble: an ensemble of a net.
-        phase: ``forward``, or ``backward`` or ``update`` (alias ``update_internal``) where the user wrote them.
+        phase: ``forward``, or ``backward`` or ``update`` (alias ``update_internal``) where the user wrote
+            them.
         batch_size: extent of the batch dimension.
         training: what ``self.training`` is in the body.
 
     Returns:
-        ``Program(name="conv1.forward", …)``; its buffers are those that the nests touch, by the names in the body.
-        ``stop_gradient(x)`` is left as a call.
+        ``Program(name="conv1.forward", …)``; its buffers are those that the nests touch, by the names in the
+        body. ``stop_gradient(x)`` is left as a call.
 
     Raises:
         BodyError: for what the language does not have, with file and line.
@@ -58,18 +60,22 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     else:
         neuron = translator = NeuronTranslator(*arguments)
         blocks = _neuron_blocks(neuron, to_clear)
-        aliases = {f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"}
+        aliases = {
+            f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"
+        }
     for count, names in enumerate(translator.eachindex_loops):
         aliases[f"__unique_loopvar{count}"] = names
     label = name.replace(".", "_")
     nests = [make_nest(f"{label}_{index}", block, buffers) for index, block in enumerate(blocks)]
     used = {argument for nest in nests for argument in nest.arguments}
-    return Program(name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases)
+    return Program(
+        name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases
+    )
 
 
 def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) -> list[str]:
-    """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor state, in
-    the other phases those of them that forward does not compute."""
+    """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor
+    state, in the other phases those of them that forward does not compute."""
     declared = [name for name, field in ensemble.declared_fields().items() if field.role == "value"]
     if phase == "forward":
         return ["value", *declared]
@@ -77,7 +83,7 @@ def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) ->
     return [name for name in declared if name not in earlier]
 
 
-# --- neurons --------------------------------------------------------------------------------------------------------
+# --- neurons ------------------------------------------------------------------------------------------------
 def _neuron_blocks(translator: NeuronTranslator, to_clear: list[str]) -> list[list[ast.stmt]]:
     body = translator.block(translator.body.statements)
     if not body:
@@ -105,9 +111,10 @@ def _types(translator: Translator, body: list[ast.stmt], buffers: Mapping[str, B
     return Types(body, {name: buffer.dtype for name, buffer in buffers.items()}, translator.fail)
 
 
-# --- ensembles ------------------------------------------------------------------------------------------------------
-def _array_blocks(translator: Translator, to_clear: list[str]) -> tuple[
-        list[list[ast.stmt]], dict[str, Buffer], dict[str, tuple[str, ...]]]:  # fmt: skip
+# --- ensembles ----------------------------------------------------------------------------------------------
+def _array_blocks(
+    translator: Translator, to_clear: list[str]
+) -> tuple[list[list[ast.stmt]], dict[str, Buffer], dict[str, tuple[str, ...]]]:
     body = translator.block(translator.body.statements)
     buffers = dict(translator.buffers)
     types = _types(translator, body, buffers)
@@ -128,14 +135,18 @@ def _array_blocks(translator: Translator, to_clear: list[str]) -> tuple[
     return blocks, buffers, aliases
 
 
-def _share_locals(translator: Translator, body: list[ast.stmt], types: Types,
-                  buffers: dict[str, Buffer]) -> tuple[list[ast.stmt], set[str]]:  # fmt: skip
-    """Locals that live across top-level statements become temporary buffers of one element (added to ``buffers``)."""
+def _share_locals(
+    translator: Translator, body: list[ast.stmt], types: Types, buffers: dict[str, Buffer]
+) -> tuple[list[ast.stmt], set[str]]:
+    """Locals that live across top-level statements become temporary buffers of one element (added to
+    ``buffers``)."""
     shared = set()
     for name, dtype in types.locals.items():
         uses = [first_use([statement], name) for statement in body if mentions(statement, name)]
-        plain = any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id == name
-                    for s in body)  # fmt: skip
+        plain = any(
+            isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id == name
+            for s in body
+        )
         if not plain and all(use == "store" for use in uses):
             continue
         if first_use(body, name) == "read":
@@ -163,7 +174,9 @@ def _structural_aliases(ensemble: Ensemble, body: list[ast.stmt]) -> dict[str, t
     """``_neuron_index_i`` → the loop variables that are subscript i of a batch field, by itself."""
     found: dict[str, list[str]] = {}
     names = [name for name in _BATCH_FIELDS if ensemble.batched or name not in ("value", "grad")]
-    names += [f"{grad}{edge.name}" for edge in ensemble.connections for grad in ("", "grad_") if not edge.is_label]
+    names += [
+        f"{grad}{edge.name}" for edge in ensemble.connections for grad in ("", "grad_") if not edge.is_label
+    ]
     for statement in body:
         for element in references(statement):
             assert isinstance(element.value, ast.Name)
@@ -175,14 +188,15 @@ def _structural_aliases(ensemble: Ensemble, body: list[ast.stmt]) -> dict[str, t
     return {alias: tuple(loops) for alias, loops in sorted(found.items()) if loops}
 
 
-# --- zeroing --------------------------------------------------------------------------------------------------------
+# --- zeroing ------------------------------------------------------------------------------------------------
 def _zero(name: str, indices: list[ast.expr], dtype: str) -> ast.stmt:
     zero = ast.Constant({"bool": False, "int32": 0}.get(dtype, 0.0))
     return ast.Assign([reference(name, indices, store=True)], zero)
 
 
 def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
-    """A loop nest that sets ``name`` to zero, with the loop names that ``body`` uses for it where they are plain."""
+    """A loop nest that sets ``name`` to zero, with the loop names that ``body`` uses for it where they are
+    plain."""
     plain = None
     for statement in body:
         for element in references(statement):

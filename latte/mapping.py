@@ -1,7 +1,7 @@
 """Mappings: the function from a neuron's index to the ranges of source neurons that it reads.
 
-A mapping is called once, with symbolic indices, while ``range``, ``min`` and ``max`` in its globals are symbolic
-ones. What comes back is one :class:`Window` for each dimension of the source, exact for all neurons.
+A mapping is called once, with symbolic indices, while ``range``, ``min`` and ``max`` in its globals are
+symbolic ones. What comes back is one :class:`Window` for each dimension of the source, exact for all neurons.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class Window:
         points = grid(self.start, self.stop)
         if points is None:  # too many to look at each: bounds that may be too wide
             return (self.start.low, minimum(last.high, self.stop.high - 1)) if self.length.high > 0 else None
-        nonempty = np.broadcast_to(self.length.values(points) > 0, np.broadcast_shapes(
-            *(axis.shape for axis in points.values())))  # fmt: skip
+        nonempty = np.broadcast_to(
+            self.length.values(points) > 0, np.broadcast_shapes(*(axis.shape for axis in points.values()))
+        )
         if not nonempty.any():
             return None
         starts = np.broadcast_to(self.start.values(points), nonempty.shape)[nonempty]
@@ -91,11 +92,14 @@ def mapping_place(mapping: Callable[..., Any]) -> str | None:
     return place_of(code) if code is not None else None
 
 
-def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int], rank: int) -> tuple[Window, ...]:
+def trace(
+    mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int], rank: int
+) -> tuple[Window, ...]:
     """Call ``mapping`` once with symbolic indices.
 
     Args:
-        mapping: takes one argument for each dimension of the sink, returns one ``range`` for each of the source.
+        mapping: takes one argument for each dimension of the sink, returns one ``range`` for each of the
+            source.
         dims: names of the sink's dimensions, which become the loops.
         shape: extents of the sink, without the batch.
         rank: number of dimensions of the source, without the batch.
@@ -110,8 +114,8 @@ def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int]
         inspect.signature(symbolic).bind(*indices)
     except TypeError:
         raise MappingError(
-            f"the mapping {_head(mapping)} must take {len(indices)} arguments, one for each dimension of its sink"
-            f" (shape {tuple(shape)})",
+            f"the mapping {_head(mapping)} must take {len(indices)} arguments, one for each dimension of its"
+            f" sink (shape {tuple(shape)})",
             place=place,
             way_out="the batch is not among them",
         ) from None
@@ -121,7 +125,7 @@ def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int]
         raise MappingError(
             f"the mapping {_head(mapping)} is not affine: {error}",
             place=_line_in(error, place, mapping),
-            way_out="write ranges with +, -, * constant, // constant, % constant, min and max of the arguments",
+            way_out="ranges may use +, -, * constant, // constant, % constant, min and max of the arguments",
         ) from None
     except Exception as error:
         raise MappingError(
@@ -139,8 +143,12 @@ def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int]
     return tuple(_as_window(window, position, mapping, place) for position, window in enumerate(windows))
 
 
-def check_reach(windows: Sequence[Window], shape: Sequence[int], padding: Sequence[tuple[int, int]],
-                mapping: Callable[..., Any]) -> None:  # fmt: skip
+def check_reach(
+    windows: Sequence[Window],
+    shape: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    mapping: Callable[..., Any],
+) -> None:
     """Raise :class:`MappingError` where a window leaves its source (``shape``) and the padding around it.
 
     The windows are in coordinates of the source: position -1 is the first one of the padding.
@@ -149,18 +157,18 @@ def check_reach(windows: Sequence[Window], shape: Sequence[int], padding: Sequen
         reach = window.reach()
         if reach is None:
             raise MappingError(
-                f"the mapping {_head(mapping)} gives dimension {position} the range {window.text}, which is empty",
+                f"the mapping {_head(mapping)} gives dimension {position} the empty range {window.text}",
                 place=mapping_place(mapping),
                 way_out="every neuron should read something",
             )
         if reach[0] < -before or reach[1] >= extent + after:
             padded = f", padding ({before}, {after})" if before or after else ""
             raise MappingError(
-                f"the mapping {_head(mapping)} leaves its source: {window.text} reaches from {reach[0]} to {reach[1]}"
-                f" in dimension {position}, which has extent {extent}{padded}",
+                f"the mapping {_head(mapping)} leaves its source: {window.text} reaches from {reach[0]} to"
+                f" {reach[1]} in dimension {position}, which has extent {extent}{padded}",
                 place=mapping_place(mapping),
-                way_out="clip with max(0, …) and min(extent, …), or connect with padding=… (zeros outside) or "
-                "clamp=True (nearest edge)",
+                way_out="clip with max(0, …) and min(extent, …), or connect with padding=… (zeros outside) "
+                "or clamp=True (nearest edge)",
             )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from latte.ensemble import ActivationEnsemble, Connection, DataEnsemble, Ensemble, check_shape
+from latte.connection import Connection
+from latte.ensemble import ActivationEnsemble, DataEnsemble, Ensemble, check_shape
 from latte.index import variable
 from latte.mapping import Window, check_reach, mapping_place, trace
 from latte.neuron import Neuron
@@ -30,9 +31,13 @@ class Net:
 
     def __init__(self, batch_size: int, *, seed: int | None = None):
         if not isinstance(batch_size, (int, np.integer)) or isinstance(batch_size, bool) or batch_size < 1:
-            raise DeclarationError(f"the batch size must be a positive integer, not {batch_size!r}", place=user_place())
+            raise DeclarationError(
+                f"the batch size must be a positive integer, not {batch_size!r}", place=user_place()
+            )
         if seed is not None and not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**31):
-            raise DeclarationError(f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place())
+            raise DeclarationError(
+                f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
+            )
         self.batch_size = int(batch_size)
         self.seed = int(np.random.randint(2**31)) if seed is None else int(seed)
         self.force_backward = False
@@ -43,7 +48,7 @@ class Net:
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
 
-    # --- ensembles --------------------------------------------------------------------------------------------------
+    # --- ensembles ------------------------------------------------------------------------------------------
     def add_ensemble(self, ensemble: Ensemble) -> Ensemble:
         """Add an ensemble behind those that are there, and name it.
 
@@ -66,11 +71,17 @@ class Net:
                 count += 1
                 name = f"{ensemble.kind}{count}"
         if name in names:
-            raise DeclarationError(f"an ensemble named {name!r} exists already", place=place,
-                                   way_out="leave the name out, and the ensemble is numbered")  # fmt: skip
+            raise DeclarationError(
+                f"an ensemble named {name!r} exists already",
+                place=place,
+                way_out="leave the name out, and the ensemble is numbered",
+            )
         if not name.isidentifier():
-            raise DeclarationError(f"{name!r} cannot name an ensemble", place=place,
-                                   way_out="use letters, digits and underscores")  # fmt: skip
+            raise DeclarationError(
+                f"{name!r} cannot name an ensemble",
+                place=place,
+                way_out="use letters, digits and underscores",
+            )
         ensemble.net, before = self, ensemble.name
         ensemble.name = name
         try:
@@ -86,24 +97,33 @@ class Net:
         """Add an ensemble of an object array of neurons."""
         return self.add_ensemble(Ensemble(neurons))
 
-    def init_activation_ensemble(self, neurons: np.ndarray | type[Neuron] | Neuron, source: Ensemble) -> Ensemble:
+    def init_activation_ensemble(
+        self, neurons: np.ndarray | type[Neuron] | Neuron, source: Ensemble
+    ) -> Ensemble:
         """Add an ensemble whose neurons each read the element of ``source`` at their own index."""
         shape = neurons.shape if isinstance(neurons, np.ndarray) else source.shape
         ensemble = self.add_ensemble(ActivationEnsemble(neurons, shape))
         self.add_one_to_one_connections(source, ensemble)
         return ensemble
 
-    # --- connections ------------------------------------------------------------------------------------------------
-    def add_connections(self, source: Ensemble, sink: Ensemble, mapping: Callable[..., Any],
-                        reshape: Sequence[int] | None = None, clamp: bool = False,
-                        padding: Sequence[int | tuple[int, int]] | None = None) -> Connection:  # fmt: skip
+    # --- connections ----------------------------------------------------------------------------------------
+    def add_connections(
+        self,
+        source: Ensemble,
+        sink: Ensemble,
+        mapping: Callable[..., Any],
+        reshape: Sequence[int] | None = None,
+        clamp: bool = False,
+        padding: Sequence[int | tuple[int, int]] | None = None,
+    ) -> Connection:
         """Let every neuron of ``sink`` read the ranges of ``source`` that ``mapping`` gives for its index.
 
         Args:
             source: the ensemble that is read.
             sink: the ensemble that reads it.
-            mapping: takes one index for each dimension of ``sink``, returns one ``range`` for each dimension of
-                ``source``, quasi-affine in the arguments. For a sink with explicit loops it only declares the edge.
+            mapping: takes one index for each dimension of ``sink``, returns one ``range`` for each dimension
+                of ``source``, quasi-affine in the arguments. For a sink with explicit loops it only declares
+                the edge.
             reshape: the source is seen with this shape (row-major, same number of elements).
             clamp: positions outside the source read the nearest edge.
             padding: for each dimension of the source (zeros before, zeros after), or one number for both. The
@@ -123,18 +143,25 @@ class Net:
         windows = None
         if sink.explicit:
             if padding is not None or clamp:
-                raise DeclarationError(f"{sink!r} has explicit loops, which read positions as they are written",
-                                       place=place, way_out="leave out padding and clamp, or write a neuron")  # fmt: skip
+                raise DeclarationError(
+                    f"{sink!r} has explicit loops, which read positions as they are written",
+                    place=place,
+                    way_out="leave out padding and clamp, or write a neuron",
+                )
         else:
             windows = trace(mapping, sink.dims, sink.shape, len(shape))
             if clamp:
                 if padding is not None:
-                    raise DeclarationError("clamp and padding exclude each other: zeros or the nearest edge?",
-                                           place=mapping_place(mapping))  # fmt: skip
+                    raise DeclarationError(
+                        "clamp and padding exclude each other: zeros or the nearest edge?",
+                        place=mapping_place(mapping),
+                    )
             else:
                 windows = tuple(w.shifted(-before) for w, (before, _) in zip(windows, pads, strict=True))
                 check_reach(windows, shape, pads, mapping)
-        return self._connect(Connection(source, sink, self._input_name(sink), windows, pads, clamp, view, place=place))
+        return self._connect(
+            Connection(source, sink, self._input_name(sink), windows, pads, clamp, view, place=place)
+        )
 
     def add_one_to_one_connections(self, source: Ensemble, sink: Ensemble) -> Connection:
         """Let every neuron of ``sink`` read the element of ``source`` at its own index.
@@ -145,11 +172,16 @@ class Net:
         place = user_place()
         self._check_edge(source, sink, place)
         if source.shape != sink.shape:
-            raise DeclarationError(f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
-                                   place=place, way_out="use add_connections with a mapping")  # fmt: skip
+            raise DeclarationError(
+                f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
+                place=place,
+                way_out="use add_connections with a mapping",
+            )
         windows = None
         if not sink.explicit:
-            indices = [variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)]
+            indices = [
+                variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)
+            ]
             windows = tuple(Window(index, index + 1) for index in indices)
         padding = ((0, 0),) * source.ndim
         return self._connect(
@@ -165,8 +197,11 @@ class Net:
         place = user_place()
         self._check_edge(source, sink, place)
         if not sink.explicit:
-            raise DeclarationError(f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
-                                   place=place, way_out="use add_connections with a mapping")  # fmt: skip
+            raise DeclarationError(
+                f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
+                place=place,
+                way_out="use add_connections with a mapping",
+            )
         names = [connection.name for connection in sink.connections]
         if "label" in names:
             raise DeclarationError(f"{sink!r} has its label already", place=place)
@@ -189,7 +224,7 @@ class Net:
         """The connections that read ``ensemble``, in the order in which they were made."""
         return [connection for connection in self.connections if connection.source is ensemble]
 
-    # --- checks -----------------------------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------------------
     def _graph(self, *more: tuple[Ensemble, Ensemble]) -> dict[int, list[int]]:
         position = {id(ensemble): index for index, ensemble in enumerate(self.ensembles)}
         graph: dict[int, list[int]] = {index: [] for index in range(len(self.ensembles))}
@@ -208,23 +243,31 @@ class Net:
         if isinstance(sink, DataEnsemble):
             raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", place=place)
         if not source.batched:
-            raise DeclarationError(f"{source!r} has one value for the whole batch, which no layer can read", place=place)
+            raise DeclarationError(
+                f"{source!r} has one value for the whole batch, which no layer can read", place=place
+            )
         try:
             TopologicalSorter(self._graph((source, sink))).prepare()
         except CycleError as error:
             path = " → ".join(self.ensembles[index].name for index in error.args[1])
-            raise DeclarationError(f"this connection closes a cycle: {path}", place=place,
-                                   way_out="a net has no way back to a layer that feeds it")  # fmt: skip
+            raise DeclarationError(
+                f"this connection closes a cycle: {path}",
+                place=place,
+                way_out="a net has no way back to a layer that feeds it",
+            ) from None
 
-    def _check_reshape(self, source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None,
-                       place: str | None) -> tuple[int, ...] | None:  # fmt: skip
+    def _check_reshape(
+        self, source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None, place: str | None
+    ) -> tuple[int, ...] | None:
         if reshape is None:
             return None
         view = check_shape(reshape, place)
         if sink.explicit:
             raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", place=place)
         if int(np.prod(view)) != len(source):
-            raise DeclarationError(f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place)
+            raise DeclarationError(
+                f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place
+            )
         return view if view != source.shape else None
 
     @staticmethod
@@ -238,15 +281,20 @@ class Net:
         return connection
 
 
-def _check_padding(padding: Sequence[int | tuple[int, int]] | None, shape: tuple[int, ...],
-                   place: str | None) -> tuple[tuple[int, int], ...]:  # fmt: skip
+def _check_padding(
+    padding: Sequence[int | tuple[int, int]] | None, shape: tuple[int, ...], place: str | None
+) -> tuple[tuple[int, int], ...]:
     if padding is None:
         return ((0, 0),) * len(shape)
     pairs = tuple((pad, pad) if isinstance(pad, (int, np.integer)) else tuple(pad) for pad in padding)
     good = len(pairs) == len(shape) and all(
-        len(pair) == 2 and all(isinstance(side, (int, np.integer)) and side >= 0 for side in pair) for pair in pairs
+        len(pair) == 2 and all(isinstance(side, (int, np.integer)) and side >= 0 for side in pair)
+        for pair in pairs
     )
     if not good:
-        raise DeclarationError(f"padding {padding!r} does not fit a source of shape {shape}", place=place,
-                               way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))")  # fmt: skip
+        raise DeclarationError(
+            f"padding {padding!r} does not fit a source of shape {shape}",
+            place=place,
+            way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
+        )
     return tuple((int(before), int(after)) for before, after in pairs)

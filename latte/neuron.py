@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,10 +25,11 @@ from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
 
 Initialiser = Callable[[tuple[int, ...], int, np.random.Generator], np.ndarray]
-"""``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one neuron."""
+"""``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one
+neuron."""
 
 
-# --- initialisers ---------------------------------------------------------------------------------------------------
+# --- initialisers -------------------------------------------------------------------------------------------
 def zeros(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
     """All elements 0."""
     return np.zeros(shape, np.float32)
@@ -64,20 +65,22 @@ def given(array: np.ndarray) -> Initialiser:
 
     def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
         if array.shape != shape:
-            raise DeclarationError(f"an initial array of shape {array.shape} was given for a field of shape {shape}")
+            raise DeclarationError(
+                f"an initial array of shape {array.shape} was given for a field of shape {shape}"
+            )
         return np.array(array)
 
     return init
 
 
-# --- declarations ---------------------------------------------------------------------------------------------------
+# --- declarations -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, init=False)
 class Declaration:
     """A field of an ensemble: one array of ``shape`` for each index of the named dimensions ``dims``.
 
     Args:
-        dims: names of dimensions of the ensemble (``"n"``, the batch, among them); the field's logical shape is
-            their extents followed by ``shape``.
+        dims: names of dimensions of the ensemble (``"n"``, the batch, among them); the field's logical shape
+            is their extents followed by ``shape``.
         shape: extents of one neuron's array; ``()`` is a number.
         init: initial values, see :data:`Initialiser`.
         dtype: ``float32``, ``int32`` or ``bool``.
@@ -91,22 +94,43 @@ class Declaration:
     fan_in: int | None
     role: ClassVar[str] = "value"
 
-    def __init__(self, *dims: str, shape: int | tuple[int, ...] = (), init: Initialiser = zeros,
-                 dtype: str = "float32", fan_in: int | None = None):  # fmt: skip
+    if TYPE_CHECKING:  # in a body, a field is an array or a number
+
+        def __get__(self, instance: object, owner: type) -> Any: ...
+
+        def __set__(self, instance: object, value: Any) -> None: ...
+
+    def __init__(
+        self,
+        *dims: str,
+        shape: int | tuple[int, ...] = (),
+        init: Initialiser = zeros,
+        dtype: str = "float32",
+        fan_in: int | None = None,
+    ):
         kind = type(self).__name__
         extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if not all(isinstance(dim, str) for dim in dims):
-            raise DeclarationError(f"{kind}({', '.join(map(repr, dims))}): dimensions are given by name",
-                                   way_out=f"{kind}('k', shape=(3, 3)) is one 3 × 3 array for each k")  # fmt: skip
+            raise DeclarationError(
+                f"{kind}({', '.join(map(repr, dims))}): dimensions are given by name",
+                way_out=f"{kind}('k', shape=(3, 3)) is one 3 × 3 array for each k",
+            )
         if not all(isinstance(extent, (int, np.integer)) and extent > 0 for extent in extents):
             raise DeclarationError(f"{kind}: the shape {shape!r} must hold positive integers")
         if dtype not in DTYPES:
             raise DeclarationError(f"{kind}: unknown dtype {dtype!r}", way_out=f"one of {', '.join(DTYPES)}")
         if not callable(init):
-            raise DeclarationError(f"{kind}: init must be a function, not {init!r}",
-                                   way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)")  # fmt: skip
-        for name, value in (("dims", dims), ("shape", tuple(map(int, extents))), ("init", init), ("dtype", dtype),
-                            ("fan_in", fan_in)):  # fmt: skip
+            raise DeclarationError(
+                f"{kind}: init must be a function, not {init!r}",
+                way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
+            )
+        for name, value in (
+            ("dims", dims),
+            ("shape", tuple(map(int, extents))),
+            ("init", init),
+            ("dtype", dtype),
+            ("fan_in", fan_in),
+        ):
             object.__setattr__(self, name, value)
 
 
@@ -123,8 +147,8 @@ class State(Declaration):
 
 
 class Field(Declaration):
-    """What a phase computes besides ``value``: a mask, a batch mean. In a neuron without dims and shape: one element
-    for each neuron and item of the batch. What accumulates into it starts at zero each time."""
+    """What a phase computes besides ``value``: a mask, a batch mean. In a neuron without dims and shape: one
+    element for each neuron and item of the batch. What accumulates into it starts at zero each time."""
 
     role = "value"
 
@@ -164,9 +188,11 @@ class FieldSpec:
         Raises:
             DeclarationError: if the initialiser returns another shape.
         """
-        array = np.asarray(self.init(self.shape, self.fan_in, generator), DTYPES[self.dtype])
+        array: np.ndarray = np.asarray(self.init(self.shape, self.fan_in, generator), DTYPES[self.dtype])
         if array.shape != self.shape:
-            raise DeclarationError(f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}")
+            raise DeclarationError(
+                f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}"
+            )
         return np.ascontiguousarray(array)
 
 
@@ -179,23 +205,31 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
     unknown = [dim for dim in declared.dims if dim not in extents]
     if unknown:
         raise DeclarationError(
-            f"the field {name!r} of {owner} names the dimension {unknown[0]!r}, which the ensemble does not have",
+            f"the field {name!r} of {owner} names the dimension {unknown[0]!r}, which it does not have",
             way_out=f"its dimensions are {', '.join(map(repr, extents))}: Ensemble(…, dims=(…)) names them",
         )
     shape = (*(extents[dim] for dim in declared.dims), *declared.shape)
     fan_in = declared.fan_in if declared.fan_in is not None else prod(declared.shape)
-    return FieldSpec(name, f"{owner}.{name}", shape or (1,), declared.dtype, declared.role, declared.dims,
-                     declared.init, fan_in)  # fmt: skip
+    return FieldSpec(
+        name,
+        f"{owner}.{name}",
+        shape or (1,),
+        declared.dtype,
+        declared.role,
+        declared.dims,
+        declared.init,
+        fan_in,
+    )
 
 
-# --- neurons --------------------------------------------------------------------------------------------------------
+# --- neurons ------------------------------------------------------------------------------------------------
 class Neuron:
     """Base class of neurons. Subclasses define ``forward``, and ``backward`` or ``update`` (also spelled
     ``update_internal``) where the derived ones shall not be used.
 
-    Fields are declared in the class (:class:`Param`, :class:`State`, :class:`Field`), or, in the old style, are the
-    attributes of instances: an array is one field, stored once for each *distinct* array object; a number is one
-    element per neuron where a body writes it, else a constant.
+    Fields are declared in the class (:class:`Param`, :class:`State`, :class:`Field`), or, in the old style,
+    are the attributes of instances: an array is one field, stored once for each *distinct* array object; a
+    number is one element per neuron where a body writes it, else a constant.
     """
 
     batch_fields: ClassVar[list[str]] = ["value", "grad", "inputs", "grad_inputs"]
@@ -257,10 +291,12 @@ class BiasNeuron(Neuron):
         self.value = self.input + self.bias[0]
 
 
-# --- words of bodies: their source is read, so that calling them is a mistake -----------------------------------------
+# --- words of bodies: their source is read, so that calling them is a mistake -------------------------------
 def _only_in_bodies(name: str) -> Callable[..., Any]:
     def word(*_: Any) -> Any:
-        raise DeclarationError(f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run")
+        raise DeclarationError(
+            f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run"
+        )
 
     word.__name__ = name
     return word

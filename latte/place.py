@@ -6,7 +6,9 @@ import os
 import sys
 from types import CodeType
 
-_OWN = tuple(os.path.realpath(os.path.join(os.path.dirname(__file__), folder)) + os.sep for folder in (".", "layers"))
+_OWN = tuple(
+    os.path.realpath(os.path.join(os.path.dirname(__file__), folder)) + os.sep for folder in (".", "layers")
+)
 
 
 def user_place() -> str | None:

@@ -1,14 +1,16 @@
-"""What ``self.weights[c, ky, kx]`` in a neuron, and ``inputs[n, c]`` in an ensemble, mean as buffer references."""
+"""What ``self.weights[c, ky, kx]`` in a neuron, and ``inputs[n, c]`` in an ensemble, mean as buffer
+references."""
 
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, NoReturn
 
-from latte.ensemble import Connection
+from latte.connection import Connection
+from latte.guards import GUARD
 from latte.index import Index, as_index, maximum, minimum
 from latte.mapping import Window
-from latte.translate import GUARD, Translator, extents_of
+from latte.translate import Translator, extents_of
 from swirl.ir.nest import reference
 
 
@@ -49,7 +51,8 @@ class NeuronTranslator(Translator):
         return known
 
     def _connection(self, attribute: str) -> tuple[Connection, str] | None:
-        """The connection behind ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's name."""
+        """The connection behind ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's
+        name."""
         gradient = attribute.startswith("grad_")
         plain = attribute.removeprefix("grad_")
         for connection in self.ensemble.connections:
@@ -61,7 +64,11 @@ class NeuronTranslator(Translator):
     def _attribute(self, node: ast.expr) -> str:
         attribute = _self_attribute(node)
         if attribute is None:
-            self.fail(node, f"{ast.unparse(node)} is no field", "fields are self.value, self.inputs, self.weights, …")
+            self.fail(
+                node,
+                f"{ast.unparse(node)} is no field",
+                "fields are self.value, self.inputs, self.weights, …",
+            )
         return attribute
 
     def windows_of(self, node: ast.expr) -> list[Window]:
@@ -73,15 +80,22 @@ class NeuronTranslator(Translator):
             return extents_of(self.ensemble.declared_fields()[attribute].shape)
         self._no_field(node, attribute)
 
-    def _no_field(self, node: ast.expr, attribute: str) -> Any:
+    def _no_field(self, node: ast.expr, attribute: str) -> NoReturn:
         if attribute.startswith(("input", "grad_input")):
             one = attribute.removeprefix("grad_") == "input" and self.ensemble.connections
-            self.fail(node, f"self.{attribute}: {self.ensemble!r} has no such connection",
-                      "self.input needs a one-to-one connection; write self.inputs[…]" if one
-                      else "net.add_connections(source, ensemble, mapping)")  # fmt: skip
+            self.fail(
+                node,
+                f"self.{attribute}: {self.ensemble!r} has no such connection",
+                "self.input needs a one-to-one connection; write self.inputs[…]"
+                if one
+                else "net.add_connections(source, ensemble, mapping)",
+            )
         connected = [connection.name for connection in self.ensemble.connections]
-        self.fail(node, f"{self.ensemble!r} has no field {attribute!r}",
-                  f"its fields are {', '.join([*self.specs, *connected])}")  # fmt: skip
+        self.fail(
+            node,
+            f"{self.ensemble!r} has no field {attribute!r}",
+            f"its fields are {', '.join([*self.specs, *connected])}",
+        )
 
     def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
         attribute = self._attribute(node)
@@ -90,8 +104,11 @@ class NeuronTranslator(Translator):
             connection, name = found
             if indices is None:
                 if not connection.one_to_one:
-                    self.fail(node, f"self.{attribute} is all that the neuron reads, not one element",
-                              f"self.{attribute}[…], in a loop over eachindex(self.{attribute})")  # fmt: skip
+                    self.fail(
+                        node,
+                        f"self.{attribute} is all that the neuron reads, not one element",
+                        f"self.{attribute}[…], in a loop over eachindex(self.{attribute})",
+                    )
                 relative = [as_index(0)] * len(connection.shape)
             else:
                 relative = self._indices(node, indices, len(connection.shape))
@@ -110,16 +127,21 @@ class NeuronTranslator(Translator):
 
     def _indices(self, node: ast.expr, indices: list[ast.expr], rank: int) -> list[Index]:
         if len(indices) != rank:
-            self.fail(node, f"{ast.unparse(node)} has {rank} dimensions here and is given {len(indices)} subscripts")
+            self.fail(
+                node, f"{ast.unparse(node)} has {rank} dimensions here and is given {len(indices)} subscripts"
+            )
         return [self.index(index) for index in indices]
 
     def _through(self, connection: Connection, name: str, node: ast.expr, relative: list[Index]) -> ast.expr:
-        """An element of the source: through the windows, then padding, clamping, and the view of its shape."""
+        """An element of the source: through the windows, then padding, clamping, and the view of its
+        shape."""
         windows = connection.windows or ()
         self.check_constant_subscripts(node, relative, [window.extent for window in windows])
         conditions: list[ast.expr] = []
         positions = []
-        for window, index, extent, pads in zip(windows, relative, connection.shape, connection.padding, strict=True):
+        for window, index, extent, pads in zip(
+            windows, relative, connection.shape, connection.padding, strict=True
+        ):
             position = window.start + index * window.step
             if connection.clamp:
                 position = maximum(0, minimum(extent - 1, position))
@@ -167,14 +189,19 @@ def _reshaped(positions: list[Index], view: tuple[int, ...], shape: tuple[int, .
 
 
 class ArrayTranslator(Translator):
-    """Bodies of ensembles: explicit loops over whole arrays, which are the method's arguments or ``self.<field>``."""
+    """Bodies of ensembles: explicit loops over whole arrays, which are the method's arguments or
+    ``self.<field>``."""
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         for name in self.body.parameters:
             if name not in self.buffers:
-                self.fail(self.body.tree, f"the argument {name!r} of {self.body.function.__qualname__} is no field of "
-                          f"{self.ensemble!r}", f"its fields are {', '.join(self.buffers)}")  # fmt: skip
+                self.fail(
+                    self.body.tree,
+                    f"the argument {name!r} of {self.body.function.__qualname__} is no field of "
+                    f"{self.ensemble!r}",
+                    f"its fields are {', '.join(self.buffers)}",
+                )
 
     def forbidden_names(self) -> dict[str, str]:
         return {**dict.fromkeys(self.body.parameters, "a field"), "self": "the ensemble"}
@@ -192,11 +219,17 @@ class ArrayTranslator(Translator):
         if name is None and isinstance(node, ast.Name) and node.id in self.body.parameters:
             name = node.id
         if name is None and isinstance(node, ast.Name) and node.id in self.buffers:
-            self.fail(node, f"{node.id} is no argument of {self.body.function.__qualname__}",
-                      f"add it: def {self.body.tree.name}(self, …, {node.id})")  # fmt: skip
+            self.fail(
+                node,
+                f"{node.id} is no argument of {self.body.function.__qualname__}",
+                f"add it: def {self.body.tree.name}(self, …, {node.id})",
+            )
         if name is None or name not in self.buffers:
-            self.fail(node, f"{ast.unparse(node)} is no field of {self.ensemble!r}",
-                      f"its fields are {', '.join(self.buffers)}")  # fmt: skip
+            self.fail(
+                node,
+                f"{ast.unparse(node)} is no field of {self.ensemble!r}",
+                f"its fields are {', '.join(self.buffers)}",
+            )
         return name
 
     def windows_of(self, node: ast.expr) -> list[Window]:
@@ -206,10 +239,15 @@ class ArrayTranslator(Translator):
         name = self._array(node)
         shape = self.buffers[name].shape
         if indices is None:
-            self.fail(node, f"{ast.unparse(node)} is a whole array; bodies compute single elements",
-                      f"write {ast.unparse(node)}[…]")  # fmt: skip
+            self.fail(
+                node,
+                f"{ast.unparse(node)} is a whole array; bodies compute single elements",
+                f"write {ast.unparse(node)}[…]",
+            )
         if len(indices) != len(shape):
-            self.fail(node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts")
+            self.fail(
+                node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts"
+            )
         trees: list[ast.expr] = []
         for position, index in enumerate(indices):
             indirect = self._indirect(index)
@@ -228,7 +266,10 @@ class ArrayTranslator(Translator):
         """An element of an integer array as a subscript (the one indirection that there is)."""
         if isinstance(index, ast.Subscript):
             found = self.element(index)
-            if isinstance(found, ast.Subscript) and isinstance(found.value, ast.Name) and (
-                    self.buffers[found.value.id].dtype == "int32"):  # fmt: skip
+            if (
+                isinstance(found, ast.Subscript)
+                and isinstance(found.value, ast.Name)
+                and (self.buffers[found.value.id].dtype == "int32")
+            ):
                 return found
         return None

@@ -1,101 +1,22 @@
-"""From the statements of a body to statements of the intermediate representation.
-
-:class:`Translator` knows Python's part: statements, loops, expressions, constants. What ``self.inputs[c, ky, kx]``
-or ``inputs[n, c]`` means is said by its two subclasses in ``latte/references.py``.
-"""
+"""Statements and loops of a body, translated to statements of the intermediate representation."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from typing import Any, NoReturn
 
-import numpy as np
-
-from latte.body import MISSING, Body
-from latte.constants import Constants, called, literal
-from latte.ensemble import Ensemble
-from latte.index import Index, NotAffine, as_index, maximum, minimum, variable
-from latte.instances import is_number
+from latte.body import MISSING
+from latte.constants import called
+from latte.expressions import Expressions
+from latte.guards import apply_guards, guarded_value
+from latte.index import as_index, variable
 from latte.mapping import Window
-from swirl.ir.buffers import Buffer
 from swirl.ir.nest import CALLS, fresh
 
-# Names that bodies may call → the intermediate representation's.
-FUNCTIONS = {
-    **{name: name for name in CALLS if name != "rand"}, "fmax": "max", "fmin": "min", "maximum": "max",
-    "minimum": "min", "fabs": "abs", "power": "pow", "float": "float32", "int": "int32", "stop_gradient": "stop_gradient",
-}  # fmt: skip
-ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
-# Random numbers of one ensemble: up to this many calls of rand() in its bodies have streams of their own.
-STREAMS = 256
-# A tree node's attribute that holds the conditions under which a padded read is inside its source.
-GUARD = "latte_inside"
 
-_NAMES = {
-    ast.While: "while", ast.Try: "try", ast.With: "with", ast.Return: "return", ast.Break: "break",
-    ast.Continue: "continue", ast.FunctionDef: "def", ast.Import: "import", ast.ImportFrom: "import",
-    ast.Delete: "del", ast.Raise: "raise", ast.Assert: "assert", ast.Global: "global", ast.ListComp: "a list",
-    ast.List: "a list", ast.Dict: "a dictionary", ast.Lambda: "lambda", ast.NamedExpr: ":=", ast.AnnAssign: "name: type",
-    ast.JoinedStr: "a string", ast.Slice: "a slice", ast.Starred: "*", ast.Match: "match", ast.Tuple: "a tuple",
-}  # fmt: skip
+class Translator(Expressions):
+    """Translates the statements of one body."""
 
-
-class Translator:
-    """Translates one body.
-
-    Args:
-        ensemble: whose body it is.
-        body: the source.
-        buffers: by the name inside bodies.
-        batch_size: number of items.
-        training: what ``self.training`` is.
-    """
-
-    def __init__(self, ensemble: Ensemble, body: Body, buffers: Mapping[str, Buffer], batch_size: int, training: bool):
-        self.ensemble = ensemble
-        self.body = body
-        self.buffers = buffers
-        stores = _stores(body)
-        self.variables = {name for name, values in stores.items() if values != 1}
-        fixed = {"self.training": training, "self.batch_size": batch_size, "self.shape": ensemble.shape,
-                 "self.ndim": ensemble.ndim, **self.shapes()}  # fmt: skip
-        self.constants = Constants(body, fixed, ensemble.attribute, set(stores) | set(body.parameters))
-        self.loops: dict[str, Window] = {}
-        self.ranges: dict[str, Index] = {}
-        self.many: dict[str, list[str]] = {}
-        self.locals: dict[str, str] = {}
-        self.eachindex_loops: list[tuple[str, ...]] = []
-        self.rand_calls = 0
-        for name in stores:
-            self._check_name(name, body.tree)
-
-    # --- what the subclasses say ------------------------------------------------------------------------------------
-    def shapes(self) -> dict[str, Any]:
-        """``self.inputs.shape`` and its kin, as constants."""
-        raise NotImplementedError
-
-    def windows_of(self, node: ast.expr) -> list[Window]:
-        """What ``eachindex(node)`` runs over: one window for each dimension, starting at 0."""
-        raise NotImplementedError
-
-    def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
-        """``node[indices]`` as a reference to a buffer."""
-        raise NotImplementedError
-
-    def forbidden_names(self) -> dict[str, str]:
-        """Names that no loop or local may have, and why."""
-        raise NotImplementedError
-
-    # --- statements -------------------------------------------------------------------------------------------------
-    def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
-        self.body.fail(node, message, way_out)
-
-    def _check_name(self, name: str, node: ast.AST) -> None:
-        why = self.forbidden_names().get(name)
-        if why:
-            self.fail(node, f"the variable {name!r} has the name of {why}", "choose another name")
-
+    # --- statements -----------------------------------------------------------------------------------------
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """All statements, translated."""
         return [new for statement in statements for new in self.statement(statement)]
@@ -125,15 +46,14 @@ class Translator:
                     return []
                 new = [ast.If(condition, inside or [ast.Pass()], outside)]
             case ast.Expr(ast.Call(function)) if called(function) == "print":
-                self.fail(node, "print in a body: bodies are compiled, not run", "read the values with get_… afterwards")
+                self.fail(
+                    node,
+                    "print in a body: bodies are compiled, not run",
+                    "read the values with get_… afterwards",
+                )
             case _:
                 self._unknown(node)
         return [apply_guards(ast.copy_location(statement, node)) for statement in new]
-
-    def _unknown(self, node: ast.AST) -> NoReturn:
-        name = _NAMES.get(type(node)) or f"{ast.unparse(node)!r}"
-        self.fail(node, f"a body cannot contain {name}",
-                  "bodies are made of for over ranges, if, assignments and arithmetic on single elements")  # fmt: skip
 
     def _assign(self, node: ast.Assign, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
         if isinstance(target, ast.Tuple):
@@ -153,11 +73,13 @@ class Translator:
         translated = self.expression(value)
         return [ast.Assign([self.target(target)], translated)]
 
-    def target(self, node: ast.expr) -> ast.expr:
+    def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""
         if isinstance(node, ast.Name):
             if node.id in self.buffers and node.id in self.body.parameters:
-                self.fail(node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …")
+                self.fail(
+                    node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …"
+                )
             if node.id in self.loops or node.id in self.many:
                 self.fail(node, f"the loop variable {node.id} cannot be assigned")
             return ast.Name(self._local(node.id), ast.Store())
@@ -173,7 +95,7 @@ class Translator:
             self.locals[name] = fresh(name, {*self.buffers, *CALLS, *self.locals.values()})
         return self.locals[name]
 
-    # --- loops ------------------------------------------------------------------------------------------------------
+    # --- loops ----------------------------------------------------------------------------------------------
     def _for(self, node: ast.For) -> list[ast.stmt]:
         if node.orelse:
             self.fail(node, "a for in a body cannot have an else")
@@ -185,7 +107,9 @@ class Translator:
             names = [fresh(f"{name}{axis}", taken) for axis in range(len(windows))]
             self.many[name] = names
         elif len(names) != len(windows):
-            self.fail(node, f"{len(names)} loop variables for {len(windows)} dimensions in {ast.unparse(node.iter)}")
+            self.fail(
+                node, f"{len(names)} loop variables for {len(windows)} dimensions in {ast.unparse(node.iter)}"
+            )
         if isinstance(node.iter, ast.Call) and called(node.iter.func) == "eachindex":
             self.eachindex_loops.append(tuple(names))
         outer_loops, outer_ranges = dict(self.loops), dict(self.ranges)
@@ -215,8 +139,11 @@ class Translator:
                 self.fail(node, f"{ast.unparse(node.target)} cannot be a loop variable")
             self._check_name(part.id, node)
             if part.id in self.buffers or part.id in CALLS:
-                self.fail(node, f"the loop variable {part.id!r} has the name of a field or function",
-                          "choose another name")  # fmt: skip
+                self.fail(
+                    node,
+                    f"the loop variable {part.id!r} has the name of a field or function",
+                    "choose another name",
+                )
             names.append(part.id)
         if len(set(names)) != len(names):
             self.fail(node, f"{ast.unparse(node.target)} names a loop variable twice")
@@ -235,8 +162,11 @@ class Translator:
                 if not isinstance(dim, int) or not 0 <= dim < len(windows):
                     self.fail(call, f"{ast.unparse(call)}: the dimension must be 0 to {len(windows) - 1}")
                 return [windows[dim]]
-        self.fail(node, f"a for in a body cannot run over {ast.unparse(call)}",
-                  "range(…), eachindex(self.inputs) or range_dim(self.inputs, dimension)")  # fmt: skip
+        self.fail(
+            node,
+            f"a for in a body cannot run over {ast.unparse(call)}",
+            "range(…), eachindex(self.inputs) or range_dim(self.inputs, dimension)",
+        )
 
     def _range(self, call: ast.Call) -> Window:
         parts = [self.index(argument, "the bound of a loop") for argument in call.args]
@@ -246,190 +176,6 @@ class Translator:
             self.fail(call, f"the step of {ast.unparse(call)} must be a positive constant")
         return Window(start, stop, step)
 
-    # --- subscripts -------------------------------------------------------------------------------------------------
-    def index(self, node: ast.expr, what: str = "a subscript") -> Index:
-        """A quasi-affine integer expression of loop variables.
-
-        Raises:
-            BodyError: if it is none.
-        """
-        try:
-            return self._index(node)
-        except NotAffine as error:
-            self.fail(node, f"{what} must be affine in loop variables, {ast.unparse(node)} is not: {error}")
-
-    def _index(self, node: ast.expr) -> Index:
-        known = self.constants.fold(node)
-        if known is not MISSING:
-            if isinstance(known, float) and known.is_integer():
-                raise NotAffine(f"{known} is a float; write int(…) or //")
-            return as_index(known)
-        match node:
-            case ast.Name(name) if name in self.ranges:
-                return self.ranges[name]
-            case ast.UnaryOp(ast.USub(), operand):
-                return -self._index(operand)
-            case ast.BinOp(left, operation, right):
-                a, b = self._index(left), self._index(right)
-                match operation:
-                    case ast.Add():
-                        return a + b
-                    case ast.Sub():
-                        return a - b
-                    case ast.Mult():
-                        return a * b
-                    case ast.FloorDiv():
-                        return a // b
-                    case ast.Mod():
-                        return a % b
-            case ast.Call(function, arguments, []) if called(function) in ("min", "max"):
-                extreme = minimum if called(function) == "min" else maximum
-                return as_index(extreme(*map(self._index, arguments)))
-            case ast.Subscript() | ast.Attribute():
-                raise NotAffine("it depends on data")
-            case ast.Name(name) if name in self.variables or name in self.locals:
-                raise NotAffine(f"{name} is a variable")
-            case ast.Name(name):
-                raise NotAffine(f"{name} is not defined here")
-        raise NotAffine(f"{ast.unparse(node)} is not built from + - * // % min max")
-
-    def subscript_list(self, node: ast.Subscript) -> list[ast.expr]:
-        """The subscripts as written; the one variable of ``eachindex`` over several dimensions stands for all."""
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        result: list[ast.expr] = []
-        for part in parts:
-            if isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value is Ellipsis):
-                self.fail(node, f"{ast.unparse(node)} is a slice; bodies compute single elements",
-                          "write the loop over its elements")  # fmt: skip
-            if isinstance(part, ast.Name) and part.id in self.many:
-                result += [ast.copy_location(ast.Name(name, ast.Load()), part) for name in self.many[part.id]]
-            else:
-                result.append(part)
-        return result
-
-    def check_constant_subscripts(self, node: ast.expr, indices: list[Index], extents: list[int | None]) -> None:
-        """Refuse constants and plain loop variables that leave an array."""
-        for position, (index, extent) in enumerate(zip(indices, extents, strict=True)):
-            plain = index.value is not None or index.text in self.ranges
-            if extent is not None and plain and (index.low < 0 or index.high >= extent):
-                reach = f"is {index}" if index.value is not None else f"runs from {index.low} to {index.high}"
-                self.fail(node, f"subscript {position} of {ast.unparse(node)} {reach}, the extent is {extent}")
-
-    # --- expressions ------------------------------------------------------------------------------------------------
-    def element(self, node: ast.expr) -> ast.expr:
-        """``self.value``, ``self.weights[…]``, ``inputs[…]``."""
-        if isinstance(node, ast.Subscript):
-            return ast.copy_location(self.reference(node.value, self.subscript_list(node)), node)
-        return ast.copy_location(self.reference(node, None), node)
-
-    def expression(self, node: ast.expr) -> ast.expr:
-        """An expression, translated; padded reads in it are marked (see :func:`apply_guards`)."""
-        known = self.constants.fold(node)
-        if known is not MISSING:
-            if not is_number(known):
-                self.fail(node, f"{ast.unparse(node)} is {known!r}, not a number")
-            return ast.copy_location(literal(known), node)
-        return ast.copy_location(self._expression(node), node)
-
-    def _expression(self, node: ast.expr) -> ast.expr:
-        match node:
-            case ast.Name(name):
-                return self._name(node, name)
-            case ast.Attribute() | ast.Subscript():
-                return self.element(node)
-            case ast.BinOp(left, ast.Pow(), right):
-                return self._power(left, right)
-            case ast.BinOp(left, operation, right) if isinstance(operation, ARITHMETIC):
-                return ast.BinOp(self.expression(left), operation, self.expression(right))
-            case ast.UnaryOp(ast.UAdd(), operand):
-                return self.expression(operand)
-            case ast.UnaryOp(ast.USub() | ast.Not() as operation, operand):
-                return ast.UnaryOp(operation, self.expression(operand))
-            case ast.Compare(left, operations, rights):
-                if not all(isinstance(o, (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)) for o in operations):
-                    self.fail(node, f"{ast.unparse(node)}: only < <= > >= == != compare")
-                sides = [left, *rights]
-                tests: list[ast.expr] = [
-                    ast.Compare(self.expression(a), [operation], [self.expression(b)])
-                    for a, operation, b in zip(sides, operations, rights, strict=False)
-                ]
-                return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-            case ast.BoolOp(operation, values):
-                return ast.BoolOp(operation, [self.expression(value) for value in values])
-            case ast.IfExp(test, body, orelse):
-                chosen = self.constants.fold(test)
-                if chosen is not MISSING:
-                    return self.expression(body if chosen else orelse)
-                return ast.IfExp(self.expression(test), self.expression(body), self.expression(orelse))
-            case ast.Call():
-                return self._call(node)
-        self._unknown(node)
-
-    def _name(self, node: ast.expr, name: str) -> ast.expr:
-        if name in self.loops:
-            return ast.Name(name, ast.Load())
-        if name in self.locals:
-            return ast.Name(self.locals[name], ast.Load())
-        if name in self.many:
-            self.fail(node, f"{name} runs over several dimensions and is no number", f"for a, b in … names each")
-        if name in self.variables or name in self.constants.hidden and name not in self.buffers:
-            self.fail(node, f"the variable {name} is used before it is assigned")
-        if name in self.buffers:
-            self.fail(node, f"{name} is a whole array; bodies compute single elements", f"write {name}[…]")
-        self.fail(node, f"{name!r} is not defined, or is no number", "a body knows its loop variables, locals, fields, "
-                  "and numbers from self, closures and globals")  # fmt: skip
-
-    def _power(self, left: ast.expr, right: ast.expr) -> ast.expr:
-        exponent = self.constants.fold(right)
-        base = self.expression(left)
-        if exponent == 2 and isinstance(base, (ast.Name, ast.Subscript)):
-            return ast.BinOp(base, ast.Mult(), self.expression(left))
-        if exponent == 0.5:
-            return ast.Call(ast.Name("sqrt", ast.Load()), [base], [])
-        return ast.Call(ast.Name("pow", ast.Load()), [base, self.expression(right)], [])
-
-    def _call(self, node: ast.Call) -> ast.expr:
-        name = called(node.func)
-        if name == "rand" and not node.args and not node.keywords:
-            return self._rand(node)
-        if name not in FUNCTIONS or node.keywords:
-            self.fail(node, f"a body cannot call {ast.unparse(node.func)}",
-                      f"it may call {', '.join(sorted({*FUNCTIONS, 'rand'}))}")  # fmt: skip
-        arguments = [self.expression(argument) for argument in node.args]
-        function = FUNCTIONS[name]
-        wanted = CALLS.get(function, 1)
-        if (wanted is None and len(arguments) < 2) or (wanted is not None and len(arguments) != wanted):
-            self.fail(node, f"{ast.unparse(node)}: {name} takes {wanted or 'two or more'} arguments")
-        if function in ("max", "min"):
-            # A literal stands first, so that NaN in the other argument passes.
-            arguments.sort(key=lambda argument: not isinstance(argument, (ast.Constant, ast.UnaryOp)) or not (
-                isinstance(argument, ast.Constant) or isinstance(argument.operand, ast.Constant)))  # fmt: skip
-        return ast.Call(ast.Name(function, ast.Load()), arguments, [])
-
-    def _rand(self, node: ast.Call) -> ast.expr:
-        """``rand(seed[0], step[0], stream, index)``: the stream is this call's own, the index that of the element."""
-        position = as_index(0)
-        for name, window in self.loops.items():
-            if window.extent is None or window.start.value != 0 or window.step != 1:
-                self.fail(node, f"rand() inside the loop {name} = {window.text}, whose length is no constant")
-            position = position * window.extent + self.ranges[name]
-        stream = self.ensemble.position * STREAMS + self.rand_calls
-        self.rand_calls += 1
-        scalars = [ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load()) for name in ("seed", "step")]
-        return ast.Call(ast.Name("rand", ast.Load()), [*scalars, ast.Constant(stream), position.tree], [])
-
-
-# --- helpers --------------------------------------------------------------------------------------------------------
-def _stores(body: Body) -> dict[str, int]:
-    """How often each plain name is assigned; an update counts twice, since its target cannot be a constant."""
-    counts: dict[str, int] = {}
-    for node in ast.walk(body.tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts[node.id] = counts.get(node.id, 0) + 1
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            counts[node.target.id] = counts.get(node.target.id, 0) + 1
-    return counts
-
 
 def loop_node(name: str, window: Window, body: list[ast.stmt]) -> ast.For:
     """``for name in range(…): body``."""
@@ -437,75 +183,11 @@ def loop_node(name: str, window: Window, body: list[ast.stmt]) -> ast.For:
     parts += [window.stop.tree]
     if window.step != 1:
         parts.append(ast.Constant(window.step))
-    return ast.For(ast.Name(name, ast.Store()), ast.Call(ast.Name("range", ast.Load()), parts, []), body, [], None)
-
-
-def apply_guards(statement: ast.stmt) -> ast.stmt:
-    """A statement whose padded reads are made safe.
-
-    Where it adds a product that holds the padded reads, it is skipped outside (``if inside: statement``); elsewhere a
-    padded read becomes ``read if inside else 0.0``. Stores outside do not happen.
-    """
-    if isinstance(statement, (ast.For, ast.If)):
-        return statement
-    assert isinstance(statement, (ast.Assign, ast.AugAssign))
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-    conditions: dict[str, ast.expr] = {}
-    _collect(target, conditions)
-    adds = isinstance(statement, ast.AugAssign) and isinstance(statement.op, (ast.Add, ast.Sub))
-    if adds and (factors := _guarded_factors(statement.value)) is not None:
-        conditions |= factors
-    else:
-        statement.value = guarded_value(statement.value)
-    if not conditions:
-        return statement
-    tests = list(conditions.values())
-    test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-    return ast.copy_location(ast.If(test, [statement], []), statement)
-
-
-def _collect(node: ast.AST, conditions: dict[str, ast.expr]) -> None:
-    for condition in getattr(node, GUARD, ()):
-        conditions[ast.unparse(condition)] = condition
-
-
-def _guarded_factors(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Conditions of all padded reads in ``node`` if each is a factor of it, else None."""
-    found: dict[str, ast.expr] = {}
-
-    def visit(part: ast.expr) -> bool:
-        if hasattr(part, GUARD):
-            _collect(part, found)
-            return True
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
-            return visit(part.left) and visit(part.right)
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div):
-            return visit(part.left) and not _has_guard(part.right)
-        if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub):
-            return visit(part.operand)
-        return not _has_guard(part)
-
-    return found if visit(node) and found else None
-
-
-def _has_guard(node: ast.AST) -> bool:
-    return any(hasattr(part, GUARD) for part in ast.walk(node))
-
-
-class _Select(ast.NodeTransformer):
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        conditions = getattr(node, GUARD, None)
-        if not conditions:
-            return node
-        test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), list(conditions))
-        return ast.IfExp(test, node, ast.Constant(0.0))
-
-
-def guarded_value(node: ast.expr) -> ast.expr:
-    """``node`` with every padded read replaced by ``read if inside else 0.0``."""
-    return _Select().visit(node) if _has_guard(node) else node
+    return ast.For(
+        ast.Name(name, ast.Store()), ast.Call(ast.Name("range", ast.Load()), parts, []), body, [], None
+    )
 
 
 def extents_of(shape: tuple[int, ...]) -> list[Window]:
     """Windows over a whole array."""
-    return [Window(as_index(0), as_index(int(np.int64(extent)))) for extent in shape]
+    return [Window(as_index(0), as_index(extent)) for extent in shape]

@@ -16,10 +16,14 @@ def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
     Raises:
         DeclarationError: unless it is one integer or two, each at least ``least``.
     """
-    both = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
+    both = (
+        (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
+    )
     if len(both) != 2 or not all(type(part) is int and part >= least for part in both):
-        raise DeclarationError(f"{name} must be an integer of at least {least}, or two of them (y, x), not {value!r}",
-                               place=user_place())  # fmt: skip
+        raise DeclarationError(
+            f"{name} must be an integer of at least {least}, or two of them (y, x), not {value!r}",
+            place=user_place(),
+        )
     return both[0], both[1]
 
 
@@ -34,23 +38,31 @@ def count(name: str, value: int) -> int:
     return value
 
 
-def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None) -> Ensemble:
+def source_of(
+    net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None
+) -> Ensemble:
     """``ensemble``, which a layer reads.
 
     Raises:
         DeclarationError: unless it is one of ``net``, and has ``rank`` dimensions without the batch.
     """
     if not isinstance(net, Net):
-        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", place=user_place())
+        raise DeclarationError(
+            f"{layer}: the first argument must be the net, not {net!r}", place=user_place()
+        )
     if not isinstance(ensemble, Ensemble):
-        raise DeclarationError(f"{layer}: the input must be what a layer returned, not {ensemble!r}", place=user_place())
+        raise DeclarationError(
+            f"{layer}: the input must be what a layer returned, not {ensemble!r}", place=user_place()
+        )
     if ensemble.net is not net:
         raise DeclarationError(f"{layer}: {ensemble!r} is in another net", place=user_place())
     ranks = (rank,) if isinstance(rank, int) else rank
     if ranks is not None and ensemble.ndim not in ranks:
         raise DeclarationError(
             f"{layer} reads {' or '.join(map(str, ranks))} dimensions without the batch, {ensemble!r} has"
-            f" {ensemble.ndim}", place=user_place())  # fmt: skip
+            f" {ensemble.ndim}",
+            place=user_place(),
+        )
     return ensemble
 
 

@@ -14,13 +14,20 @@ from swirl.errors import DeclarationError
 Pair = int | Sequence[int]
 
 
-def ConvLayer(net: Net, input_ensemble: Ensemble, num_filters: int = 0, kernel: Pair = 3, stride: Pair = 1,
-              pad: Pair = 1, dilation: Pair = 1) -> Ensemble:  # fmt: skip
+def ConvLayer(
+    net: Net,
+    input_ensemble: Ensemble,
+    num_filters: int = 0,
+    kernel: Pair = 3,
+    stride: Pair = 1,
+    pad: Pair = 1,
+    dilation: Pair = 1,
+) -> Ensemble:
     """Convolution with bias.
 
-    ``value[n, k, y, x] = bias[k, 0] + Σ weights[k, c, ky, kx] · inputs[n, c, y·stride - pad + ky·dilation, …]``, zeros
-    outside the source. Weights have shape ``(num_filters, channels, kernel, kernel)`` and start uniform in
-    ±sqrt(3 / fan_in); the bias has shape ``(num_filters, 1)`` and starts at zero.
+    ``value[n, k, y, x] = bias[k, 0] + Σ weights[k, c, ky, kx] · inputs[n, c, y·stride - pad + ky·dilation,
+    …]``, zeros outside the source. Weights have shape ``(num_filters, channels, kernel, kernel)`` and start
+    uniform in ±sqrt(3 / fan_in); the bias has shape ``(num_filters, 1)`` and starts at zero.
 
     Args:
         net: the net.
@@ -32,7 +39,8 @@ def ConvLayer(net: Net, input_ensemble: Ensemble, num_filters: int = 0, kernel: 
         dilation: distance between the elements of a window.
 
     Returns:
-        An ensemble of shape (num_filters, height, width), extents ``(in + 2·pad - extent of window) // stride + 1``.
+        An ensemble of shape (num_filters, height, width), extents ``(in + 2·pad - extent of window) // stride
+        + 1``.
 
     Raises:
         DeclarationError: for arguments that do not fit.
@@ -53,8 +61,15 @@ def ConvLayer(net: Net, input_ensemble: Ensemble, num_filters: int = 0, kernel: 
     return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation)
 
 
-def ConvLayerNoBias(net: Net, input_ensemble: Ensemble, num_filters: int = 0, kernel: Pair = 3, stride: Pair = 1,
-                    pad: Pair = 1, dilation: Pair = 1) -> Ensemble:  # fmt: skip
+def ConvLayerNoBias(
+    net: Net,
+    input_ensemble: Ensemble,
+    num_filters: int = 0,
+    kernel: Pair = 3,
+    stride: Pair = 1,
+    pad: Pair = 1,
+    dilation: Pair = 1,
+) -> Ensemble:
     """Convolution without bias; arguments, result and errors as :func:`ConvLayer`'s."""
     source = source_of(net, input_ensemble, "ConvLayerNoBias", 3)
     filters = _check_filters(num_filters)
@@ -75,8 +90,16 @@ def _check_filters(num_filters: int) -> int:
     return count("num_filters", num_filters)
 
 
-def _convolution(net: Net, source: Ensemble, neuron: type[Neuron], filters: int, kernel: tuple[int, int],
-                 stride: Pair, pad: Pair, dilation: Pair) -> Ensemble:  # fmt: skip
+def _convolution(
+    net: Net,
+    source: Ensemble,
+    neuron: type[Neuron],
+    filters: int,
+    kernel: tuple[int, int],
+    stride: Pair,
+    pad: Pair,
+    dilation: Pair,
+) -> Ensemble:
     """An ensemble of ``neuron`` over the windows of ``source``."""
     strides, pads, dilations = pair("stride", stride, 1), pair("pad", pad, 0), pair("dilation", dilation, 1)
     channels, *extents = source.shape
@@ -84,17 +107,23 @@ def _convolution(net: Net, source: Ensemble, neuron: type[Neuron], filters: int,
     for axis, extent, window, around in zip("yx", extents, (window_y, window_x), pads, strict=True):
         if window > extent + 2 * around:
             raise DeclarationError(
-                f"the kernel's window covers {window} elements in {axis}, the padded input of {source!r} has only"
-                f" {extent + 2 * around}", place=user_place(),
-                way_out="use a smaller kernel or dilation, or more padding")  # fmt: skip
+                f"the kernel covers {window} elements in {axis}, the padded input of {source!r} has only"
+                f" {extent + 2 * around}",
+                place=user_place(),
+                way_out="use a smaller kernel or dilation, or more padding",
+            )
     height, width = (
         (extent + 2 * around - window) // step + 1
         for extent, around, window, step in zip(extents, pads, (window_y, window_x), strides, strict=True)
     )
 
-    def mapping(k, y, x):  # type: ignore[no-untyped-def]
+    def mapping(k, y, x):
         top, left = y * strides[0], x * strides[1]
-        return range(channels), range(top, top + window_y, dilations[0]), range(left, left + window_x, dilations[1])
+        return (
+            range(channels),
+            range(top, top + window_y, dilations[0]),
+            range(left, left + window_x, dilations[1]),
+        )
 
     ensemble = Ensemble(neuron, (filters, height, width), ("k", "y", "x"), kind="conv")
     net.add_ensemble(ensemble)

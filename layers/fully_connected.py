@@ -11,8 +11,8 @@ from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
 def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int) -> Ensemble:
     """``value[n, k] = bias[k, 0] + Σ weights[k, …] · inputs[n, …]`` over all elements of the source.
 
-    Weights have shape ``(num_outputs,) + source.shape`` and start uniform in ±sqrt(3 / fan_in); the bias has shape
-    ``(num_outputs, 1)`` and starts at zero.
+    Weights have shape ``(num_outputs,) + source.shape`` and start uniform in ±sqrt(3 / fan_in); the bias has
+    shape ``(num_outputs, 1)`` and starts at zero.
 
     Args:
         net: the net.
@@ -57,7 +57,7 @@ def FullyConnectedLayerNoBias(net: Net, input_ensemble: Ensemble, num_outputs: i
 def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], num_outputs: int) -> Ensemble:
     extents = source.shape
 
-    def mapping(k):  # type: ignore[no-untyped-def]
+    def mapping(k):
         return tuple(range(extent) for extent in extents)
 
     outputs = count("num_outputs", num_outputs)

@@ -19,7 +19,7 @@ class SoftmaxLossEnsemble(LossEnsemble):
         super().__init__()
         self.add_field("prob", Field("n", shape=(classes,)))
 
-    def forward(self, inputs, label, value, prob):  # type: ignore[no-untyped-def]
+    def forward(self, inputs, label, value, prob):
         N, C = inputs.shape
         for n in range(N):
             largest = inputs[n, 0]
@@ -42,7 +42,7 @@ class AccuracyCount(AccuracyEnsemble):
 
     kind = "accuracy"
 
-    def forward(self, inputs, label, value):  # type: ignore[no-untyped-def]
+    def forward(self, inputs, label, value):
         N, C = inputs.shape
         for n in range(N):
             largest = inputs[n, 0]
@@ -56,7 +56,8 @@ class AccuracyCount(AccuracyEnsemble):
 
 
 def SoftmaxLossLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
-    """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean over the batch of ``-log softmax(bottom)[label]``.
+    """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean over the batch of ``-log
+    softmax(bottom)[label]``.
 
     The field ``prob``, (batch, classes), holds the softmax.
 
@@ -91,8 +92,11 @@ def _check(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> None:
     source_of(net, bottom, layer, 1)
     source_of(net, label, layer, 1)
     if label.shape != (1,):
-        raise DeclarationError(f"{layer}: labels have shape (1,), {label!r} has {label.shape}", place=user_place(),
-                               way_out="MemoryDataLayer(net, (1,)), class numbers as floats")  # fmt: skip
+        raise DeclarationError(
+            f"{layer}: labels have shape (1,), {label!r} has {label.shape}",
+            place=user_place(),
+            way_out="MemoryDataLayer(net, (1,)), class numbers as floats",
+        )
 
 
 def _connect(net: Net, ensemble: Ensemble, bottom: Ensemble, label: Ensemble) -> Ensemble:

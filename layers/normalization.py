@@ -1,4 +1,5 @@
-"""Normalization layers, written as the plain loops of their definitions; the compiler reorders and fuses them."""
+"""Normalization layers, written as the plain loops of their definitions; the compiler reorders and fuses
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class BatchNormEnsemble(Ensemble):
         self.epsilon = epsilon
         self.momentum = momentum
 
-    def forward(self, inputs, value, mean, var, gamma, beta, running_mean, running_var):  # type: ignore[no-untyped-def]
+    def forward(self, inputs, value, mean, var, gamma, beta, running_mean, running_var):
         N, C, H, W = inputs.shape
         M = N * H * W
         if self.training:
@@ -52,20 +53,24 @@ class BatchNormEnsemble(Ensemble):
                             value[n, c, h, w] = gamma[c] * normalized + beta[c]
             for c in range(C):
                 running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
-                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * M / max(M - 1, 1) * var[c]
+                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * M / max(
+                    M - 1, 1
+                ) * var[c]
         else:
             for n in range(N):
                 for c in range(C):
                     for h in range(H):
                         for w in range(W):
-                            normalized = (inputs[n, c, h, w] - running_mean[c]) / sqrt(running_var[c] + self.epsilon)
+                            normalized = (inputs[n, c, h, w] - running_mean[c]) / sqrt(
+                                running_var[c] + self.epsilon
+                            )
                             value[n, c, h, w] = gamma[c] * normalized + beta[c]
 
 
 class BatchNormVectorEnsemble(BatchNormEnsemble):
     """Batch norm of vectors (batch, features)."""
 
-    def forward(self, inputs, value, mean, var, gamma, beta, running_mean, running_var):  # type: ignore[no-untyped-def]
+    def forward(self, inputs, value, mean, var, gamma, beta, running_mean, running_var):
         N, C = inputs.shape
         if self.training:
             for n in range(N):
@@ -84,7 +89,9 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
                     value[n, c] = gamma[c] * normalized + beta[c]
             for c in range(C):
                 running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
-                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * N / max(N - 1, 1) * var[c]
+                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * N / max(
+                    N - 1, 1
+                ) * var[c]
         else:
             for n in range(N):
                 for c in range(C):
@@ -92,12 +99,15 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
                     value[n, c] = gamma[c] * normalized + beta[c]
 
 
-def BatchNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1) -> Ensemble:
-    """Batch norm: each channel shifted and scaled to mean 0 and variance 1 over the batch, then by ``gamma``, ``beta``.
+def BatchNormLayer(
+    net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1
+) -> Ensemble:
+    """Batch norm: each channel shifted and scaled to mean 0 and variance 1 over the batch, then by ``gamma``,
+    ``beta``.
 
-    Fields, each of shape (channels,): ``gamma``, ``beta`` (trained, start at 1 and 0), ``mean``, ``var`` (of the last
-    batch), ``running_mean``, ``running_var`` (start at 0 and 1; the variance unbiased, as PyTorch keeps it), which
-    inference uses.
+    Fields, each of shape (channels,): ``gamma``, ``beta`` (trained, start at 1 and 0), ``mean``, ``var`` (of
+    the last batch), ``running_mean``, ``running_var`` (start at 0 and 1; the variance unbiased, as PyTorch
+    keeps it), which inference uses.
 
     Args:
         net: the net.

@@ -32,13 +32,21 @@ class MaxPoolingNeuron(Neuron):
                 self.value = max(self.value, self.inputs[0, ky, kx])
 
 
-def MaxPoolingLayer(net: Net, input_ensemble: Ensemble, kernel: Pair = 2, stride: Pair = 2, pad: Pair = 0, *,
-                    ceil_mode: bool = True, clamp: bool = True) -> Ensemble:  # fmt: skip
+def MaxPoolingLayer(
+    net: Net,
+    input_ensemble: Ensemble,
+    kernel: Pair = 2,
+    stride: Pair = 2,
+    pad: Pair = 0,
+    *,
+    ceil_mode: bool = True,
+    clamp: bool = True,
+) -> Ensemble:
     """The largest element of each window; its gradient goes to the first largest one in row-major order.
 
-    The defaults are Latte's old rule: the size is rounded up, and positions outside the source read the nearest edge.
-    ``ceil_mode=False, clamp=False`` is PyTorch's ``MaxPool2d``, ``ceil_mode=True, clamp=False`` its ``ceil_mode=True``:
-    positions outside do not take part.
+    The defaults are Latte's old rule: the size is rounded up, and positions outside the source read the
+    nearest edge. ``ceil_mode=False, clamp=False`` is PyTorch's ``MaxPool2d``, ``ceil_mode=True, clamp=False``
+    its ``ceil_mode=True``: positions outside do not take part.
 
     Args:
         net: the net.
@@ -46,12 +54,14 @@ def MaxPoolingLayer(net: Net, input_ensemble: Ensemble, kernel: Pair = 2, stride
         kernel: extent of the window, one integer or (y, x), as the two below.
         stride: distance between windows.
         pad: how far the first window stands outside.
-        ceil_mode: whether the number of windows, ``(in + 2·pad - kernel) / stride + 1``, is rounded up, not down.
+        ceil_mode: whether the number of windows, ``(in + 2·pad - kernel) / stride + 1``, is rounded up, not
+            down.
         clamp: whether positions outside read the nearest edge (else they are left out).
 
     Returns:
-        An ensemble of shape (channels, height, width), with the fields ``mask_j`` and ``mask_k``: row and column of the
-        winner within its window (with ``clamp=False``: within the part of the window that is inside).
+        An ensemble of shape (channels, height, width), with the fields ``mask_j`` and ``mask_k``: row and
+        column of the winner within its window (with ``clamp=False``: within the part of the window that is
+        inside).
 
     Raises:
         DeclarationError: for arguments that do not fit.
@@ -60,18 +70,23 @@ def MaxPoolingLayer(net: Net, input_ensemble: Ensemble, kernel: Pair = 2, stride
     kernels, strides, pads = pair("kernel", kernel, 1), pair("stride", stride, 1), pair("pad", pad, 0)
     channels, height, width = source.shape
     if not clamp and any(2 * around > k for around, k in zip(pads, kernels, strict=True)):
-        raise DeclarationError(f"pad {pads} is more than half of the kernel {kernels}: some windows would be empty",
-                               place=user_place())  # fmt: skip
+        raise DeclarationError(
+            f"pad {pads} is more than half of the kernel {kernels}: some windows would be empty",
+            place=user_place(),
+        )
     sizes = [
-        _pooled_extent(source, axis, *numbers, ceil_mode, clamp)
-        for axis, *numbers in zip("yx", (height, width), kernels, strides, pads, strict=True)
+        _pooled_extent(source, axis, ceil_mode, clamp)
+        for axis in (
+            ("y", height, kernels[0], strides[0], pads[0]),
+            ("x", width, kernels[1], strides[1], pads[1]),
+        )
     ]
 
-    def mapping(c, y, x):  # type: ignore[no-untyped-def]
+    def mapping(c, y, x):
         top, left = y * strides[0] - pads[0], x * strides[1] - pads[1]
         return range(c, c + 1), range(top, top + kernels[0]), range(left, left + kernels[1])
 
-    def clipped(c, y, x):  # type: ignore[no-untyped-def]
+    def clipped(c, y, x):
         top, left = y * strides[0] - pads[0], x * strides[1] - pads[1]
         rows = range(max(0, top), min(height, top + kernels[0]))
         return range(c, c + 1), rows, range(max(0, left), min(width, left + kernels[1]))
@@ -82,14 +97,19 @@ def MaxPoolingLayer(net: Net, input_ensemble: Ensemble, kernel: Pair = 2, stride
     return ensemble
 
 
-def _pooled_extent(source: Ensemble, axis: str, extent: int, kernel: int, stride: int, pad: int, ceil_mode: bool,
-                   clamp: bool) -> int:  # fmt: skip
-    """Number of windows along one axis."""
+def _pooled_extent(
+    source: Ensemble, axis: tuple[str, int, int, int, int], ceil_mode: bool, clamp: bool
+) -> int:
+    """Number of windows along one axis: (name, extent, kernel, stride, pad)."""
+    name, extent, kernel, stride, pad = axis
     room = extent + 2 * pad - kernel
     if room < 0:
         raise DeclarationError(
-            f"the kernel covers {kernel} elements in {axis}, the padded input of {source!r} has only"
-            f" {extent + 2 * pad}", place=user_place(), way_out="use a smaller kernel")  # fmt: skip
+            f"the kernel covers {kernel} elements in {name}, the padded input of {source!r} has only"
+            f" {extent + 2 * pad}",
+            place=user_place(),
+            way_out="use a smaller kernel",
+        )
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
     # A window that would begin behind the source has nothing to read unless it is clamped.
     if ceil_mode and not clamp and (count - 1) * stride >= extent + pad:
