@@ -73,7 +73,7 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
     made = []
     for index, body in enumerate(nests):
         if index < nest:
-            body = [substitute(statement, {name: old}) for statement in body]
+            body = [substitute(statement, {name: expr(old)}) for statement in body]
         elif index == nest:
             body = [_Reads(name, old).visit(copy.deepcopy(statement)) for statement in body]
         made.append(make_nest(program.nests[index].label, body, buffers))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.partials import RESULT, Partials, active_in
-from latte.autodiff.prepare import ELEMENT, FLOATS, Body, add_to, all_sites, assign, load, origin
+from latte.autodiff.prepare import ELEMENT, FLOATS, Body, add_to, all_sites, assign, load, origin, store
 from latte.autodiff.terms import Condition, Term, leading_minus, negated, same, selected, summed
 from latte.autodiff.tidy import merge_first, tidy, written_names
 from swirl.errors import DerivativeError
@@ -115,6 +115,7 @@ class Reversal:
         self.declared = {a.name: a.site for a in self.writes if isinstance(a.site.statement, ast.AnnAssign)}
         self.adjoints: dict[str, str] = {}
         self.notes: list[str] = []
+        self.needed: set[str] = set()
         self._names: dict[str, str] = {}
 
     def run(self) -> list[Body]:
@@ -258,7 +259,7 @@ class Reversal:
         shared: Body = []
         given = self.adjoint(target)
         partials = Partials(self._is_active, self.new_local, self._dtype(name), shared)
-        result = None if isinstance(statement, ast.AugAssign) else ast.Name(RESULT, ast.Load())
+        result = ast.Name(RESULT, ast.Load()) if self._result_at_hand(statement, target) else None
         try:
             partials.walk(value, Term(over=(given,)), result)
         except DerivativeError as error:
@@ -282,24 +283,33 @@ class Reversal:
                 shared, out, last = (_replaced(part, given, taken) for part in (shared, out, last))
                 for part in last:
                     if isinstance(part, ast.Assign):
-                        part.targets = [load_store(given)]
+                        part.targets = [store(given)]
                 out = [declare(local, LocalType(self._dtype(name)), given), *shared, *last, *out]
-                return self._finished(out, statement, target, value, site)
-        return self._finished([*shared, *out, *last], statement, target, value, site)
+                return self._finished(out, target, site)
+        return self._finished([*shared, *out, *last], target, site)
 
-    def _finished(self, out: Body, statement: ast.stmt, target: ast.expr, value: ast.expr, site: Site) -> Body:
+    def _finished(self, out: Body, target: ast.expr, site: Site) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
-        uses = any(RESULT in names_in(part) for part in out)
         self._check(out, site)
-        if not uses:
-            return out
-        after = Access(_name_of(target), tuple(subscripts(target)) if isinstance(target, ast.Subscript) else (), "read",
-                       site)  # fmt: skip
-        if self._later_write(after, own=False) is None:
-            return [substitute(part, {RESULT: load(target)}) for part in out]
-        out = [substitute(part, {RESULT: value}) for part in out]
-        self._check(out, site)
-        return out
+        return [substitute(part, {RESULT: load(target)}) for part in out]
+
+    def _result_at_hand(self, statement: ast.stmt, target: ast.expr) -> bool:
+        """Whether backward can read the value that ``statement`` computes, at no cost of its own."""
+        if isinstance(statement, ast.AugAssign):
+            return False
+        site = self.sites[id(statement)]
+        if isinstance(target, ast.Name):
+            # A local: where it is needed anyway, or lies in a buffer.
+            there = target.id in self.needed or self._stored_as(target.id, self._block_of(site)) is not None
+            return there and self._later_write(Access(target.id, (), "read", site), own=False) is None
+        use = Access(_name_of(target), tuple(subscripts(target)), "read", site)
+        return self._later_write(use, own=False) is None
+
+    def _block_of(self, site: Site) -> Body:
+        body: Body = self.nests[site.path[0][1]]
+        for (_, index), (field, _) in zip(site.path[1:], site.path[2:], strict=False):
+            body = getattr(body[index], field)
+        return body
 
     def _is_active(self, name: str) -> bool:
         return name in self.active
@@ -352,7 +362,8 @@ class Reversal:
             self._guard_output(_name_of(group[0][0]))
             target = self.adjoint(group[0][0])
             if all(not guards for guards, _ in parts):
-                out.append(self._add(target, summed(chosen for _, chosen in parts)))
+                chosen = _either([term for _, term in group]) or summed(chosen for _, chosen in parts)
+                out.append(self._add(target, chosen))
                 continue
             for guards, chosen in parts:
                 statement = self._add(target, chosen)
@@ -402,6 +413,7 @@ class Reversal:
                 if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
                     use = Access(node.value.id, tuple(subscripts(node)), "read", site)
                 elif isinstance(node, ast.Name) and locals_too and node.id in self.declared:
+                    self.needed.add(node.id)
                     use = Access(node.id, (), "read", site)
                 else:
                     continue
@@ -490,11 +502,14 @@ class Reversal:
             self.notes.append(f"{name} is computed again: {again} bytes a time, keeping it would move {kept}")
 
 
-def load_store(node: ast.expr) -> ast.expr:
-    result = copy.deepcopy(node)
-    assert isinstance(result, (ast.Name, ast.Subscript))
-    result.ctx = ast.Store()
-    return result
+def _either(terms: list[Term]) -> ast.expr | None:
+    """``a if c else b`` for two terms of which one counts where ``c`` holds, the other where it does not."""
+    if len(terms) != 2 or any(len(term.conditions) != 1 for term in terms):
+        return None
+    (first,), (second,) = terms[0].conditions, terms[1].conditions
+    if not same(first.test, second.test) or not first.wanted or second.wanted:
+        return None
+    return ast.IfExp(copy.deepcopy(first.test), terms[0].product(), terms[1].product())
 
 
 def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from latte.autodiff.terms import leading_minus, negated, same, summed
 from swirl.ir.nest import names_in, substitute
 
 Body = list[ast.stmt]
@@ -50,7 +51,61 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 
 def tidy(body: Body) -> Body:
-    """Locals that stand for one reference, or that are used once, are written out in place; unused ones go."""
+    """Locals that stand for one reference, or that are used once, are written out in place; unused ones go.
+
+    Updates of one element in one block become one statement.
+    """
+    return join_updates(_inlined(body))
+
+
+def join_updates(body: Body) -> Body:
+    """``t = a; …; t += b`` → ``…; t = a + b``, where nothing in between touches ``t`` or writes what ``a`` reads."""
+    index = 0
+    while index < len(body):
+        first = body[index]
+        later = _joinable(body, index)
+        if later is not None and isinstance(first, (ast.Assign, ast.AugAssign)):
+            body = [*body[:index], *body[index + 1 : later], _joined(first, body[later]), *body[later + 1 :]]
+        else:
+            index += 1
+    return body
+
+
+def _joinable(body: Body, index: int) -> int | None:
+    first = body[index]
+    if isinstance(first, ast.Assign):
+        target = first.targets[0]
+    elif isinstance(first, ast.AugAssign) and isinstance(first.op, (ast.Add, ast.Sub)):
+        target = first.target
+    else:
+        return None
+    name = next(iter(written_names([first])))
+    if name in names_in(first.value):
+        return None
+    for later in range(index + 1, len(body)):
+        second = body[later]
+        if isinstance(second, ast.AugAssign) and isinstance(second.op, (ast.Add, ast.Sub)) and same(second.target, target):
+            return None if name in names_in(second.value) else later
+        if name in names_in(second) or written_names([second]) & names_in(first):
+            return None
+    return None
+
+
+def _joined(first: ast.Assign | ast.AugAssign, second: ast.stmt) -> ast.stmt:
+    assert isinstance(second, ast.AugAssign)
+    value = first.value
+    if isinstance(first, ast.AugAssign) and isinstance(first.op, ast.Sub):
+        value = negated(value)
+    other = negated(second.value) if isinstance(second.op, ast.Sub) else second.value
+    total = summed([value, other])
+    if isinstance(first, ast.Assign):
+        return ast.Assign([first.targets[0]], total, lineno=0)
+    if leading_minus(value) and leading_minus(other):
+        return ast.AugAssign(first.target, ast.Sub(), summed([negated(value), negated(other)]))
+    return ast.AugAssign(first.target, ast.Add(), total)
+
+
+def _inlined(body: Body) -> Body:
     index = 0
     while index < len(body):
         statement = body[index]

@@ -30,6 +30,7 @@ from swirl.ir.nest import (
     declare,
     expr,
     fresh,
+    local_type,
     make_nest,
     names_in,
     reference,
@@ -154,7 +155,7 @@ def _save(program: Program, found: Reduction, buffers: dict[str, Buffer], taken:
     dtype = buffers[_name(target)].dtype if _name(target) in buffers else _declared_dtype(found)
     body: Body = []
     candidate = found.candidate
-    if not isinstance(candidate, (ast.Name, ast.Subscript)):
+    if not isinstance(candidate, (ast.Name, ast.Subscript)) or any(isinstance(n, ast.Call) for n in ast.walk(candidate)):
         local = fresh("candidate", taken)
         taken.add(local)
         body.append(declare(local, LocalType(dtype), candidate))
