@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from latte.autodiff.finish import finish
+from latte.autodiff.gather import gather
 from latte.autodiff.kept import keep_local, keep_version
 from latte.autodiff.prepare import Body, origin, prepare
 from latte.autodiff.reverse import Choices, OutputChanges, Overwritten, Reversal, TooDear, active_names
@@ -91,6 +92,11 @@ def _attempt(program: Program, inputs: Sequence[str], params: Sequence[str], out
             return None
         name = f"{program.name.split('.')[0]}.{name}"
         reversal, nests = _reverse(name, prepared, saved, wanted, output, taken, choices)
+        if all(len(nest) == 1 for nest in nests):
+            buffers = {**saved.buffers, **{new: saved.buffers[of] for new, of in reversal.adjoints.items()}}
+            body, gathered = gather([nest[0] for nest in nests], list(reversal.adjoints), buffers)
+            nests = [[statement] for statement in body]
+            reversal.notes.extend(gathered)
         found.extend(f"{name}: {note}" for note in reversal.notes)
         return finish(name, nests, saved, reversal.adjoints, output=output, inputs=inputs, params=params, add_to=add_to)
 
