@@ -210,8 +210,8 @@ def declaration_rows(type_name: str, names: dict[tuple[int, ...], str]) -> list[
 def memory_array(local: Local) -> Node:
     """The declaration of a C++ array, aligned to a cache line."""
     nbytes = prod(local.shape) * DTYPES[local.dtype]().itemsize
-    prefix = "static thread_local " if nbytes > MOST_STACK_BYTES else ""
-    return Declaration(f"{prefix}alignas(64) {C_TYPES[local.dtype]}", local.name, shape=local.shape)
+    storage = "static thread_local " if nbytes > MOST_STACK_BYTES else ""
+    return Declaration(f"alignas(64) {storage}{C_TYPES[local.dtype]}", local.name, shape=local.shape)
 
 
 def sum_of(left: Expression, right: int) -> Expression:

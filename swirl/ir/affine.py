@@ -245,6 +245,8 @@ def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
     low, high = start[0], stop[1] - 1
     if start[0] == start[1]:
         high = low + max(0, (high - low)) // loop.step * loop.step
+    if loop.kind == "vector":  # the lane must not become a constant, even where there is one lane
+        high = max(high, low + 1)
     return {loop.var: (low, max(low, high))}
 
 

@@ -1,0 +1,89 @@
+"""The compiler as one table: from the programs of an ensemble to C++, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from swirl.codegen.emit import KernelSource, emit
+from swirl.codegen.physical import physical
+from swirl.ir.nest import Program
+from swirl.ir.validate import validate
+from swirl.recipe import Outcome, Recipe, Schedule
+from swirl.target import Target
+from swirl.transforms.canonical import canonicalise
+from swirl.transforms.hoist import hoist
+from swirl.transforms.scalars import scalar_replace
+from swirl.transforms.tidy import tidy
+
+BEFORE_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (("canonical", canonicalise),)
+AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
+    ("tidy", tidy),
+    ("scalars", scalar_replace),
+    ("hoist", hoist),
+    ("physical", physical),
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A program after one stage of the compiler. ``seconds`` is what the stage took."""
+
+    name: str
+    program: Program
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """The programs of one ensemble after the recipe, and what became of its commands."""
+
+    stages: Mapping[str, tuple[Stage, ...]]
+    outcomes: tuple[Outcome, ...]
+
+
+def schedule(programs: Mapping[str, Program], recipe: Recipe | None, target: Target, owned: str = "") -> Scheduled:
+    """Validate and canonicalise the programs of one ensemble, and apply its recipe.
+
+    Args:
+        programs: phase → program as lowered or derived.
+        recipe: None leaves the canonical program: correct, and not tuned.
+        target: what code is made for.
+        owned: prefix of the storage names whose layout the ensemble chooses.
+
+    Raises:
+        CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
+    """
+    stages: dict[str, list[Stage]] = {}
+    for phase, program in programs.items():
+        stages[phase] = [Stage("lowered", validate(program), 0.0)]
+        for name, rewrite in BEFORE_RECIPE:
+            stages[phase].append(_stage(name, rewrite, stages[phase][-1].program))
+    if recipe is None:
+        return Scheduled({phase: tuple(found) for phase, found in stages.items()}, ())
+    start = perf_counter()
+    commands = Schedule({phase: found[-1].program for phase, found in stages.items()}, target, owned)
+    recipe.apply(commands)
+    seconds = (perf_counter() - start) / max(1, len(stages))
+    for phase, program in commands.programs.items():
+        stages[phase].append(Stage("recipe", program, seconds))
+    return Scheduled({phase: tuple(found) for phase, found in stages.items()}, tuple(commands.outcomes))
+
+
+def finish(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The stages behind the recipe: scalars, hoisting, layouts made physical."""
+    result = list(stages)
+    for name, rewrite in AFTER_RECIPE:
+        result.append(_stage(name, rewrite, result[-1].program))
+    return tuple(result)
+
+
+def _stage(name: str, rewrite: Callable[[Program], Program], program: Program) -> Stage:
+    start = perf_counter()
+    return Stage(name, rewrite(program), perf_counter() - start)
+
+
+def generate(stages: tuple[Stage, ...], target: Target, *, contract: bool = True) -> KernelSource:
+    """The C++ of a finished program."""
+    return emit(stages[-1].program, target, contract=contract)

@@ -1,0 +1,273 @@
+"""Recipes: small files of commands, applied to the programs of one ensemble; and the record of what became of each."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused
+from swirl.ir.buffers import Layout
+from swirl.ir.nest import Program
+from swirl.target import Target
+from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
+from swirl.transforms.base import loop_names
+
+PHASES = ("forward", "backward", "update")
+PHASE_ALIASES = {"update_internal": "update"}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A command as it was written: to be applied, or replayed."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: tuple[tuple[str, Any], ...]
+    place: str | None
+
+    @property
+    def text(self) -> str:
+        """``tile_loop('forward', 'c', 16, tail='peel')``."""
+        shown = [repr(argument) for argument in self.arguments] + [f"{key}={value!r}" for key, value in self.options]
+        return f"{self.name}({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command: ``applied`` or ``skipped``, with the reason."""
+
+    command: Recorded
+    status: str
+    reason: str = ""
+
+
+class Schedule:
+    """What a recipe's functions are given: its methods are the commands.
+
+    Args:
+        programs: phase → program; ``inference`` follows the commands for ``forward`` as far as they apply.
+        target: what code is made for.
+        owned: prefix of the storage names that this ensemble lays out (``"conv1."``).
+
+    Commands take the phase first (``s.parallelize("forward", "n")``); those on layouts take none
+    (``s.tile("value", dim=0, factor=16)``) and act on every phase that touches the buffer. ``optional=True`` records a
+    command that is refused as skipped instead of failing.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], target: Target, owned: str = ""):
+        self.programs = dict(programs)
+        self.target = target
+        self.outcomes: list[Outcome] = []
+        self._owned = owned
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in COMMANDS:
+            raise unknown_command(name, _caller())
+
+        def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
+            return self.apply(Recorded(name, arguments, tuple(options.items()), _caller()))
+
+        return run
+
+    def apply(self, command: Recorded) -> tuple[str, ...]:
+        """Apply one command.
+
+        Returns:
+            the names of the loops that it made, to be used in later commands.
+
+        Raises:
+            CommandError, Refused: with the command and its place, unless it was given ``optional=True``.
+        """
+        options = dict(command.options)
+        optional = options.pop("optional", False)
+        try:
+            made = self._run(command, options)
+        except (CommandError, LayoutError) as error:
+            located = _located(error, command)
+            if not optional:
+                raise located from error
+            self.outcomes.append(Outcome(command, "skipped", str(error)))
+            return ()
+        self.outcomes.append(Outcome(command, "applied"))
+        return made
+
+    def _run(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
+        if command.name in LAYOUT_COMMANDS:
+            return self._layout(command, options)
+        arguments = list(command.arguments)
+        phase = options.pop("phase") if "phase" in options else arguments.pop(0) if arguments else None
+        phase = self._phase(phase)
+        if phase not in self.programs:
+            return ()  # nothing to compute in this phase: no parameters, or a first layer
+        before = self.programs[phase]
+        after = _call(command, before, arguments, options)
+        self.programs[phase] = replace(after, commands=(*after.commands, command.text))
+        if phase == "forward" and "inference" in self.programs:
+            try:
+                self.programs["inference"] = _call(command, self.programs["inference"], arguments, options)
+            except (CommandError, LayoutError) as error:
+                self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
+        known = set(loop_names(before))
+        return tuple(name for name in loop_names(after) if name not in known)
+
+    def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
+        touched = False
+        buffer = command.arguments[0] if command.arguments else options.get("buffer")
+        for phase, program in list(self.programs.items()):
+            if buffer in program.buffers:
+                storage = program.buffers[buffer]
+                after = _call(command, program, list(command.arguments), options)
+                layout = after.buffers[buffer].layout
+                if layout != storage.layout and not storage.name.startswith(self._owned):
+                    owner = storage.name.split(".")[0]
+                    raise LayoutError(f"{buffer} is {storage.name}, whose layout {owner} chooses",
+                                      way_out=f"tile {storage.name.split('.')[1]!r} in {owner}'s recipe")  # fmt: skip
+                self.programs[phase] = replace(after, commands=(*after.commands, command.text))
+                self._share_layout(storage.name, layout)
+                touched = True
+        if not touched:
+            names = sorted({name for program in self.programs.values() for name in program.buffers})
+            raise CommandError(f"no buffer named {buffer!r}", way_out=f"the buffers are {', '.join(names)}")
+        return ()
+
+    def _share_layout(self, storage: str, layout: Layout) -> None:
+        for phase, program in self.programs.items():
+            changed = {key: b.with_layout(layout) for key, b in program.buffers.items() if b.name == storage}
+            self.programs[phase] = program.with_buffers(**changed)
+
+    def _phase(self, phase: Any) -> str:
+        phase = PHASE_ALIASES.get(phase, phase)
+        if phase not in PHASES:
+            close = difflib.get_close_matches(str(phase), PHASES, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise CommandError(f"no phase named {phase!r}", way_out=f"{hint}the phases are {', '.join(PHASES)}")
+        return str(phase)
+
+
+def _call(command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]) -> Program:
+    try:
+        return COMMANDS[command.name](program, *arguments, **options)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        wrong = str(error).split("() ", 1)[-1]
+        raise CommandError(f"{wrong}", way_out=f"see help(swirl.transforms.COMMANDS[{command.name!r}])") from error
+
+
+def unknown_command(name: str, place: str | None) -> CommandError:
+    """The error for a command that does not exist, with the nearest one that does."""
+    close = difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return CommandError(f"no command named {name!r}", place=place, way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")
+
+
+def _located(error: LatteError, command: Recorded) -> LatteError:
+    message = f"{command.text}: {error.message}"
+    if isinstance(error, Refused):
+        return Refused(message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out)
+    return type(error)(message, place=command.place, way_out=error.way_out)
+
+
+def _caller() -> str | None:
+    """``file:line`` of the nearest frame outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    here = str(Path(__file__).parent)
+    while frame is not None and frame.f_code.co_filename.startswith(here):
+        frame = frame.f_back
+    return None if frame is None else f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _shown(filename: str) -> str:
+    """The path as people write it: relative to the current folder where it lies below."""
+    path = Path(filename)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return filename
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Recipe:
+    """The functions of a recipe file, by phase; or commands recorded on the ensemble itself.
+
+    Args:
+        name: file name, or ``"commands of bn1"``.
+        functions: phase → ``function(s, target)``.
+    """
+
+    name: str
+    functions: Mapping[str, Callable[[Schedule, Target], None]]
+
+    def apply(self, schedule: Schedule, phases: Sequence[str] = PHASES) -> None:
+        """Run the functions of ``phases`` in order.
+
+        Raises:
+            RecipeError: a function raised an error of its own; the message names file and line.
+            CommandError, Refused, LayoutError: a command failed.
+        """
+        for phase in phases:
+            function = self.functions.get(phase)
+            if function is None:
+                continue
+            try:
+                function(schedule, schedule.target)
+            except LatteError:
+                raise
+            except Exception as error:
+                raise RecipeError(f"{phase}() raised {type(error).__name__}: {error}", place=_raised_at(error, self.name),
+                                  way_out="mend the recipe; the net was not compiled") from error  # fmt: skip
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """A recipe from a file of functions named after phases.
+
+    Raises:
+        RecipeError: the file cannot be read, is no Python, raises, or has no function of a phase.
+    """
+    path = Path(path)
+    shown = _shown(str(path))
+    try:
+        code = compile(path.read_text(encoding="utf-8"), shown, "exec")
+    except OSError as error:
+        raise RecipeError(f"cannot be read: {error.strerror}", place=shown) from error
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise RecipeError(f"is no Python: {error}", place=f"{shown}:{line}" if line else shown) from error
+    scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
+    try:
+        exec(code, scope)
+    except Exception as error:
+        raise RecipeError(f"raised {type(error).__name__}: {error}", place=_raised_at(error, shown)) from error
+    functions = {phase: scope[phase] for phase in PHASES if callable(scope.get(phase))}
+    if not functions:
+        raise RecipeError("defines no phase", place=shown, way_out="def forward(s, target): …, or backward, or update")
+    return Recipe(shown, functions)
+
+
+def _raised_at(error: BaseException, filename: str) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
+    return f"{filename}:{frames[-1].lineno}" if frames else filename
+
+
+def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None) -> Recipe:
+    """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``."""
+
+    def replay(recorded: Sequence[Recorded]) -> Callable[[Schedule, Target], None]:
+        def function(schedule: Schedule, target: Target) -> None:
+            for command in recorded:
+                schedule.apply(command)
+
+        return function
+
+    functions = dict(otherwise.functions) if otherwise else {}
+    functions |= {phase: replay(recorded) for phase, recorded in commands.items()}
+    return Recipe(name, functions)

@@ -1,0 +1,46 @@
+"""tidy: loops of one iteration, decided conditions and dead locals disappear before code generation."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.ir.affine import simplify_body
+from swirl.ir.nest import Program, loop_of, substitute
+from swirl.transforms.base import checked
+from swirl.transforms.guards import drop_decided_guards
+
+
+def tidy(program: Program) -> Program:
+    """The program without loops of one iteration and without conditions that the loops' ranges decide.
+
+    rewrite:
+        for w in range(0, 8, 16):           for w_lane in vector(8): s[w_lane]
+            for w_lane in vector(8):   →
+                s[w + w_lane]
+    """
+    nests = []
+    for nest in program.nests:
+        body = simplify_body(drop_decided_guards(_without_single(nest.body)))
+        if body:
+            nests.append(nest.with_body(body))
+    return checked(program, program.with_nests(nests))
+
+
+def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
+    result: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.If):
+            result.append(ast.If(node.test, _without_single(node.body), _without_single(node.orelse)))
+        elif isinstance(node, ast.For):
+            loop = loop_of(node)
+            if loop.kind == "range" and loop.extent == 0:
+                continue
+            inner = _without_single(node.body)
+            only_loops = all(isinstance(s, (ast.For, ast.If, ast.Assign, ast.AugAssign)) for s in inner)
+            if loop.kind == "range" and loop.extent == 1 and only_loops:
+                result += [substitute(s, {loop.var: loop.start}) for s in inner]
+            elif inner:
+                result.append(loop.node(inner))
+        else:
+            result.append(node)
+    return result
