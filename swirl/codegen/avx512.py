@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from swirl.codegen.ctree_compat import Expression, Literal, TernaryOp, binary, call, constant, symbol
+from swirl.codegen.ctree_compat import (
+    Expression,
+    FunctionCall,
+    Literal,
+    TernaryOp,
+    binary,
+    call,
+    constant,
+    symbol,
+)
 from swirl.codegen.intrinsics import SUFFIXES, Instructions
 
 _PREDICATES = {"<": "LT_OQ", "<=": "LE_OQ", ">": "GT_OQ", ">=": "GE_OQ", "==": "EQ_OQ", "!=": "NEQ_UQ"}
@@ -74,6 +83,18 @@ class Avx512(Instructions):
         if dtype == "bool":
             return binary("|", binary("&", mask, then), call("_kandn_mask16", mask, otherwise))
         return call(f"_mm512_mask_blend_{SUFFIXES[dtype]}", mask, otherwise, then)
+
+    def merged(self, mask: Expression, new: Expression, old: Expression, dtype: str) -> Expression:
+        """As above; the masked form of the instruction itself, which gcc does not find for ``fmadd``."""
+        if isinstance(new, FunctionCall):
+            suffix = SUFFIXES.get(dtype)
+            name, args = new.func.name, new.args
+            if name == "_mm512_fmadd_ps" and getattr(args[2], "name", "") == old.name:
+                return call("_mm512_mask3_fmadd_ps", *args, mask)
+            if name in {f"_mm512_{operation}_{suffix}" for operation in ("add", "sub", "mul", "div")}:
+                operation = name.removeprefix("_mm512_")
+                return call(f"_mm512_mask_{operation}", old, mask, *args)
+        return self.select(mask, new, old, dtype)
 
     def first_lanes(self, count: Expression | int) -> Expression:
         if isinstance(count, int):

@@ -80,6 +80,8 @@ class Context:
         unrolled: the values of the unrolled loops' variables, outermost first.
         locals: name in the nest → where it is held.
         taken: C++ names in use.
+        storage: ``id`` of each declaration of a local array → where it is held.
+        tails: number of lanes as text → the mask of that many, declared in this block.
     """
 
     buffers: Mapping[str, Buffer]
@@ -92,6 +94,7 @@ class Context:
     locals: dict[str, Local] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     storage: dict[int, str] = field(default_factory=dict)
+    tails: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.buffers:
@@ -101,10 +104,10 @@ class Context:
     def block(self) -> Iterator[None]:
         """A C++ block: names and locals made inside are free again afterwards."""
         with self.scope():
-            taken = self.taken
-            self.taken = set(taken)
+            taken, tails = self.taken, self.tails
+            self.taken, self.tails = set(taken), dict(tails)
             yield
-            self.taken = taken
+            self.taken, self.tails = taken, tails
 
     @contextmanager
     def scope(self) -> Iterator[None]:

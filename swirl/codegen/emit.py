@@ -80,7 +80,7 @@ def listing(program: Program, target: Target, *, contract: bool = True) -> str:
     program = physical(program)
     _, parameters, body = _translate(program, target, contract, standalone=True)
     name = re.sub(r"\W", "_", program.name)
-    return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body, helpers=[]))
+    return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body))
 
 
 def _translate(program: Program, target: Target, contract: bool,
@@ -117,8 +117,11 @@ def _buffers_in_order(program: Program) -> list[str]:
     """The buffers touched, by first appearance: the order must not depend on names."""
     found: dict[str, None] = {}
     for nest in program.nests:
-        for statement in nest.body:
-            for reference in references(statement):
+        for _, statement in walk(nest.body):
+            part = statement.test if isinstance(statement, ast.If) else statement
+            if isinstance(statement, ast.For):  # its statements follow; bounds name no buffers
+                continue
+            for reference in references(part):
                 assert isinstance(reference.value, ast.Name)
                 if reference.value.id in program.buffers:
                     found[reference.value.id] = None

@@ -157,6 +157,10 @@ class Instructions(ABC):
     def select(self, mask: Expression, then: Expression, otherwise: Expression, dtype: str) -> Expression:
         """``then`` where the mask is set."""
 
+    def merged(self, mask: Expression, new: Expression, old: Expression, dtype: str) -> Expression:
+        """``new`` where the mask is set, else the ``old`` value of the variable that it is assigned to."""
+        return self.select(mask, new, old, dtype)
+
     @abstractmethod
     def first_lanes(self, count: Expression | int) -> Expression:
         """The mask of the lanes below ``count``, which may be negative or more than the width."""

@@ -23,7 +23,6 @@ from swirl.codegen.ctree_compat import (
     Node,
     Op,
     UnaryOp,
-    binary,
     compare,
     constant,
     symbol,
@@ -178,8 +177,9 @@ class Statements:
         return AugAssign(place.node, _AUGMENTED[operator](), converted(value, dtype))
 
     # --- for the vector emitters ----------------------------------------------------------------------------
-    def lanes_of(self, loop: Loop) -> tuple[int, Expression | None]:
-        """Number of lanes of a vector loop, and the expression of how many are active where that is fewer."""
+    def lanes_of(self, loop: Loop) -> tuple[int, ast.expr | None]:
+        """Number of lanes of a vector loop, and the expression of how many are active where that may be
+        fewer."""
         stop = self.context.index(loop.stop)
         limits = self.context.limits(stop)
         if isinstance(stop, ast.Constant) and isinstance(stop.value, int):
@@ -194,8 +194,8 @@ class Statements:
         if isinstance(stop, ast.Call):  # the literal limit of min() is implied by the number of registers
             rest = [arg for arg in stop.args if not isinstance(arg, ast.Constant)]
             if len(rest) == 1 and isinstance(stop.func, ast.Name) and stop.func.id == "min":
-                return max(most, 0), self.expressions.integer(rest[0])
-        return max(most, 0), self.expressions.integer(stop)
+                return max(most, 0), rest[0]
+        return max(most, 0), stop
 
 
 def declaration_rows(type_name: str, names: dict[tuple[int, ...], str]) -> list[Node]:
@@ -212,11 +212,6 @@ def memory_array(local: Local) -> Node:
     nbytes = prod(local.shape) * DTYPES[local.dtype]().itemsize
     storage = "static thread_local " if nbytes > MOST_STACK_BYTES else ""
     return Declaration(f"alignas(64) {storage}{C_TYPES[local.dtype]}", local.name, shape=local.shape)
-
-
-def sum_of(left: Expression, right: int) -> Expression:
-    """``left + right`` with the zero left out."""
-    return left if right == 0 else binary("+", left, constant(right, "int32"))
 
 
 def subscripts_fit(context: Context, node: ast.Subscript, **lanes: tuple[int, int]) -> bool:

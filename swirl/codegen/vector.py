@@ -16,8 +16,8 @@ from swirl.codegen.ctree_compat import Assign, Declaration, Expression, If, Node
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
-from swirl.codegen.to_c import Statements, declaration_rows, sum_of
-from swirl.ir.nest import Loop, local_type
+from swirl.codegen.to_c import Statements, declaration_rows
+from swirl.ir.nest import Loop, local_type, names_in
 
 
 class RegisterLanes:
@@ -55,7 +55,7 @@ class _Body:
     """One vector loop while it is emitted."""
 
     def __init__(self, instructions: Instructions, statements: Statements, loop: Loop, count: int,
-                 active: Expression | None):  # fmt: skip
+                 active: ast.expr | None):  # fmt: skip
         self.instructions = instructions
         self.statements = statements
         self.context = statements.context
@@ -78,13 +78,23 @@ class _Body:
         for chunk in self.chunks:
             first = chunk * width
             if self.active is not None:
-                name = self.context.fresh("tail" + self.suffix(chunk))
-                mask = self.instructions.first_lanes(sum_of(self.active, -first))
-                nodes.append(Declaration(f"const {self.instructions.mask_type}", name, mask))
-                self.masks[chunk] = symbol(name)
+                count = self.context.index(ast.BinOp(self.active, ast.Sub(), ast.Constant(first)))
+                self.masks[chunk] = symbol(self.tail_name(count, chunk, nodes))
             elif first + width > self.count:
                 self.masks[chunk] = self.instructions.first_lanes(self.count - first)
         return nodes
+
+    def tail_name(self, count: ast.expr, chunk: int, nodes: list[Node]) -> str:
+        """The variable with the mask of the first ``count`` lanes; one that stands here already is reused."""
+        tails, text = self.context.tails, ast.unparse(count)
+        if text not in tails:
+            name = self.context.fresh(f"tail_{chunk}" if len(self.chunks) > 1 else "tail")
+            mask = self.instructions.first_lanes(self.statements.expressions.integer(count))
+            nodes.append(Declaration(f"const {self.instructions.mask_type}", name, mask))
+            if not names_in(count) <= {"min", "max", *self.context.ranges}:
+                return name  # a local's value may change
+            tails[text] = name
+        return tails[text]
 
     def suffix(self, chunk: int) -> str:
         return self.context.suffix() + (f"_{chunk}" if len(self.chunks) > 1 else "")
@@ -181,7 +191,7 @@ class _Body:
         place = symbol(local.names[(chunk,)])
         new = self.values.lanes(value, local.dtype, chunk, self.masks[chunk])
         mask = self.masks[chunk] if self.depth > local.depth else None
-        return Assign(place, new if mask is None else self.instructions.select(mask, new, place, local.dtype))
+        return Assign(place, new if mask is None else self.instructions.merged(mask, new, place, local.dtype))
 
     def assign_one(self, target: ast.Subscript, value: ast.expr, augmented: bool) -> Node:
         """All lanes write the same value to the same element."""
@@ -200,4 +210,4 @@ class _Body:
         needed = min(width, local.shape[-1] - register[-1] * width)
         everything = self.depth == 0 and self.active is None and here >= needed
         mask = None if everything else self.masks[chunk]
-        return Assign(place, new if mask is None else self.instructions.select(mask, new, place, local.dtype))
+        return Assign(place, new if mask is None else self.instructions.merged(mask, new, place, local.dtype))

@@ -1,0 +1,109 @@
+"""What the compiler makes of generated code: vector instructions, an FMA a product and sum, no spills."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from swirl.codegen.emit import emit
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, parse_program
+from swirl.jit import Unit, build
+from swirl.target import TARGETS, Target, why_not
+
+CONVOLUTION = """
+for n in parallel(64):
+    for k in range(2):
+        for y in range(14):
+            acc: float32[14, 2, 16] = empty(14, 2, 16)
+            for j in unrolled(14):
+                for i in unrolled(2):
+                    for v in vector(16):
+                        acc[j, i, v] = bias[k * 32 + i * 16 + v]
+            for c_outer in range(4):
+                for ky in range(3):
+                    for kx in range(3):
+                        for c_inner in range(16):
+                            for j in unrolled(14):
+                                for i in unrolled(2):
+                                    for v in vector(16):
+                                        w: float32 = weights[k, c_outer, ky, kx, c_inner, i * 16 + v]
+                                        acc[j, i, v] += w * inputs[n, c_outer, y + ky, j + kx, c_inner]
+            for j in unrolled(14):
+                for i in unrolled(2):
+                    for v in vector(16):
+                        value[n, k, y, j, i * 16 + v] = acc[j, i, v]
+"""
+CONVOLUTION_BUFFERS = {
+    "bias": Buffer("bias", (64,)),
+    "weights": Buffer("weights", (2, 4, 3, 3, 16, 32)),
+    "inputs": Buffer("inputs", (64, 4, 16, 16, 16)),
+    "value": Buffer("value", (64, 2, 14, 14, 32)),
+}
+
+
+def target_named(name: str) -> Target:
+    """The target, or a visible skip where this machine or its tools cannot show it."""
+    if shutil.which("objdump") is None:
+        pytest.skip("objdump is not installed")
+    reason = why_not(TARGETS[name])
+    if reason is not None:
+        pytest.skip(f"{name}: {reason}")
+    return TARGETS[name]
+
+
+def disassembled(program: Program, target: Target, contract: bool = True) -> list[tuple[str, str]]:
+    """``(address, instruction)`` of the kernel's library."""
+    source = emit(program, target, contract=contract)
+    (built,) = build([Unit(source.name, source.source)], target, contract=contract)
+    command = ["objdump", "-d", "--no-show-raw-insn", "-M", "intel", str(built.path)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    matches = (re.match(r"\s*([0-9a-f]+):\t(.*)", line) for line in text.splitlines())
+    return [(match.group(1), match.group(2)) for match in matches if match]
+
+
+def innermost_fma_loop(code: list[tuple[str, str]]) -> list[str]:
+    """The instructions between the last FMA's backward jump and where it jumps to."""
+    last = max(position for position, (_, text) in enumerate(code) if "fmadd" in text)
+    end = next(i for i in range(last, len(code)) if code[i][1].startswith("j"))
+    start = next(i for i, (address, _) in enumerate(code) if address == code[end][1].split()[1])
+    assert start <= last
+    return [text for _, text in code[start : end + 1]]
+
+
+def test_register_tile_of_a_convolution():
+    """PERFORMANCE.md, convolution forward: 14 pixels × 2 vectors, two loads and 14 broadcasts for 28 FMAs."""
+    target = target_named("avx512")
+    code = disassembled(parse_program(CONVOLUTION, CONVOLUTION_BUFFERS), target)
+    loop = innermost_fma_loop(code)
+    assert sum("fmadd" in text for text in loop) == 28
+    assert sum(bool(re.match(r"vfmadd.*zmm", text)) for text in loop) == 28
+    assert not [text for text in loop if "mm" in text and re.search(r"\[r[sb]p", text)], (
+        "a vector register is spilled"
+    )
+    assert sum("fmadd" in text for _, text in code) == 28
+    assert len(loop) <= 70
+
+
+@pytest.mark.parametrize(("name", "register"), [("avx512", "zmm"), ("avx2", "ymm")])
+def test_vector_instructions(name, register):
+    """Every operation is done on whole registers; a masked tail uses no scalar loop."""
+    target = target_named(name)
+    text = """
+for n in parallel(8):
+    for x in range(0, 100, 16):
+        for v in vector(min(16, 100 - x)):
+            y[n, x + v] = max(0.0, sqrt(a[n, x + v]) / b[n] - a[n, x + v]) if a[n, x + v] > 0.5 else -1.0
+"""
+    buffers = {"a": Buffer("a", (8, 100)), "b": Buffer("b", (8,)), "y": Buffer("y", (8, 100))}
+    code = [text for _, text in disassembled(parse_program(text, buffers), target)]
+    for instruction in ("vsqrtps", "vdivps", "vsubps", "vmaxps", "vbroadcastss", "vcmp"):
+        assert any(text.startswith(instruction) and register in text for text in code), instruction
+    assert not [text for text in code if re.match(r"v(sqrt|div|sub|max)ss", text)]
+
+
+def test_no_contraction_without_permission():
+    target = target_named("avx512")
+    code = disassembled(parse_program(CONVOLUTION, CONVOLUTION_BUFFERS), target, contract=False)
+    assert not [text for _, text in code if "fmadd" in text]
