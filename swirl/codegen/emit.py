@@ -118,10 +118,10 @@ def _buffers_in_order(program: Program) -> list[str]:
     found: dict[str, None] = {}
     for nest in program.nests:
         for _, statement in walk(nest.body):
-            part = statement.test if isinstance(statement, ast.If) else statement
-            if isinstance(statement, ast.For):  # its statements follow; bounds name no buffers
-                continue
-            for reference in references(part):
+            head: ast.AST = statement
+            if isinstance(statement, (ast.If, ast.For)):  # the statements inside come by themselves
+                head = statement.test if isinstance(statement, ast.If) else statement.iter
+            for reference in references(head):
                 assert isinstance(reference.value, ast.Name)
                 if reference.value.id in program.buffers:
                     found[reference.value.id] = None
