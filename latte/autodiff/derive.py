@@ -7,11 +7,13 @@ import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from latte.autodiff.activity import active_names
 from latte.autodiff.finish import finish
 from latte.autodiff.gather import gather
 from latte.autodiff.kept import keep_local, keep_version
 from latte.autodiff.prepare import Body, origin, prepare
-from latte.autodiff.reverse import Choices, OutputChanges, Overwritten, Reversal, TooDear, active_names
+from latte.autodiff.reverse import OutputChanges, Reversal
+from latte.autodiff.values import Choices, Overwritten, TooDear
 from latte.autodiff.winners import save_winners
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Program, make_nest, names_in
@@ -37,8 +39,16 @@ class Derived:
     notes: tuple[str, ...] = ()
 
 
-def derive(forward: Program, *, inputs: Sequence[str], params: Sequence[str], output: str = "value",
-           add_to: Collection[str] = (), keep: Collection[str] = (), recompute: Collection[str] = ()) -> Derived:  # fmt: skip
+def derive(
+    forward: Program,
+    *,
+    inputs: Sequence[str],
+    params: Sequence[str],
+    output: str = "value",
+    add_to: Collection[str] = (),
+    keep: Collection[str] = (),
+    recompute: Collection[str] = (),
+) -> Derived:
     """Differentiate ``forward`` in reverse.
 
     Args:
@@ -54,32 +64,55 @@ def derive(forward: Program, *, inputs: Sequence[str], params: Sequence[str], ou
         DerivativeError: the program has a statement without a derivative; the message quotes it.
     """
     notes: list[str] = []
-    choices = Choices(frozenset(recompute), frozenset(keep))
+    choices = Choices(frozenset(recompute), frozenset(keep), _declared_once(forward))
     program = forward
     for _ in range(ATTEMPTS):
         try:
             return _attempt(program, inputs, params, output, add_to, choices, notes)
         except TooDear as found:
-            note = f"{found.local} is kept: {found.bytes_kept} bytes a time, computing it again would move {found.bytes_again}"
             program = keep_local(program, found.local)
-            notes.append(note)
+            again = f"computing it again would move {found.bytes_again}"
+            if found.bytes_again is None:
+                again = "it cannot be computed again"
+            notes.append(f"{found.local} is kept: {found.bytes_kept} bytes a time, {again}")
         except Overwritten as found:
             changed = keep_version(program, found.name, found.by.path[0][1])
             if changed is None:
                 used, by = origin(found.used.statement), origin(found.by.statement)
                 raise DerivativeError(
-                    f"`{used}` cannot be differentiated: it needs the value of {found.name} that `{by}` writes over",
+                    f"`{used}` cannot be differentiated: "
+                    f"it needs a value of {found.name} that `{by}` writes over",
                     place=forward.name,
                     way_out=f"give the new value a name of its own instead of writing over {found.name}",
                 ) from found
             program, kept = changed
-            notes.append(f"the value of {found.name} before `{origin(found.by.statement)}` is kept as {kept}: "
-                         f"{program.buffers[kept].nbytes} bytes")  # fmt: skip
+            notes.append(
+                f"the value of {found.name} before `{origin(found.by.statement)}` is kept as {kept}: "
+                f"{program.buffers[kept].nbytes} bytes"
+            )
     raise DerivativeError(f"more than {ATTEMPTS} values would have to be kept", place=forward.name)
 
 
-def _attempt(program: Program, inputs: Sequence[str], params: Sequence[str], output: str, add_to: Collection[str],
-             choices: Choices, notes: list[str]) -> Derived:  # fmt: skip
+def _declared_once(program: Program) -> frozenset[str]:
+    """The locals that one declaration in the program names."""
+    names = [
+        node.target.id
+        for nest in program.nests
+        for node in ast.walk(nest.function)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    return frozenset(name for name in names if names.count(name) == 1)
+
+
+def _attempt(
+    program: Program,
+    inputs: Sequence[str],
+    params: Sequence[str],
+    output: str,
+    add_to: Collection[str],
+    choices: Choices,
+    notes: list[str],
+) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
     saved, inside = save_winners(program, everything)
@@ -96,19 +129,30 @@ def _attempt(program: Program, inputs: Sequence[str], params: Sequence[str], out
             buffers = {**saved.buffers, **{new: saved.buffers[of] for new, of in reversal.adjoints.items()}}
             body, gathered = gather([nest[0] for nest in nests], list(reversal.adjoints), buffers)
             nests = [[statement] for statement in body]
-            reversal.notes.extend(gathered)
-        found.extend(f"{name}: {note}" for note in reversal.notes)
-        return finish(name, nests, saved, reversal.adjoints, output=output, inputs=inputs, params=params, add_to=add_to)
+            reversal.values.notes.extend(gathered)
+        found.extend(f"{name}: {note}" for note in reversal.values.notes)
+        return finish(
+            name, nests, saved, reversal.adjoints, output=output, inputs=inputs, params=params, add_to=add_to
+        )
 
     backward = phase("backward", inputs)
     update = phase("update", params)
     return Derived(strip_stop_gradient(saved), backward, update, tuple(dict.fromkeys(found)))
 
 
-def _reverse(name: str, prepared: list[Body], program: Program, wanted: Sequence[str], output: str, taken: set[str],
-             choices: Choices) -> tuple[Reversal, list[Body]]:  # fmt: skip
+def _reverse(
+    name: str,
+    prepared: list[Body],
+    program: Program,
+    wanted: Sequence[str],
+    output: str,
+    taken: set[str],
+    choices: Choices,
+) -> tuple[Reversal, list[Body]]:
     for copied in (False, True):
-        reversal = Reversal(name, prepared, program.buffers, wanted, output, taken, replace(choices, copy_output=copied))
+        reversal = Reversal(
+            name, prepared, program.buffers, wanted, output, taken, replace(choices, copy_output=copied)
+        )
         try:
             nests = [[_stripped(statement) for statement in nest] for nest in reversal.run()]
             return reversal, nests
@@ -132,5 +176,7 @@ def strip_stop_gradient(program: Program) -> Program:
     """``stop_gradient(x)`` → ``x`` everywhere: its only meaning is for derivatives."""
     if not any("stop_gradient" in nest.text for nest in program.nests):
         return program
-    nests = [make_nest(nest.label, [_stripped(s) for s in nest.body], program.buffers) for nest in program.nests]
+    nests = [
+        make_nest(nest.label, [_stripped(s) for s in nest.body], program.buffers) for nest in program.nests
+    ]
     return program.with_nests(nests)

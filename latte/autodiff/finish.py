@@ -14,12 +14,21 @@ from swirl.ir.nest import Nest, Path, Program, constant, expr, for_loop, make_ne
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
 
-def finish(name: str, nests: list[Body], forward: Program, adjoints: Mapping[str, str], *, output: str,
-           inputs: Collection[str], params: Collection[str], add_to: Collection[str]) -> Program | None:  # fmt: skip
+def finish(
+    name: str,
+    nests: list[Body],
+    forward: Program,
+    adjoints: Mapping[str, str],
+    *,
+    output: str,
+    inputs: Collection[str],
+    params: Collection[str],
+    add_to: Collection[str],
+) -> Program | None:
     """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
 
-    Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all others
-    start at zero, or are assigned by the one statement that meets each element first.
+    Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all
+    others start at zero, or are assigned by the one statement that meets each element first.
     """
     ensemble = forward.name.split(".")[0]
     starts: list[tuple[int, Body]] = []
@@ -54,8 +63,15 @@ def finish(name: str, nests: list[Body], forward: Program, adjoints: Mapping[str
     return Program(name, tuple(made), kept, dict(forward.aliases))
 
 
-def _buffer(adjoint: str, of: str, buffer: Buffer, ensemble: str, output: str, inputs: Collection[str],
-            params: Collection[str]) -> Buffer:  # fmt: skip
+def _buffer(
+    adjoint: str,
+    of: str,
+    buffer: Buffer,
+    ensemble: str,
+    output: str,
+    inputs: Collection[str],
+    params: Collection[str],
+) -> Buffer:
     if adjoint == "grad":
         return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
     if of in inputs:
@@ -78,9 +94,16 @@ def _touching(nests: list[Body], name: str) -> list[Access]:
     return [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
 
 
-def _fill(adjoint: str, buffer: Buffer, nests: list[Body], value: ast.expr, *, keep: bool = False,
-          copied: str | None = None) -> ast.stmt:  # fmt: skip
-    """Loops over the whole of ``adjoint`` that set it to ``value``, to another buffer, or to what is to be kept."""
+def _fill(
+    adjoint: str,
+    buffer: Buffer,
+    nests: list[Body],
+    value: ast.expr,
+    *,
+    keep: bool = False,
+    copied: str | None = None,
+) -> ast.stmt:
+    """Loops that set all of ``adjoint``: to ``value``, to another buffer, or to what is to be kept."""
     variables = _variables(adjoint, buffer, nests)
     indices: list[ast.expr] = [ast.Name(v, ast.Load()) if v else ast.Constant(0) for v in variables]
     target = reference(adjoint, indices)
@@ -110,7 +133,11 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
             continue
         for user in users:
             index = user.indices[axis]
-            if isinstance(index, ast.Name) and index.id not in names and index.id in {v.var for _, v in user.site.loops}:
+            if (
+                isinstance(index, ast.Name)
+                and index.id not in names
+                and index.id in {v.var for _, v in user.site.loops}
+            ):
                 found = index.id
                 break
         while not found:
@@ -123,7 +150,7 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
 
 
 def _assigned(nests: list[Body], adjoint: str, buffer: Buffer) -> list[Body] | None:
-    """``nests`` with the first ``+=`` to ``adjoint`` made an assignment, where it meets every element once and first."""
+    """``nests`` with the first ``+=`` to ``adjoint`` made ``=`` where it meets every element once, first."""
     users = _touching(nests, adjoint)
     first = users[0]
     statement = first.site.statement
@@ -138,7 +165,10 @@ def _assigned(nests: list[Body], adjoint: str, buffer: Buffer) -> list[Body] | N
         return None
     value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
     target = reference(adjoint, subscripts(statement.target))  # type: ignore[arg-type]
-    return [_swap(nest, (("body", index),), first.site.path, assign(target, value)) for index, nest in enumerate(nests)]
+    return [
+        _swap(nest, (("body", index),), first.site.path, assign(target, value))
+        for index, nest in enumerate(nests)
+    ]
 
 
 def _swap(body: Body, prefix: Path, path: Path, new: ast.stmt, field: str = "body") -> Body:

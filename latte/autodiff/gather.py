@@ -1,17 +1,19 @@
-"""Terms of one gradient that sibling loops add one after the other are added by the last of them, in one statement.
+"""Terms of one gradient that sibling loops add one after the other are added by the last of them.
 
-``for i: g[i] = a``, later ``for i: g[i] += b`` → ``for i: g[i] = a + b``: what ``a`` reads is read again, and ``g`` is
-not stored and fetched in between. Done where that moves fewer bytes and nothing that ``a`` reads changes meanwhile.
+``for i: g[i] = a``, later ``for i: g[i] += b`` → ``for i: g[i] = a + b``: what ``a`` reads is read again,
+and ``g`` is not stored and fetched in between. Done where that moves fewer bytes and nothing that ``a``
+reads changes meanwhile.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 
 from latte.autodiff.order import Access, accesses, injective, sites
 from latte.autodiff.prepare import Body
-from latte.autodiff.terms import negated, summed
+from latte.autodiff.terms import name_of, negated, summed
 from latte.autodiff.tidy import tidy, written_names
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Path, at, names_in, references, replace_at, substitute
@@ -30,7 +32,7 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
         while moved:
             moved = False
             touching = [a for site in sites(body) for a in accesses(site) if a.name == name and a.indices]
-            for first, second in zip(touching, touching[1:], strict=False):
+            for first, second in pairwise(touching):
                 pair = _siblings(body, touching, first, second)
                 if pair is None or not _same_place(first, second, *pair):
                     continue
@@ -48,7 +50,7 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
 
 
 def _siblings(body: Body, touching: list[Access], first: Access, second: Access) -> tuple[Path, Path] | None:
-    """The two loops of one block in which the two additions stand, each the only thing there to touch the gradient."""
+    """The two loops of one block in which the additions stand, each alone there in touching the gradient."""
     a, b = first.site.path, second.site.path
     depth = 0
     while depth < min(len(a), len(b)) and a[depth] == b[depth]:
@@ -64,28 +66,38 @@ def _siblings(body: Body, touching: list[Access], first: Access, second: Access)
 
 def _same_place(first: Access, second: Access, left: Path, right: Path) -> bool:
     """Whether both add to the same elements, each once, unconditionally, by the same loops."""
+
     def key(access: Access, side: Path) -> tuple[object, ...]:
-        inner = {(loop.var, ast.unparse(loop.start), ast.unparse(loop.stop), abs(loop.step))
-                 for depth, loop in access.site.loops if depth >= len(side)}  # fmt: skip
+        inner = {
+            (loop.var, ast.unparse(loop.start), ast.unparse(loop.stop), abs(loop.step))
+            for depth, loop in access.site.loops
+            if depth >= len(side)
+        }
         guards = [ast.unparse(test) for test, _ in access.site.guards]
         return frozenset(inner), tuple(guards), tuple(ast.unparse(index) for index in access.indices)
 
-    return key(first, left) == key(second, right) and not first.site.guards and injective(first.site, first.indices)
+    return (
+        key(first, left) == key(second, right)
+        and not first.site.guards
+        and injective(first.site, first.indices)
+    )
 
 
 def _term(body: Body, first: Access, left: Path, right: Path) -> ast.expr | None:
-    """What ``first`` adds, with the locals of its loop written out; None where one is not a plain definition."""
+    """What ``first`` adds, the locals of its loop written out; None where one is not a plain definition."""
     statement = first.site.statement
     assert isinstance(statement, ast.AugAssign)
     inside = at(body, left)
-    declared = {s.target.id: s.value for s in ast.walk(inside)
-                if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.value}  # fmt: skip
-    changed = [s.target.id if isinstance(s, ast.AugAssign) else s.targets[0].id for s in ast.walk(inside)
-               if (isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name))
-               or (isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name))]  # fmt: skip
+    declared = {
+        s.target.id: s.value
+        for s in ast.walk(inside)
+        if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.value
+    }
+    changes = [s for s in ast.walk(inside) if isinstance(s, (ast.Assign, ast.AugAssign))]
+    changed = {name_of(s.targets[0] if isinstance(s, ast.Assign) else s.target) for s in changes}
     term = statement.value
     while used := names_in(term) & set(declared):
-        if used & set(changed):
+        if used & changed:
             return None
         term = substitute(term, {name: declared[name] for name in used})
     return negated(term) if isinstance(statement.op, ast.Sub) else term
@@ -94,8 +106,12 @@ def _term(body: Body, first: Access, left: Path, right: Path) -> ast.expr | None
 def _available(body: Body, term: ast.expr, name: str, left: Path, right: Path) -> bool:
     """Whether nothing from the first loop to the end of the second writes what ``term`` reads."""
     between = [at(body, (*left[:-1], (left[-1][0], index))) for index in range(left[-1][1], right[-1][1] + 1)]
-    loops = {node.target.id for s in between for node in ast.walk(s)
-             if isinstance(node, ast.For) and isinstance(node.target, ast.Name)}  # fmt: skip
+    loops = {
+        node.target.id
+        for s in between
+        for node in ast.walk(s)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name)
+    }
     return not names_in(term) & (written_names(between) - loops) and name not in names_in(term)
 
 
@@ -104,8 +120,12 @@ def _bytes_saved(term: ast.expr, second: ast.stmt, first: Access, buffers: Mappi
     gradient = buffers[first.name].nbytes
     there = {ast.unparse(reference) for reference in references(second)}
     again = {ast.unparse(r): buffers[ast.unparse(r.value)].nbytes for r in references(term)}
-    dear = [node for node in ast.walk(term) if isinstance(node, ast.Call)
-            and any(buffers[ast.unparse(r.value)].nbytes >= gradient for r in references(node))]  # fmt: skip
+    dear = [
+        node
+        for node in ast.walk(term)
+        if isinstance(node, ast.Call)
+        and any(buffers[ast.unparse(r.value)].nbytes >= gradient for r in references(node))
+    ]
     return 0 if dear else 2 * gradient - sum(size for text, size in again.items() if text not in there)
 
 

@@ -1,4 +1,4 @@
-"""Forward programs that keep a value for backward: a local in a buffer, or a buffer's value before it is written over."""
+"""Forward programs that keep a value for backward: a local, or a buffer's value before it is written over."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from swirl.ir.nest import Program, constant, expr, fresh, make_nest, names_in, r
 
 
 def keep_local(program: Program, local: str) -> Program:
-    """``kept_<local>[…] = local`` after the local's last change, one element an iteration of the loops around it.
+    """``kept_<local>[…] = local`` after the local's last change, one element an iteration.
 
     Raises:
         DerivativeError: a loop around it has no constant length.
     """
     nests = [list(nest.body) for nest in program.nests]
-    home = next(site for site in all_sites(nests) if isinstance(site.statement, ast.AnnAssign)
-                and isinstance(site.statement.target, ast.Name) and site.statement.target.id == local)  # fmt: skip
+    home = next(
+        site
+        for site in all_sites(nests)
+        if isinstance(site.statement, ast.AnnAssign)
+        and isinstance(site.statement.target, ast.Name)
+        and site.statement.target.id == local
+    )
     shape, indices = [], []
     for _, loop in home.loops:
         if loop.extent is None or loop.step != 1:
-            raise DerivativeError(f"{local} cannot be kept: the loop over {loop.var} has no constant length",
-                                  place=program.name, way_out=f"recompute=['{local}']")  # fmt: skip
+            raise DerivativeError(
+                f"{local} cannot be kept: the loop over {loop.var} has no constant length",
+                place=program.name,
+                way_out=f"recompute=['{local}']",
+            )
         shape.append(loop.extent)
         variable = ast.Name(loop.var, ast.Load())
         indices.append(variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start))

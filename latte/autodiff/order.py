@@ -1,4 +1,4 @@
-"""Who touches which element, and in which order: the questions that reversal asks, answered by integer sets (islpy)."""
+"""Who touches which element, and in which order: what reversal asks, answered by integer sets (islpy)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,13 @@ class Access:
     site: Site
 
 
-def sites(body: Sequence[ast.stmt], prefix: Path = (), loops: tuple[tuple[int, Loop], ...] = (),
-          guards: tuple[tuple[ast.expr, bool], ...] = (), field: str = "body") -> list[Site]:  # fmt: skip
+def sites(
+    body: Sequence[ast.stmt],
+    prefix: Path = (),
+    loops: tuple[tuple[int, Loop], ...] = (),
+    guards: tuple[tuple[ast.expr, bool], ...] = (),
+    field: str = "body",
+) -> list[Site]:
     """Every assignment, declaration and test of ``body``, in textual order."""
     found = []
     for index, statement in enumerate(body):
@@ -93,7 +98,7 @@ def accesses(site: Site) -> list[Access]:
     return found
 
 
-# --- integer sets ---------------------------------------------------------------------------------------------------
+# --- integer sets -------------------------------------------------------------------------------------------
 def _text(node: ast.expr, names: dict[str, str]) -> str:
     """An affine expression in isl's notation."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -195,7 +200,9 @@ def meets_later(first: Access, second: Access, *, carried_at: int | None = None,
         if carried_at in (None, depth):
             orders.append([*equal, f"a{depth} {'<' if loop.step > 0 else '>'} b{depth}"])
         equal.append(f"a{depth} = b{depth}")
-    if carried_at is None and (first.site.path < second.site.path or (own and first.site.path == second.site.path)):
+    if carried_at is None and (
+        first.site.path < second.site.path or (own and first.site.path == second.site.path)
+    ):
         orders.append(equal or ["1 = 1"])
     variables = [*names_a.values(), *names_b.values()]
     for order in orders:

@@ -1,7 +1,7 @@
-"""The form of a forward program that reversal works on: array single assignment as far as derivatives need it.
+"""The form of a forward program that reversal works on: single assignment as far as derivatives need it.
 
-Elements that one block computes step by step become locals with one declaration a version; updates become ``=`` or
-``+=``; branches that only choose a value become selects. The forward program itself is not changed by this.
+Elements that one block computes step by step become locals with one declaration a version; updates become
+``=`` or ``+=``; branches that only choose a value become selects. The forward program is not changed by this.
 """
 
 from __future__ import annotations
@@ -44,12 +44,18 @@ def load(target: ast.expr) -> ast.expr:
     return result
 
 
+def _stored(target: ast.expr) -> ast.Name | ast.Subscript:
+    result = store(target)
+    assert isinstance(result, (ast.Name, ast.Subscript))
+    return result
+
+
 def assign(target: ast.expr, value: ast.expr) -> ast.stmt:
     return ast.fix_missing_locations(ast.Assign([store(target)], value, lineno=0))
 
 
 def add_to(target: ast.expr, value: ast.expr) -> ast.stmt:
-    return ast.fix_missing_locations(ast.AugAssign(store(target), ast.Add(), value))
+    return ast.fix_missing_locations(ast.AugAssign(_stored(target), ast.Add(), value))
 
 
 def all_sites(nests: list[Body]) -> list[Site]:
@@ -69,13 +75,15 @@ def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
     return result
 
 
-# --- updates ----------------------------------------------------------------------------------------------------------
+# --- updates ------------------------------------------------------------------------------------------------
 def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
     """``t -= e`` → ``t += -e``; ``t *= e`` → ``t = t * e``; ``t = t + e`` → ``t += e``."""
     if isinstance(statement, ast.AugAssign):
         target = load(statement.target)
         text = ast.unparse(target)
-        uses_itself = any(ast.unparse(node) == text for node in ast.walk(statement.value) if isinstance(node, ast.expr))
+        uses_itself = any(
+            ast.unparse(node) == text for node in ast.walk(statement.value) if isinstance(node, ast.expr)
+        )
         if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
             value = statement.value if isinstance(statement.op, ast.Add) else negated(statement.value)
             return [with_origin(add_to(target, value), statement)]
@@ -84,7 +92,9 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
         target, value = load(statement.targets[0]), statement.value
         text = ast.unparse(target)
         for own, other in ((value.left, value.right), (value.right, value.left)):
-            if not same(own, target) or text in {ast.unparse(n) for n in ast.walk(other) if isinstance(n, ast.expr)}:
+            if not same(own, target) or text in {
+                ast.unparse(n) for n in ast.walk(other) if isinstance(n, ast.expr)
+            }:
                 continue
             if isinstance(value.op, ast.Add):
                 return [with_origin(add_to(target, other), statement)]
@@ -93,7 +103,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
     return [with_origin(copy.copy(statement), statement)]
 
 
-# --- elements as locals -----------------------------------------------------------------------------------------------
+# --- elements as locals -------------------------------------------------------------------------------------
 def localise(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) -> list[Body]:
     """Elements that one block sets, updates and reads become locals, stored once after their last update.
 
@@ -157,7 +167,7 @@ def _common_block(paths: list[Path]) -> Path | None:
 
 
 def _is_element(first: Access, inside: list[Access], depth: int) -> bool:
-    """Whether the block starts with ``name[e] = …`` and all it touches of the buffer is that element, its own."""
+    """Whether the block starts with ``name[e] = …`` and touches no other element of that buffer."""
     statement = first.site.statement
     if not isinstance(statement, ast.Assign) or len(first.site.path) != depth + 1:
         return False
@@ -186,7 +196,7 @@ class _Rename(ast.NodeTransformer):
 
 
 def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body]) -> Body:
-    """``body`` with the block ``field`` of the statement at ``path`` (empty: ``body`` itself) changed by ``edit``."""
+    """``body`` with block ``field`` of the statement at ``path`` (or ``body`` itself) changed by ``edit``."""
     if not path:
         return edit(body)
     (_, index), rest = path[0], path[1:]
@@ -196,7 +206,7 @@ def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body])
     return [*body[:index], parent, *body[index + 1 :]]
 
 
-# --- branches -> selects ----------------------------------------------------------------------------------------------
+# --- branches -> selects ------------------------------------------------------------------------------------
 def selects(statement: ast.stmt) -> list[ast.stmt]:
     """``if c: t = a else: t = b`` → ``t = a if c else b``; without ``else`` where ``t`` is a local."""
     if not isinstance(statement, ast.If):
@@ -224,7 +234,7 @@ def selects(statement: ast.stmt) -> list[ast.stmt]:
     return result
 
 
-# --- versions of locals -----------------------------------------------------------------------------------------------
+# --- versions of locals -------------------------------------------------------------------------------------
 def versions(body: Body, taken: set[str]) -> Body:
     """A local that is set again in the block of its declaration gets a new name from there on."""
     current: dict[str, str] = {}
@@ -275,9 +285,42 @@ def _local_target(statement: ast.stmt) -> str | None:
     return target.id if isinstance(target, ast.Name) else None
 
 
+# --- one name, one local ----------------------------------------------------------------------------------
+def unique_locals(body: Body, seen: set[str], taken: set[str], renaming: Mapping[str, ast.expr]) -> Body:
+    """A local whose name an earlier declaration has (in another block) gets a name of its own."""
+    renaming = dict(renaming)
+    result: Body = []
+    for old in body:
+        statement = copy.copy(old)
+        if isinstance(statement, ast.AnnAssign):
+            assert isinstance(statement.target, ast.Name) and statement.value is not None
+            statement.value = substitute(statement.value, renaming)
+            name = statement.target.id
+            renaming.pop(name, None)
+            if name in seen:
+                new = ast.Name(fresh(name, taken), ast.Load())
+                taken.add(new.id)
+                renaming[name] = new
+                statement.target = ast.Name(new.id, ast.Store())
+            seen.add(name)
+        elif isinstance(statement, ast.For):
+            statement.iter = substitute(statement.iter, renaming)
+            statement.body = unique_locals(statement.body, seen, taken, renaming)
+        elif isinstance(statement, ast.If):
+            statement.test = substitute(statement.test, renaming)
+            statement.body = unique_locals(statement.body, seen, taken, renaming)
+            statement.orelse = unique_locals(statement.orelse, seen, taken, renaming)
+        elif renaming:
+            statement = substitute(statement, renaming)
+        result.append(statement)
+    return result
+
+
 def prepare(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) -> list[Body]:
     """The nests in the form described above; ``taken`` grows by the names that were made."""
     nests = [rebuild(nest, plain_updates) for nest in nests]
+    seen: set[str] = set()
+    nests = [unique_locals(nest, seen, taken, {}) for nest in nests]
     nests = localise(nests, buffers, taken)
     nests = [rebuild(rebuild(nest, selects), plain_updates) for nest in nests]
     return [versions(nest, taken) for nest in nests]

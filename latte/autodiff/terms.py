@@ -1,4 +1,4 @@
-"""Products with a divisor: the form in which adjoints travel through an expression, so that they print tightly."""
+"""Products with a divisor: the form in which adjoints travel through an expression, to print tightly."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ def same(a: ast.AST, b: ast.AST) -> bool:
     return ast.unparse(a) == ast.unparse(b)
 
 
+def name_of(target: ast.expr) -> str:
+    """The local or buffer that a target names."""
+    base = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(base, ast.Name)
+    return base.id
+
+
 def literal(node: ast.expr) -> Fraction | None:
     """The value of a finite numeric literal (sign included) as a fraction, else None."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = literal(node.operand)
         return None if inner is None else -inner
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, (int, float))
+        and not isinstance(node.value, bool)
+    ):
         value = node.value
         return Fraction(repr(value)) if abs(value) < float("inf") else None
     return None
@@ -64,6 +75,23 @@ def summed(parts: Iterable[ast.expr]) -> ast.expr:
     return total
 
 
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+}
+
+
+def inverted(test: ast.expr) -> ast.expr:
+    """``not test``, for a test of integers (of floats, NaN makes ``not a < b`` differ from ``a >= b``)."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return ast.Compare(test.left, [_OPPOSITE[type(test.ops[0])]()], test.comparators)
+    return ast.UnaryOp(ast.Not(), test)
+
+
 def is_call(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
@@ -88,8 +116,13 @@ class Term:
     @property
     def simple(self) -> bool:
         """One name or reference: reading it twice costs nothing worth a local."""
-        return self.coefficient in (1, -1) and len(self.over) <= 1 and not self.under and not self.conditions and all(
-            isinstance(factor, (ast.Name, ast.Subscript)) for factor in self.over)  # fmt: skip
+        return (
+            self.coefficient in (1, -1)
+            and len(self.over) <= 1
+            and not self.under
+            and not self.conditions
+            and all(isinstance(factor, (ast.Name, ast.Subscript)) for factor in self.over)
+        )
 
     def times(self, factor: ast.expr) -> Term:
         """This term times ``factor``."""
@@ -116,7 +149,9 @@ class Term:
             assert isinstance(factor, ast.Call)
             for index, below in enumerate(self.under):
                 if same(below, factor):
-                    return replace(self, under=(*self.under[:index], *self.under[index + 1 :], factor.args[0]))
+                    return replace(
+                        self, under=(*self.under[:index], *self.under[index + 1 :], factor.args[0])
+                    )
         return replace(self, under=(*self.under, factor))
 
     def scaled(self, value: Fraction) -> Term:

@@ -1,4 +1,4 @@
-"""Small clean-ups of one derived block: declarations moved to their first use, locals that only rename something."""
+"""Small clean-ups of one derived block: declarations at their first use, no locals that only rename."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written_names(body: Body) -> set[str]:
 
 
 def merge_first(body: Body, declaration: ast.AnnAssign) -> Body:
-    """``body`` with ``name: type = 0.0`` put before its first use; a first ``name += e`` becomes the declaration."""
+    """``body`` with ``name: type = 0.0`` before its first use; a first ``name += e`` becomes that."""
     assert isinstance(declaration.target, ast.Name)
     name = declaration.target.id
     for index, statement in enumerate(body):
@@ -36,7 +36,11 @@ def merge_first(body: Body, declaration: ast.AnnAssign) -> Body:
             continue
         value: ast.expr | None = None
         if isinstance(statement, ast.AugAssign) and _is_name(statement.target, name):
-            value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
+            value = (
+                statement.value
+                if isinstance(statement.op, ast.Add)
+                else ast.UnaryOp(ast.USub(), statement.value)
+            )
         elif isinstance(statement, ast.Assign) and _is_name(statement.targets[0], name):
             value = statement.value
         if value is not None and name not in names_in(value):
@@ -59,7 +63,7 @@ def tidy(body: Body) -> Body:
 
 
 def join_updates(body: Body) -> Body:
-    """``t = a; …; t += b`` → ``…; t = a + b``, where nothing in between touches ``t`` or writes what ``a`` reads."""
+    """``t = a; …; t += b`` → ``…; t = a + b``, where nothing between touches ``t`` or changes ``a``."""
     index = 0
     while index < len(body):
         first = body[index]
@@ -84,7 +88,11 @@ def _joinable(body: Body, index: int) -> int | None:
         return None
     for later in range(index + 1, len(body)):
         second = body[later]
-        if isinstance(second, ast.AugAssign) and isinstance(second.op, (ast.Add, ast.Sub)) and same(second.target, target):
+        if (
+            isinstance(second, ast.AugAssign)
+            and isinstance(second.op, (ast.Add, ast.Sub))
+            and same(second.target, target)
+        ):
             return None if name in names_in(second.value) else later
         if name in names_in(second) or written_names([second]) & names_in(first):
             return None
@@ -109,7 +117,11 @@ def _inlined(body: Body) -> Body:
     index = 0
     while index < len(body):
         statement = body[index]
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and statement.value
+        ):
             name, rest = statement.target.id, body[index + 1 :]
             if name not in written_names(rest):
                 uses, in_loops = _uses(rest, name)

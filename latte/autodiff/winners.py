@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from latte.autodiff.order import Site
 from latte.autodiff.prepare import Body, add_to, all_sites, assign, load, with_origin
-from latte.autodiff.terms import literal, same
+from latte.autodiff.terms import literal, name_of, same
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
@@ -67,7 +67,7 @@ def save_winners(program: Program, active: set[str]) -> tuple[Program, list[Body
     inside_edits: dict[Path, Body] = {}
     taken = set(buffers).union(*(names_in(s) for nest in nests for s in nest), set())
     for found in reductions(program.name, nests):
-        if _name(found.target) not in active:
+        if name_of(found.target) not in active:
             continue
         _save(program, found, buffers, taken, forward_edits, inside_edits)
     nests = _edited(nests, forward_edits)
@@ -90,17 +90,35 @@ def reductions(place: str, nests: list[Body]) -> list[Reduction]:
         others = [arg for arg in call.args if not same(arg, target)]
         if len(others) != 1:
             continue
-        starts = [s for s in every if s is not site and _sets(s.statement, target)]
+        scope = _scope(site, target, every)
+        starts = [
+            s for s in every if s is not site and s.path[: len(scope)] == scope and _sets(s.statement, target)
+        ]
         home = _home(site, target, starts)
         loops = tuple(loop for _, loop in site.loops if loop not in home)
         if not loops:
             continue
         if not starts:
-            raise DerivativeError(f"`{ast.unparse(statement)}` starts from nothing", place=place,
-                                  way_out="set the target before the loops")  # fmt: skip
+            raise DerivativeError(
+                f"`{ast.unparse(statement)}` starts from nothing",
+                place=place,
+                way_out="set the target before the loops",
+            )
         sign = ">" if call.func.id == "max" else "<"
         found.append(Reduction(site, load(target), others[0], sign, loops, home, tuple(starts)))
     return found
+
+
+def _scope(site: Site, target: ast.expr, every: list[Site]) -> Path:
+    """The path of the block in which a local target is declared; a buffer is seen everywhere."""
+    if isinstance(target, ast.Subscript):
+        return ()
+    blocks = [
+        s.path[:-1]
+        for s in every
+        if isinstance(s.statement, ast.AnnAssign) and same(s.statement.target, target)
+    ]
+    return max((block for block in blocks if site.path[: len(block)] == block), key=len, default=())
 
 
 def _sets(statement: ast.stmt, target: ast.expr) -> bool:
@@ -133,11 +151,17 @@ def _home(site: Site, target: ast.expr, starts: list[Site]) -> tuple[Loop, ...]:
     return tuple(loop for _, loop in (declaration.loops if declaration else ()))
 
 
-def _save(program: Program, found: Reduction, buffers: dict[str, Buffer], taken: set[str],
-          forward_edits: dict[Path, Body], inside_edits: dict[Path, Body]) -> None:  # fmt: skip
+def _save(
+    program: Program,
+    found: Reduction,
+    buffers: dict[str, Buffer],
+    taken: set[str],
+    forward_edits: dict[Path, Body],
+    inside_edits: dict[Path, Body],
+) -> None:
     statement = found.site.statement
     if isinstance(found.target, ast.Subscript):
-        shape = buffers[_name(found.target)].shape
+        shape = buffers[name_of(found.target)].shape
         place = subscripts(found.target)
     else:
         shape = tuple(_extent(loop, program, statement) for loop in found.home) or (1,)
@@ -152,10 +176,12 @@ def _save(program: Program, found: Reduction, buffers: dict[str, Buffer], taken:
             buffers[name] = Buffer(f"{program.name.split('.')[0]}.{name}", shape, "int32", "value")
         masks.append(name)
     target = found.target
-    dtype = buffers[_name(target)].dtype if _name(target) in buffers else _declared_dtype(found)
+    dtype = buffers[name_of(target)].dtype if name_of(target) in buffers else _declared_dtype(found)
     body: Body = []
     candidate = found.candidate
-    if not isinstance(candidate, (ast.Name, ast.Subscript)) or any(isinstance(n, ast.Call) for n in ast.walk(candidate)):
+    if not isinstance(candidate, (ast.Name, ast.Subscript)) or any(
+        isinstance(n, ast.Call) for n in ast.walk(candidate)
+    ):
         local = fresh("candidate", taken)
         taken.add(local)
         body.append(declare(local, LocalType(dtype), candidate))
@@ -169,9 +195,14 @@ def _save(program: Program, found: Reduction, buffers: dict[str, Buffer], taken:
         body.append(assign(mask, expr(f"j if {better} else old", j=_offset(loop), old=mask)))
     body.append(assign(target, expr(f"x if {better} else v", x=candidate, v=target)))
     forward_edits[found.site.path] = body
-    tests = [expr("m == j", m=reference(name, place), j=_offset(loop)) for name, loop in zip(masks, found.loops, strict=True)]
+    tests = [
+        expr("m == j", m=reference(name, place), j=_offset(loop))
+        for name, loop in zip(masks, found.loops, strict=True)
+    ]
     won = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-    inside_edits[found.site.path] = [with_origin(add_to(target, ast.IfExp(won, found.candidate, expr("0.0"))), statement)]
+    inside_edits[found.site.path] = [
+        with_origin(add_to(target, ast.IfExp(won, found.candidate, expr("0.0"))), statement)
+    ]
     for start in found.starts:
         _start(start, masks, place, target, forward_edits, inside_edits)
 
@@ -181,8 +212,14 @@ def _declared_dtype(found: Reduction) -> str:
     return local_type(statement).dtype
 
 
-def _start(start: Site, masks: list[str], place: list[ast.expr], target: ast.expr,
-           forward_edits: dict[Path, Body], inside_edits: dict[Path, Body]) -> None:  # fmt: skip
+def _start(
+    start: Site,
+    masks: list[str],
+    place: list[ast.expr],
+    target: ast.expr,
+    forward_edits: dict[Path, Body],
+    inside_edits: dict[Path, Body],
+) -> None:
     """Masks get their first value where the target does: nobody won yet."""
     statement = start.statement
     value = _start_value(statement)
@@ -204,13 +241,17 @@ def _is_lowest(value: ast.expr) -> bool:
     if isinstance(value, ast.Name):
         return value.id in ("INFINITY", "inf")
     number = literal(value)
-    return (number is not None and number >= LOWEST) or (isinstance(value, ast.Constant) and value.value == float("inf"))
+    return (number is not None and number >= LOWEST) or (
+        isinstance(value, ast.Constant) and value.value == float("inf")
+    )
 
 
 def _is_free_mask(program: Program, buffers: Mapping[str, Buffer], name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a field of that name is declared for the purpose: right shape and type, not used by the program."""
+    """Whether a field of that name is there for the purpose: right shape and type, not used otherwise."""
     buffer = buffers.get(name)
-    used = any(name in nest.arguments for nest in program.nests) or (buffer is not None and name not in program.buffers)
+    used = any(name in nest.arguments for nest in program.nests) or (
+        buffer is not None and name not in program.buffers
+    )
     return buffer is not None and buffer.shape == shape and buffer.dtype == "int32" and not used
 
 
@@ -222,15 +263,13 @@ def _offset(loop: Loop) -> ast.expr:
 
 def _extent(loop: Loop, program: Program, statement: ast.stmt) -> int:
     if loop.extent is None or loop.step != 1:
-        raise DerivativeError(f"`{ast.unparse(statement)}`: the loop over {loop.var} has no constant length to save the "
-                              "winners of a local in", place=program.name, way_out="use a field")  # fmt: skip
+        raise DerivativeError(
+            f"`{ast.unparse(statement)}`: the loop over {loop.var} has no constant length to save the "
+            "winners of a local in",
+            place=program.name,
+            way_out="use a field",
+        )
     return loop.extent
-
-
-def _name(target: ast.expr) -> str:
-    base = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(base, ast.Name)
-    return base.id
 
 
 def _edited(nests: list[Body], edits: Mapping[Path, Body]) -> list[Body]:

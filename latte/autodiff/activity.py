@@ -1,0 +1,47 @@
+"""Which locals and buffers a gradient flows through."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+
+from latte.autodiff.order import Site, accesses
+from latte.autodiff.partials import active_in
+from latte.autodiff.prepare import FLOATS, Body, all_sites
+from swirl.ir.buffers import Buffer
+
+
+def active_names(
+    nests: list[Body], buffers: Mapping[str, Buffer], wanted: Collection[str], output: str
+) -> set[str]:
+    """Locals and buffers that depend on ``wanted`` and that ``output`` depends on."""
+    flows: list[tuple[str, list[str]]] = []
+    for site in all_sites(nests):
+        reads = [a.name for a in accesses(site) if a.kind == "read"]
+        for a in accesses(site):
+            if a.kind != "read" and _carries_gradient(a.name, site, buffers):
+                value = site.statement.value  # type: ignore[attr-defined]
+                flows.append((a.name, [name for name in reads if active_in(value, lambda n, r=name: n == r)]))  # type: ignore[misc]
+    varied, useful = set(wanted), {output}
+    size = -1
+    while size != len(varied) + len(useful):
+        size = len(varied) + len(useful)
+        for target, reads in flows:
+            if varied.intersection(reads):
+                varied.add(target)
+            if target in useful:
+                useful.update(reads)
+    return {name for name in varied & useful if name not in buffers or _is_float(buffers[name])}
+
+
+def _is_float(buffer: Buffer) -> bool:
+    return buffer.dtype in FLOATS and buffer.role not in ("state", "scalar")
+
+
+def _carries_gradient(name: str, site: Site, buffers: Mapping[str, Buffer]) -> bool:
+    if name in buffers:
+        return _is_float(buffers[name])
+    statement = site.statement
+    if isinstance(statement, ast.AnnAssign):
+        return ast.unparse(statement.annotation).split("[")[0] in FLOATS
+    return True

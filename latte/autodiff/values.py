@@ -1,0 +1,240 @@
+"""The forward values that derivatives read: whether they are still there, or how backward gets them again."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from latte.autodiff.order import Access, Site, accesses, meets_later
+from latte.autodiff.prepare import Body, all_sites, load
+from latte.autodiff.terms import name_of
+from latte.autodiff.tidy import written_names
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Loop, local_type, loop_of, names_in, subscripts, substitute
+
+
+class Overwritten(Exception):
+    """A derivative needs a value of ``name`` that the forward program writes over at ``by``."""
+
+    def __init__(self, name: str, used: Site, by: Site):
+        super().__init__(name)
+        self.name, self.used, self.by = name, used, by
+
+
+class TooDear(Exception):
+    """Computing ``local`` again moves ``bytes_again`` a time (None: cannot be done), keeping it ``bytes_kept``."""
+
+    def __init__(self, local: str, bytes_again: int | None, bytes_kept: int):
+        super().__init__(local)
+        self.local, self.bytes_again, self.bytes_kept = local, bytes_again, bytes_kept
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What was decided: locals always computed again, or kept; those that can be; a copy of ``grad``."""
+
+    recompute: frozenset[str] = frozenset()
+    keep: frozenset[str] = frozenset()
+    keepable: frozenset[str] = frozenset()
+    copy_output: bool = False
+
+
+class Values:
+    """What the forward program leaves behind for one reversal.
+
+    Args:
+        nests: the prepared forward nests.
+        buffers: of the forward program.
+        choices: what the caller decided.
+
+    ``needed`` collects the locals that derivatives read, ``notes`` what is computed again and why.
+    """
+
+    def __init__(self, nests: list[Body], buffers: Mapping[str, Buffer], choices: Choices):
+        self.nests, self.buffers, self.choices = nests, buffers, choices
+        self.sites = {id(site.statement): site for site in all_sites(nests)}
+        self.accesses = [a for site in self.sites.values() for a in accesses(site)]
+        self.writes = [a for a in self.accesses if a.kind != "read"]
+        self.declared = {a.name: a.site for a in self.writes if isinstance(a.site.statement, ast.AnnAssign)}
+        self.needed: set[str] = set()
+        self.notes: list[str] = []
+
+    def dtype(self, name: str) -> str:
+        """The type of a buffer or local."""
+        if name in self.buffers:
+            return self.buffers[name].dtype
+        declaration = self.declared[name].statement
+        assert isinstance(declaration, ast.AnnAssign)
+        return local_type(declaration).dtype
+
+    def later_write(self, use: Access, own: bool) -> Access | None:
+        for write in self.writes:
+            if write.name != use.name:
+                continue
+            if use.name in self.declared:
+                home = self.declared[use.name]
+                if write.site is home:
+                    continue
+                inner = [
+                    d
+                    for d, _ in use.site.loops
+                    if d >= len(home.path) and write.site.path[:d] == use.site.path[:d]
+                ]
+                if inner or write.site.path > use.site.path or (own and write.site.path == use.site.path):
+                    return write
+            elif meets_later(use, write, own=own):
+                return write
+        return None
+
+    def check(self, trees: list[ast.expr] | Body, site: Site, locals_too: bool = True) -> None:
+        """Every forward value in ``trees`` is still there when backward runs.
+
+        Raises:
+            Overwritten: one is not.
+        """
+        seen = set()
+        for tree in trees:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+                    use = Access(node.value.id, tuple(subscripts(node)), "read", site)
+                elif isinstance(node, ast.Name) and locals_too and node.id in self.declared:
+                    self.needed.add(node.id)
+                    use = Access(node.id, (), "read", site)
+                else:
+                    continue
+                text = ast.unparse(node)
+                if text in seen or (use.name not in self.buffers and use.name not in self.declared):
+                    continue
+                seen.add(text)
+                write = self.later_write(use, own=True)
+                if write is not None:
+                    raise Overwritten(use.name, site, write.site)
+
+    def again(self, body: Body, result: Body) -> Body:
+        """Locals of the forward block that ``result`` reads: read back from a buffer, or computed again."""
+        names = {s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        for name in names & set().union(*(names_in(s) for s in result), set()):
+            kept = self._stored_as(name, body)
+            if kept is not None:
+                result = [substitute(statement, {name: kept}) for statement in result]
+        needed = names & set().union(*(names_in(s) for s in result), set())
+        return [*self._slice_block(body, needed), *result]
+
+    def _stored_as(self, name: str, body: Body) -> ast.expr | None:
+        """The buffer element that holds the last value of a local, where there is one."""
+        for statement in body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name):
+                target = statement.targets[0]
+                if statement.value.id != name or not isinstance(target, ast.Subscript):
+                    continue
+                site = self.sites[id(statement)]
+                use = Access(name_of(target), tuple(subscripts(target)), "read", site)
+                local = Access(name, (), "read", site)
+                trivial = self.declared[name].statement.value  # type: ignore[attr-defined]
+                only = sum(write.name == name for write in self.writes) == 1
+                if only and isinstance(trivial, (ast.Name, ast.Subscript, ast.Constant)):
+                    return None
+                if self.later_write(use, own=False) is None and self.later_write(local, own=False) is None:
+                    return load(target)
+        return None
+
+    def _slice_block(self, body: Body, needed: set[str]) -> Body:
+        """What of ``body`` computes the ``needed`` locals, and the block's own locals that this reads."""
+        own = {s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        needed = set(needed)
+        again: Body = []
+        for statement in reversed(body):
+            part = self._slice(statement, needed)
+            if part is None:
+                continue
+            for name in (own & names_in(part)) - needed:
+                kept = self._stored_as(name, body)
+                if kept is not None:
+                    part = substitute(part, {name: kept})
+            again.insert(0, part)
+            needed |= own & names_in(part)
+        return again
+
+    def _slice(self, statement: ast.stmt, needed: set[str]) -> ast.stmt | None:
+        if isinstance(statement, (ast.For, ast.If)):
+            try:
+                body, orelse = (
+                    self._slice_block(part, needed) for part in (statement.body, statement.orelse)
+                )
+            except Overwritten:
+                # What computes the local is gone: its value must be kept.
+                for name in sorted(needed & written_names([statement]) & self.choices.keepable):
+                    raise TooDear(name, None, self._bytes_kept(name)) from None
+                raise
+            if not body and not orelse:
+                return None
+            if isinstance(statement, ast.For):
+                self._weigh(statement, needed & written_names(body))
+                loop = loop_of(statement)
+                return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
+            self.check([statement.test], self.sites[id(statement)], locals_too=False)
+            return ast.If(copy.deepcopy(statement.test), body or [ast.Pass()], orelse)
+        if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            return None
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if not isinstance(target, ast.Name) or target.id not in needed:
+            return None
+        assert statement.value is not None
+        self.check([statement.value], self.sites[id(statement)], locals_too=False)
+        return copy.copy(statement)
+
+    def _bytes_kept(self, name: str) -> int:
+        """A store in forward and a fetch in backward."""
+        return 2 * (8 if self.dtype(name) == "float64" else 4)
+
+    def _weigh(self, loop_node: ast.For, needed: set[str]) -> None:
+        """Ask for a local to be kept where the loop that computes it moves more bytes than keeping it."""
+        for name in sorted(needed & set(self.declared)):
+            if name in self.choices.recompute or name not in self.choices.keepable:
+                continue
+            again = _bytes_moved(loop_node, self.buffers)
+            kept = self._bytes_kept(name)
+            if again > kept or name in self.choices.keep:
+                raise TooDear(name, again, kept)
+            self.notes.append(f"{name} is computed again: {again} bytes a time, keeping it would move {kept}")
+
+    def result_at_hand(self, statement: ast.stmt, target: ast.expr) -> bool:
+        """Whether backward can read the value that ``statement`` computes, at no cost of its own."""
+        if isinstance(statement, ast.AugAssign):
+            return False
+        site = self.sites[id(statement)]
+        if isinstance(target, ast.Name):
+            # A local: where it is needed anyway, or lies in a buffer.
+            there = target.id in self.needed or self._stored_as(target.id, self._block_of(site)) is not None
+            return there and self.later_write(Access(target.id, (), "read", site), own=False) is None
+        assert isinstance(target, ast.Subscript)
+        use = Access(name_of(target), tuple(subscripts(target)), "read", site)
+        return self.later_write(use, own=False) is None
+
+    def _block_of(self, site: Site) -> Body:
+        body: Body = self.nests[site.path[0][1]]
+        for (_, index), (field, _) in zip(site.path[1:], site.path[2:], strict=False):
+            body = getattr(body[index], field)
+        return body
+
+
+def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
+    """Bytes of the buffer elements that one run of the loop reads; loops of unknown length count as 16."""
+    total = 0
+    seen = set()
+    for statement in loop_node.body:
+        if isinstance(statement, ast.For):
+            total += _bytes_moved(statement, buffers)
+            continue
+        for node in ast.walk(statement):
+            if (
+                not isinstance(node, ast.Subscript)
+                or name_of(node) not in buffers
+                or ast.unparse(node) in seen
+            ):
+                continue
+            seen.add(ast.unparse(node))
+            total += 8 if buffers[name_of(node)].dtype == "float64" else 4
+    return total * (loop_of(loop_node).extent or 16)
