@@ -243,3 +243,30 @@ for n in parallel(2):
         {"y": buffer(2, 10, 5, layout=blocked), "v": buffer(2, 10, 5, layout=blocked),
          "w": buffer(10, 5, layout=Layout(((1, 2), (0, 4))))},
     )  # fmt: skip
+
+
+def test_large_local_arrays_are_no_stack_frames(check):
+    """300 KB of a thread's own storage; and a single thread's small array handed to the others."""
+    check(
+        """
+for i in parallel(4):
+    t: float32[300, 256] = empty(300, 256)
+    for j in range(300):
+        for k in range(256):
+            t[j, k] = x[i, k % 6] * 0.5
+    for j in range(300):
+        y[i, j % 6] += t[j, 255 - j % 256]
+for once in range(2):
+    part: float32[6] = empty(6)
+    for j in range(6):
+        part[j] = 0.0
+    for i in range(4):
+        for j in range(6):
+            part[j] += y[i, j]
+            y[i, j] = part[j]
+    for i in parallel(4):
+        for j in range(6):
+            y[i, j] -= part[j]
+""",
+        {"x": buffer(4, 6), "y": buffer(4, 6)},
+    )
