@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from latte import instances
+from latte.accessors import accessor
 from latte.body import MISSING, Body, read_body
+from latte.commands import CommandRecorder
 from latte.connection import Connection
 from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
 from latte.place import user_place
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import CALLS
+from swirl.recipe import Recorded
+from swirl.transforms import COMMANDS
 
 if TYPE_CHECKING:
     from latte.net import Net
@@ -51,7 +55,7 @@ RESERVED = {
 }
 
 
-class Ensemble:
+class Ensemble(CommandRecorder):
     """A layer: an array of neurons, or (subclasses with a ``forward`` of their own) loops over whole arrays.
 
     Args:
@@ -84,6 +88,8 @@ class Ensemble:
         name: str | None = None,
     ):
         self.net: Net | None = None
+        self.commands: list[Recorded] = []
+        self.compiled = False
         self.place = user_place()
         self.neurons = neurons
         if isinstance(neurons, np.ndarray):
@@ -144,6 +150,17 @@ class Ensemble:
             if not name.isidentifier() or name in RESERVED or name in CALLS:
                 raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
         return names, "n"
+
+    def __getattr__(self, name: str) -> Any:
+        """Commands (``conv1.parallelize(…)``) and accessors (``conv1.get_value()``, ``conv1.set_weights(array)``)."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = accessor(self, name)
+        if found is not None:
+            return found
+        if name in COMMANDS:
+            return self.command(name)
+        raise AttributeError(f"{self!r} has no attribute {name!r}")
 
     # --- properties -----------------------------------------------------------------------------------------
     @property
@@ -311,11 +328,24 @@ class Ensemble:
         ``label``, and the scalars ``seed`` and ``step``."""
         result = {name: spec.buffer for name, spec in self.fields(batch_size).items()}
         for connection in self.connections:
+            if connection.name in self.repeated_sources():
+                continue
             source = connection.source.fields(batch_size)
             result[connection.name] = source["value"].buffer
             if not connection.is_label:
                 result[f"grad_{connection.name}"] = source["grad"].buffer
         return result | SCALARS
+
+    def repeated_sources(self) -> dict[str, str]:
+        """``inputs1`` → ``inputs`` where both read one source: nests know it (and its gradient) by the first
+        name only, because two names in a program never mean one buffer."""
+        first: dict[int, str] = {}
+        repeated: dict[str, str] = {}
+        for connection in self.connections:
+            name = first.setdefault(id(connection.source), connection.name)
+            if name != connection.name:
+                repeated |= {connection.name: name, f"grad_{connection.name}": f"grad_{name}"}
+        return repeated
 
     def initial(self, name: str) -> np.ndarray:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever

@@ -15,10 +15,11 @@ from latte.index import variable
 from latte.mapping import Window, check_reach, mapping_place, trace
 from latte.neuron import Neuron
 from latte.place import user_place
+from latte.running import Running
 from swirl.errors import DeclarationError, MappingError
 
 
-class Net:
+class Net(Running):
     """A net for batches of ``batch_size`` items.
 
     Args:
@@ -38,6 +39,7 @@ class Net:
             raise DeclarationError(
                 f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
             )
+        super().__init__()
         self.batch_size = int(batch_size)
         self.seed = int(np.random.randint(2**31)) if seed is None else int(seed)
         self.force_backward = False
@@ -205,6 +207,8 @@ class Net:
         names = [connection.name for connection in sink.connections]
         if "label" in names:
             raise DeclarationError(f"{sink!r} has its label already", place=place)
+        if any(connection.source is source for connection in sink.connections):
+            raise DeclarationError(f"{source!r} cannot be its own label", place=place)
         return self._connect(Connection(source, sink, "label" if names else "inputs", place=place))
 
     def order(self) -> list[Ensemble]:

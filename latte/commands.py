@@ -1,0 +1,75 @@
+"""Commands on an ensemble: recorded when a layer is declared, replayed when the net is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from latte.place import user_place
+from swirl.errors import CommandError
+from swirl.recipe import PHASE_ALIASES, PHASES, Recorded, unknown_command
+from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
+
+
+class CommandRecorder:
+    """Gives an ensemble every command of recipes as a method; the first argument is the phase.
+
+    >>> bn.parallelize(phase="forward", loop_var="_neuron_index_1")          # doctest: +SKIP
+
+    The commands replace the shipped recipe for the phases that they name.
+    """
+
+    commands: list[Recorded]
+    compiled: bool
+
+    def record(self, name: str, *arguments: Any, **options: Any) -> None:
+        """Record a command.
+
+        Raises:
+            CommandError: the net is compiled already, or there is no such phase.
+        """
+        place = user_place()
+        if self.compiled:
+            raise CommandError(f"{name}: the net is compiled already", place=place,
+                               way_out="give commands before net.compile()")  # fmt: skip
+        command = Recorded(name, arguments, tuple(options.items()), place)
+        if name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
+            raise CommandError(f"{command.text}: no phase named {_phase_of(command)!r}", place=place,
+                               way_out=f"the phases are {', '.join(PHASES)}")  # fmt: skip
+        self.commands.append(command)
+
+    def command(self, name: str) -> Callable[..., None]:
+        """The method for a command, or CommandError with the nearest name."""
+        if name not in COMMANDS:
+            raise unknown_command(name, user_place())
+        return lambda *arguments, **options: self.record(name, *arguments, **options)
+
+    def commands_by_phase(self) -> dict[str, list[Recorded]]:
+        """The commands of each phase, in order; one on a layout goes with the next one that names a phase."""
+        result: dict[str, list[Recorded]] = {}
+        waiting: list[Recorded] = []
+        for command in self.commands:
+            if command.name in LAYOUT_COMMANDS:
+                waiting.append(command)
+            else:
+                result.setdefault(_phase_of(command), []).extend([*waiting, command])
+                waiting = []
+        if waiting:
+            result.setdefault(next(reversed(result), "forward"), []).extend(waiting)
+        return result
+
+    @property
+    def tiling_info(self) -> dict[str, list[tuple[int, int]]]:
+        """Buffer → (dimension, factor) of every ``tile`` recorded so far, as a later layer's code asks for it."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for command in self.commands:
+            if command.name == "tile":
+                given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(command.options)
+                found.setdefault(given["buffer"], []).append((given["dim"], given["factor"]))
+        return found
+
+
+def _phase_of(command: Recorded) -> Any:
+    options = dict(command.options)
+    phase = options.get("phase", command.arguments[0] if command.arguments else None)
+    return PHASE_ALIASES.get(phase, phase)

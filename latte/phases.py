@@ -1,0 +1,159 @@
+"""The programs of every ensemble and phase of a net: which gradients are wanted, and who starts them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from latte.autodiff import derive, strip_stop_gradient
+from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
+from latte.lower import lower
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
+
+
+@dataclass(frozen=True)
+class EnsemblePrograms:
+    """The programs of one ensemble, by phase: ``forward``, ``inference``, and where wanted ``backward``, ``update``."""
+
+    ensemble: Ensemble
+    programs: dict[str, Program]
+    notes: tuple[str, ...] = ()
+
+
+def net_programs(net: Net, batch_size: int, seeded: frozenset[str] = frozenset()) -> list[EnsemblePrograms]:
+    """The programs of all ensembles, in the order in which they run forwards.
+
+    Args:
+        net: the net.
+        batch_size: extent of the batch dimension.
+        seeded: names of ensembles whose gradient the user sets although others read them.
+
+    Raises:
+        BodyError, DerivativeError: with the line of the body.
+    """
+    order = net.order()
+    wanted = _gradient_wanted(net, order)
+    started = {net_ensemble.name for net_ensemble in order if net_ensemble.name in seeded}
+    result = []
+    for ensemble in reversed(order):
+        result.append(_programs(ensemble, batch_size, wanted, started))
+        if ensemble.name in wanted and not isinstance(ensemble, (AccuracyEnsemble, DataEnsemble)):
+            started |= {edge.source.name for edge in _differentiated(ensemble, wanted)}
+    return result[::-1]
+
+
+def _gradient_wanted(net: Net, order: list[Ensemble]) -> set[str]:
+    """Names of the ensembles whose value depends on parameters (or on data, with ``force_backward``)."""
+    wanted: set[str] = set()
+    for ensemble in order:
+        has_parameters = any(spec.role == "param" for spec in ensemble.fields().values())
+        reads = any(edge.source.name in wanted for edge in ensemble.connections if not edge.is_label)
+        forced = isinstance(ensemble, DataEnsemble) and net.force_backward
+        if has_parameters or reads or forced:
+            wanted.add(ensemble.name)
+    return wanted
+
+
+def _differentiated(ensemble: Ensemble, wanted: set[str]) -> list:  # type: ignore[type-arg]
+    """The connections through which a gradient flows back."""
+    return [edge for edge in ensemble.connections if not edge.is_label and edge.source.name in wanted]
+
+
+def has_gradient_reader(net: Net, ensemble: Ensemble) -> bool:
+    """Whether some layer sends a gradient back to ``ensemble``; if none does, ``set_grad`` gives it."""
+    return any(not edge.is_label and not isinstance(edge.sink, AccuracyEnsemble) for edge in net.readers(ensemble))
+
+
+def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: set[str]) -> EnsemblePrograms:
+    if isinstance(ensemble, DataEnsemble):
+        return EnsemblePrograms(ensemble, {})
+    forward, merged = _merge_sources(lower(ensemble, "forward", batch_size=batch_size))
+    inference, _ = _merge_sources(lower(ensemble, "forward", batch_size=batch_size, training=False))
+    programs = {"inference": _renamed(strip_stop_gradient(inference), f"{ensemble.name}.inference")}
+    inputs = list(dict.fromkeys(merged.get(edge.name, edge.name) for edge in _differentiated(ensemble, wanted)))
+    inputs = [name for name in inputs if name in forward.buffers]
+    params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
+    notes: tuple[str, ...] = ()
+    if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
+        programs["forward"] = strip_stop_gradient(forward)
+        return EnsemblePrograms(ensemble, programs)
+    add_to = [edge.name for edge in ensemble.connections if edge.source.name in started and edge.name in inputs]
+    written = {phase: _written(ensemble, phase, batch_size, add_to) for phase in ("backward", "update") if ensemble.has_phase(phase)}
+    derived = derive(forward, inputs=[] if "backward" in written else inputs, params=[] if "update" in written else params,
+                     add_to=add_to)  # fmt: skip
+    programs["forward"] = strip_stop_gradient(derived.forward)
+    notes = derived.notes
+    backward = (written.get("backward") if inputs else None) or derived.backward
+    update = written.get("update") or derived.update
+    if backward is not None:
+        programs["backward"] = backward
+    if update is not None:
+        programs["update"] = update
+    aliases = forward.aliases
+    programs = {phase: replace(program, aliases={**aliases, **program.aliases}) for phase, program in programs.items()}
+    return EnsemblePrograms(ensemble, programs, notes)
+
+
+def _renamed(program: Program, name: str) -> Program:
+    """The program under another name, its nests labelled after it."""
+    label = name.replace(".", "_")
+    nests = [make_nest(f"{label}_{index}", nest.body, program.buffers) for index, nest in enumerate(program.nests)]
+    return replace(program, name=name, nests=tuple(nests))
+
+
+def _merge_sources(program: Program) -> tuple[Program, dict[str, str]]:
+    """One name for a source that is connected twice: names in a program never alias."""
+    first: dict[str, str] = {}
+    merged: dict[str, str] = {}
+    for name, buffer in program.buffers.items():
+        if buffer.name in first:
+            merged[name] = first[buffer.name]
+        first.setdefault(buffer.name, name)
+    if not merged:
+        return program, {}
+    buffers = {name: buffer for name, buffer in program.buffers.items() if name not in merged}
+    mapping: dict[str, ast.expr] = {old: ast.Name(new, ast.Load()) for old, new in merged.items()}
+    nests = [make_nest(nest.label, [substitute(s, mapping) for s in nest.body], buffers) for nest in program.nests]
+    return replace(program, nests=tuple(nests), buffers=buffers), merged
+
+
+def _written(ensemble: Ensemble, phase: str, batch_size: int, add_to: list[str]) -> Program:
+    """A phase that the user wrote, with what it accumulates into started."""
+    program = lower(ensemble, phase, batch_size=batch_size)
+    start: list[Nest] = []
+    for name, buffer in program.buffers.items():
+        source = name.removeprefix("grad_")
+        if buffer.role == "param_grad":
+            start.append(_start(program, name, "kept if accumulate[0] != 0 else 0.0"))
+        elif name.startswith("grad_inputs") and source not in add_to:
+            start.append(_start(program, name, "0.0"))
+    return program.with_buffers(accumulate=ACCUMULATE).with_nests([*start, *program.nests])
+
+
+def _start(program: Program, name: str, value: str) -> Nest:
+    """``name[…] = value`` over the whole buffer; ``kept`` in ``value`` stands for the element itself."""
+    buffer = program.buffers[name]
+    taken = {name, "kept", "accumulate"} | {n for nest in program.nests for n in names_in(nest.function)} | set(program.buffers)
+    variables: list[str] = []
+    for position in range(len(buffer.shape)):
+        variables.append(fresh(f"i{position}", taken))
+        taken.add(variables[-1])
+    element = reference(name, [ast.Name(variable, ast.Load()) for variable in variables])
+    body = stmts(f"target[0] = {value}", kept=element)
+    assert isinstance(body[0], ast.Assign)
+    body[0].targets = [reference(name, list(map(expr, variables)), store=True)]
+    for variable, extent in reversed(list(zip(variables, buffer.shape, strict=True))):
+        body = [for_loop(variable, extent, body)]
+    return make_nest(f"{program.name.replace('.', '_')}_start_{name}", body, {**program.buffers, "accumulate": ACCUMULATE})
+
+
+def is_loss(ensemble: Ensemble) -> bool:
+    """Whether the ensemble's value is a loss: its gradient is 1."""
+    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)

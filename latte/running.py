@@ -1,0 +1,264 @@
+"""What a net does after its declaration: compile, forward, backward, fit, evaluate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from latte.accessors import check_array, check_labels
+from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
+from latte.phases import has_gradient_reader, is_loss
+from latte.runtime import CompileReport, Executable, compile_net
+from swirl.errors import CommandError, DataError, DeclarationError, TrainingError
+from swirl.jit import progress_bar
+from swirl.runner import Runner
+from swirl.target import resolve_target
+
+if TYPE_CHECKING:
+    from latte.connection import Connection
+    from latte.training import Evaluation, History
+
+
+class LossIsNaN(UserWarning):
+    """The loss is not a number: said once."""
+
+
+class Running:
+    """The half of :class:`latte.net.Net` that runs."""
+
+    ensembles: list[Ensemble]
+    connections: list[Connection]
+    batch_size: int
+    seed: int
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+        self.accuracy = 0.0
+        self.recipes: dict[str, Path] = {}
+        self.has_run: set[str] = set()
+        self.runner: Runner
+        self._executables: dict[int, Executable] = {}
+        self._current: Executable | None = None
+        self._seeds: dict[str, np.ndarray] = {}
+        self._accumulate = False
+        self._nan_said = False
+        self.gradient_views = False
+
+    # --- compiling ----------------------------------------------------------------------------------------
+    @property
+    def compiled(self) -> bool:
+        """Whether ``compile`` has been called."""
+        return self._current is not None
+
+    @property
+    def executable(self) -> Executable:
+        """The compiled net for the batch size last used.
+
+        Raises:
+            TrainingError: the net is not compiled.
+        """
+        if self._current is None:
+            raise TrainingError("the net is not compiled", way_out="call net.compile() first")
+        return self._current
+
+    def use_recipe(self, ensemble_or_kind: Ensemble | str, path: str | Path) -> None:
+        """Use a recipe file for one ensemble, or for every ensemble of a kind (``"conv"``).
+
+        Raises:
+            CommandError: the net is compiled already, or has no such ensemble or kind.
+        """
+        if self.compiled:
+            raise CommandError("use_recipe: the net is compiled already", way_out="call it before net.compile()")
+        name = ensemble_or_kind if isinstance(ensemble_or_kind, str) else ensemble_or_kind.name
+        known = {e.name for e in self.ensembles} | {e.kind for e in self.ensembles}
+        if name not in known:
+            raise CommandError(f"no ensemble or kind named {name!r}", way_out=f"there are {', '.join(sorted(known))}")
+        self.recipes[name] = Path(path)
+
+    def compile(self, *, target: str | None = None, threads: int | None = None, progress: bool = False) -> CompileReport:
+        """Compile the net for its batch size, once, after all layers exist.
+
+        Args:
+            target: ``avx512``, ``avx2`` or ``portable``; by default the best that the machine runs.
+            threads: of OpenMP; by default all cores.
+            progress: whether to show a progress bar.
+
+        Returns:
+            what it took, and where the generated code is.
+
+        Raises:
+            CommandError: it is compiled already.  DeclarationError: the net is empty, or an ensemble reads nothing.
+            LatteError: see :mod:`swirl.errors`. Nothing is half done then: the net can be mended and compiled.
+        """
+        if self.compiled:
+            raise CommandError("the net is compiled already", way_out="declare a new net")
+        if not self.ensembles:
+            raise DeclarationError("the net has no layers", way_out="add some before net.compile()")
+        for ensemble in self.ensembles:
+            if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
+                raise DeclarationError(f"{ensemble!r} reads nothing", way_out="net.add_connections(source, ensemble, mapping)")
+        self._target = resolve_target(target)
+        self.runner = Runner(threads)
+        self._show_progress = progress
+        executable = self._compile(self.batch_size, None)
+        self._executables[self.batch_size] = self._current = executable
+        for ensemble in self.ensembles:
+            ensemble.compiled = True
+        return executable.report
+
+    def _compile(self, batch_size: int, shared: Executable | None) -> Executable:
+        seeded = frozenset(self._seeds)
+        if not self._show_progress:
+            return compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded)  # type: ignore[arg-type]
+        with progress_bar("scheduling layers") as scheduling, progress_bar() as compiling:
+            return compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded,  # type: ignore[arg-type]
+                               on_stage=scheduling, progress=compiling)  # fmt: skip
+
+    def _use(self, batch_size: int) -> Executable:
+        """Make the executable for a batch size current, compiling it where needed; parameters are shared."""
+        if batch_size not in self._executables:
+            self._executables[batch_size] = self._compile(batch_size, self.executable)
+        self._current = self._executables[batch_size]
+        return self._current
+
+    # --- running --------------------------------------------------------------------------------------------
+    def set_batch(self, *arrays: Any) -> None:
+        """Set the values of the data layers, in the order of their construction: ``net.set_batch(images, labels)``.
+
+        A batch smaller than ``batch_size`` is computed as such (its size is compiled the first time). Labels may have
+        shape (batch,) or (batch, 1).
+
+        Raises:
+            DataError: wrong number of arrays, wrong shapes or types, labels out of range. Nothing is set then.
+        """
+        layers = [e for e in self.ensembles if isinstance(e, DataEnsemble)]
+        if len(arrays) != len(layers):
+            names = ", ".join(layer.name for layer in layers)
+            raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}")
+        checked = []
+        for layer, values in zip(layers, arrays, strict=True):
+            array = check_array(values, None, layer.name)
+            if array.ndim == 1 and layer.shape == (1,):
+                array = array[:, None]
+            if array.ndim == 0 or array.shape[1:] != layer.shape:
+                raise DataError(f"{layer.name}: the shape is {array.shape}, but (batch, {', '.join(map(str, layer.shape))}) is needed")
+            check_labels(layer, array)
+            checked.append(array)
+        count = len(checked[0])
+        if any(len(array) != count for array in checked):
+            raise DataError(f"the arrays have different numbers of items: {[len(a) for a in checked]}")
+        if not 1 <= count <= self.batch_size:
+            raise DataError(f"a batch has 1 to {self.batch_size} items, not {count}")
+        executable = self._use(count)
+        for layer, array in zip(layers, checked, strict=True):
+            executable.write(f"{layer.name}.value", array)
+
+    def forward(self) -> None:
+        """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``."""
+        executable = self.executable
+        if "net.step" in executable.arrays:
+            executable.arrays["net.step"][0] += 1
+        executable.run("forward")
+        self.has_run.add("forward")
+        self._measures()
+
+    def test(self) -> None:
+        """The inference phase: dropout off, batch norm with running statistics. Sets ``net.loss``, ``net.accuracy``."""
+        self.executable.run("inference")
+        self._measures()
+
+    def backward(self) -> None:
+        """Gradients of inputs and parameters; those of parameters add up until ``clear_grad``.
+
+        Raises:
+            TrainingError: there is no loss and no gradient was set, or ``forward`` has not run.
+        """
+        executable = self.executable
+        tops = [e for e in self.ensembles if not isinstance(e, (AccuracyEnsemble, DataEnsemble)) and not has_gradient_reader(self, e)]  # type: ignore[arg-type]
+        if not any(is_loss(e) for e in self.ensembles) and not self._seeds and not any(f"set {e.name}" in self.has_run for e in tops):
+            raise TrainingError("backward has nothing to start from: the net has no loss",
+                                way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)")  # fmt: skip
+        if "forward" not in executable.has_run:
+            raise TrainingError("backward needs the values of a forward phase of this batch", way_out="call net.forward() first")
+        if "net.accumulate" in executable.arrays:
+            executable.arrays["net.accumulate"][0] = self._accumulate
+        for name, values in self._seeds.items():
+            executable.write(f"{name}.grad", values)
+        executable.run("backward")
+        self._accumulate = True
+        self.has_run.add("backward")
+
+    def clear_grad(self) -> None:
+        """Let the next ``backward`` start the parameters' gradients anew, without a pass over memory.
+
+        Until then they read as zero. Gradients given by ``set_grad`` stay.
+        """
+        self._accumulate = False
+        if self.gradient_views:  # somebody looks at the storage itself
+            for name, buffer in self.executable.buffers.items():
+                if buffer.role == "param_grad":
+                    self.executable.arrays[name][...] = 0
+
+    def is_cleared(self, storage: str) -> bool:
+        """Whether a parameter's gradient counts as zero, whatever its storage holds."""
+        return not self._accumulate and self.executable.buffers[storage].role == "param_grad"
+
+    def keep_gradients(self) -> None:
+        """The parameters' gradients were set: the next ``backward`` adds to them, those never computed count as zero."""
+        if not self._accumulate:
+            for name, buffer in self.executable.buffers.items():
+                if buffer.role == "param_grad" and "backward" not in self.has_run:
+                    self.executable.arrays[name][...] = 0
+        self._accumulate = True
+
+    def set_seed_gradient(self, ensemble: Ensemble, values: np.ndarray) -> None:
+        """What ``ensemble.set_grad(values)`` does: the gradient that backward starts from, at a top or inner layer."""
+        if values.shape != (self.executable.batch_size, *ensemble.shape):
+            raise DataError(f"set_grad: the shape is {values.shape}, but {(self.executable.batch_size, *ensemble.shape)} is needed")
+        if has_gradient_reader(self, ensemble):  # type: ignore[arg-type]
+            if ensemble.name not in self._seeds:
+                self._seeds[ensemble.name] = values
+                self._recompile_seeded()
+            self._seeds[ensemble.name] = np.array(values, np.float32)
+        else:
+            self.executable.write(f"{ensemble.name}.grad", values)
+            self.has_run.add(f"set {ensemble.name}")
+
+    def _recompile_seeded(self) -> None:
+        """The net again, with readers that add to the gradients that the user sets."""
+        old = self.executable
+        new = self._compile(old.batch_size, old)
+        for name, array in old.arrays.items():
+            if name in new.arrays and new.arrays[name] is not array:
+                new.arrays[name][...] = array
+        new.has_run = set(old.has_run)
+        self._executables = {old.batch_size: new}
+        self._current = new
+
+    def _measures(self) -> None:
+        self.loss = float(sum(self.executable.arrays[f"{e.name}.value"][0] for e in self.ensembles if is_loss(e)))
+        accuracies = [self.executable.arrays[f"{e.name}.value"][0] for e in self.ensembles if isinstance(e, AccuracyEnsemble)]
+        self.accuracy = float(accuracies[-1]) if accuracies else 0.0
+        if np.isnan(self.loss) and not self._nan_said:
+            self._nan_said = True
+            warnings.warn("the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
+                          LossIsNaN, stacklevel=3)  # fmt: skip
+
+    # --- loops ----------------------------------------------------------------------------------------------
+    def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True, stop_on_nan: bool = True,
+            progress: bool = True, after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
+        """Train on a data set; see :func:`latte.training.fit`."""
+        from latte.training import fit
+
+        return fit(self, images, labels, solver=solver, epochs=epochs, shuffle=shuffle, stop_on_nan=stop_on_nan,
+                   progress=progress, after_epoch=after_epoch)  # fmt: skip
+
+    def evaluate(self, images: Any, labels: Any) -> Evaluation:
+        """Loss and accuracy over a data set in the inference phase; see :func:`latte.training.evaluate`."""
+        from latte.training import evaluate
+
+        return evaluate(self, images, labels)

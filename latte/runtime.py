@@ -1,0 +1,258 @@
+"""A net compiled for one batch size: its buffers, its kernels, and the phases that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from latte.ensemble import Ensemble
+from latte.phases import EnsemblePrograms, is_loss, net_programs
+from latte.recipes_of import recipe_of
+from swirl.codegen.emit import KernelSource
+from swirl.errors import DataError, TrainingError
+from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.nest import Program
+from swirl.jit import Built, Kernel, Progress, Unit, build, load
+from swirl.memory import allocate
+from swirl.pipeline import Scheduled, Stage, finish, generate, schedule
+from swirl.recipe import Outcome
+from swirl.runner import Phase, Runner
+from swirl.target import Target
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+SHARED_ROLES = ("param", "param_grad", "state", "scalar")
+"""Roles of buffers that do not depend on the batch size: one array serves every batch size."""
+
+
+@dataclass(frozen=True)
+class CompiledPhase:
+    """One phase of one ensemble: its stages and its kernel."""
+
+    ensemble: Ensemble
+    phase: str
+    stages: tuple[Stage, ...]
+    source: KernelSource
+    kernel: Kernel
+    built: Built
+
+    @property
+    def program(self) -> Program:
+        return self.stages[-1].program
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What compiling took.
+
+    Args:
+        kernels: number of kernels; ``cached`` of them were found on disk.
+        seconds: of this compilation, all in all; ``generating`` of it in passes and recipes.
+        compiler_seconds: what the C++ compiler took for all kernels when they were compiled (kept with the cache).
+        folder: of the generated code.
+    """
+
+    kernels: int
+    cached: int
+    seconds: float
+    generating: float
+    compiler_seconds: float
+    folder: Path
+
+
+@dataclass
+class Executable:
+    """A net for one batch size, ready to run. Made by :func:`compile_net`."""
+
+    net: Net
+    batch_size: int
+    target: Target
+    buffers: dict[str, Buffer]
+    arrays: dict[str, np.ndarray]
+    compiled: list[CompiledPhase]
+    notes: dict[str, tuple[str, ...]]
+    outcomes: dict[str, tuple[Outcome, ...]]
+    phases: dict[str, Phase]
+    order: dict[str, list[CompiledPhase]]
+    report: CompileReport
+    has_run: set[str] = field(default_factory=set)
+
+    def run(self, phase: str) -> None:
+        """Run ``forward``, ``inference`` or ``backward`` (gradients of inputs and of parameters)."""
+        self.phases[phase].run()
+        self.has_run.add(phase)
+
+    def run_timed(self, phase: str) -> list[tuple[str, str, float]]:
+        """Run a phase; (ensemble, phase, seconds) of every kernel."""
+        seconds = self.phases[phase].run_timed()
+        self.has_run.add(phase)
+        return [(c.ensemble.name, c.phase, s) for c, s in zip(self.order[phase], seconds, strict=True)]
+
+    def read(self, storage: str) -> np.ndarray:
+        """The logical values of a buffer, as a new array.
+
+        Raises:
+            DataError: no phase of this net computes the buffer.
+        """
+        buffer = self._buffer(storage)
+        return buffer.layout.unpack(self.arrays[storage], buffer.shape)
+
+    def write(self, storage: str, values: np.ndarray) -> None:
+        """Set a buffer from logical values of its shape."""
+        buffer = self._buffer(storage)
+        self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
+
+    def view(self, storage: str) -> np.ndarray:
+        """The storage itself.
+
+        Raises:
+            DataError: the buffer's layout is blocked, so that its storage has not the logical shape.
+        """
+        buffer = self._buffer(storage)
+        if buffer.layout != Layout():
+            raise DataError(f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
+                            way_out="use its getter and setter, which copy")  # fmt: skip
+        return self.arrays[storage]
+
+    def _buffer(self, storage: str) -> Buffer:
+        if storage not in self.buffers:
+            raise DataError(f"nothing in this net computes {storage}",
+                            way_out="net.force_backward = True before compile() asks for the gradients of data")  # fmt: skip
+        return self.buffers[storage]
+
+
+def compile_net(net: Net, batch_size: int, target: Target, runner: Runner, *, shared: Executable | None = None,
+                seeded: frozenset[str] = frozenset(), progress: Progress | None = None,
+                on_stage: Callable[[int, int, str], None] | None = None) -> Executable:  # fmt: skip
+    """Compile a net for one batch size.
+
+    Args:
+        net: the net.
+        batch_size: items in a batch.
+        target: what code is made for.
+        runner: whose threads run the phases.
+        shared: another batch size of the same net, whose parameters and state are used.
+        seeded: names of inner ensembles whose gradient the user sets.
+        progress: told of every kernel compiled (done, total, name).
+        on_stage: told of every ensemble scheduled (done, total, name).
+
+    Raises:
+        LatteError: see :mod:`swirl.errors`; nothing is changed then.
+    """
+    start = perf_counter()
+    ensembles = net_programs(net, batch_size, seeded)
+    scheduled: list[tuple[EnsemblePrograms, Scheduled]] = []
+    layouts: dict[str, Layout] = {}
+    for position, programs in enumerate(ensembles):
+        if on_stage is not None:
+            on_stage(position, len(ensembles), programs.ensemble.name)
+        current = {phase: _laid_out(program, layouts) for phase, program in programs.programs.items()}
+        result = schedule(current, recipe_of(net, programs.ensemble), target, f"{programs.ensemble.name}.")
+        for stages in result.stages.values():
+            layouts |= {buffer.name: buffer.layout for buffer in stages[-1].program.buffers.values()}
+        scheduled.append((programs, result))
+    if on_stage is not None:
+        on_stage(len(ensembles), len(ensembles), "")
+    finished = [
+        (programs.ensemble, phase, finish((*stages[:-1], _with_layouts(stages[-1], layouts))))
+        for programs, result in scheduled
+        for phase, stages in result.stages.items()
+    ]
+    sources = [generate(stages, target) for _, _, stages in finished]
+    generating = perf_counter() - start
+    built = build([Unit(source.name, source.source) for source in sources], target, progress=progress)
+    compiled = [
+        CompiledPhase(ensemble, phase, stages, source, load(unit), unit)
+        for (ensemble, phase, stages), source, unit in zip(finished, sources, built, strict=True)
+    ]
+    buffers = _buffers(net, batch_size, compiled, layouts)
+    arrays = _arrays(buffers, shared, runner)
+    report = _report(compiled, perf_counter() - start, generating)
+    order = _order(compiled)
+    phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
+    notes = {programs.ensemble.name: programs.notes for programs in ensembles}
+    outcomes = {programs.ensemble.name: result.outcomes for programs, result in scheduled}
+    executable = Executable(net, batch_size, target, buffers, arrays, compiled, notes, outcomes, phases, order, report)
+    _initialise(executable, shared is None)
+    return executable
+
+
+def _laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    changed = {key: b.with_layout(layouts[b.name]) for key, b in program.buffers.items() if b.name in layouts}
+    return program.with_buffers(**changed)
+
+
+def _with_layouts(stage: Stage, layouts: Mapping[str, Layout]) -> Stage:
+    return Stage(stage.name, _laid_out(stage.program, layouts), stage.seconds)
+
+
+def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [arrays[compiled.program.buffers[name].name] for name in compiled.source.buffers]
+
+
+def _order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
+    """The kernels of each phase of the net, in the order of execution: backward then update, layer by layer from the end."""
+    backwards = [c for c in reversed(compiled) if c.phase in ("backward", "update")]
+    names = list(dict.fromkeys(c.ensemble.name for c in backwards))
+    by_layer = [c for name in names for phase in ("backward", "update")
+                for c in backwards if c.ensemble.name == name and c.phase == phase]  # fmt: skip
+    return {
+        "forward": [c for c in compiled if c.phase == "forward"],
+        "inference": [c for c in compiled if c.phase == "inference"],
+        "backward": by_layer,
+    }
+
+
+def _buffers(net: Net, batch_size: int, compiled: list[CompiledPhase], layouts: Mapping[str, Layout]) -> dict[str, Buffer]:
+    """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
+    result: dict[str, Buffer] = {}
+    for ensemble in net.ensembles:
+        for spec in ensemble.fields(batch_size).values():
+            if spec.role not in ("grad", "param_grad"):
+                result[spec.storage] = spec.buffer
+    for item in compiled:
+        for buffer in item.stages[-2].program.buffers.values():
+            result[buffer.name] = buffer
+    for ensemble in net.ensembles:
+        if is_loss(ensemble):
+            spec = ensemble.fields(batch_size)["grad"]
+            result[spec.storage] = spec.buffer
+    return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
+
+
+def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Runner) -> dict[str, np.ndarray]:
+    reused = {}
+    if shared is not None:
+        for name, buffer in buffers.items():
+            if buffer.role in SHARED_ROLES and name in shared.arrays:
+                if shared.buffers[name].layout != buffer.layout:
+                    raise TrainingError(f"{name} would be laid out differently for another batch size",
+                                        way_out="let the recipe's tiles of parameters not depend on the batch size")  # fmt: skip
+                reused[name] = shared.arrays[name]
+    new = {name: (b.physical_shape, DTYPES[b.dtype]) for name, b in buffers.items() if name not in reused}
+    return {**allocate(new, runner), **reused}
+
+
+def _initialise(executable: Executable, everything: bool) -> None:
+    """Parameters and state from their initialisers, the gradient of losses 1."""
+    for ensemble in executable.net.ensembles:
+        for name, spec in ensemble.fields(executable.batch_size).items():
+            if everything and spec.role in ("param", "state"):
+                executable.write(spec.storage, ensemble.initial(name))
+        if is_loss(ensemble):
+            executable.arrays[f"{ensemble.name}.grad"][...] = 1.0
+    if everything and "net.seed" in executable.arrays:
+        executable.arrays["net.seed"][0] = executable.net.seed
+
+
+def _report(compiled: list[CompiledPhase], seconds: float, generating: float) -> CompileReport:
+    unique = {item.built.name: item.built for item in compiled}
+    folder = next(iter(unique.values())).path.parent.parent if unique else Path()
+    cached = sum(item.cached for item in unique.values())
+    return CompileReport(len(unique), cached, seconds, generating, sum(b.seconds for b in unique.values()), folder)

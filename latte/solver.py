@@ -1,0 +1,111 @@
+"""Solvers: how gradients change parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from swirl.errors import DeclarationError, TrainingError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, parse_program
+from swirl.jit import Unit, build, load
+from swirl.memory import allocate
+from swirl.pipeline import finish, generate, schedule
+from swirl.recipe import Recipe, Schedule
+from swirl.target import Target
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+
+class SGD:
+    """Stochastic gradient descent with momentum and weight decay, as PyTorch defines them.
+
+    ``velocity = momentum * velocity + gradient + weight_decay * parameter``;
+    ``parameter -= learning_rate * velocity``.
+
+    Args:
+        net: a compiled net.
+        learning_rate: may be changed between steps.
+        momentum: 0 … 1.
+        weight_decay: at least 0.
+
+    Raises:
+        DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.
+    """
+
+    def __init__(self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0):
+        for name, value, good in (
+            ("learning_rate", learning_rate, learning_rate >= 0),
+            ("momentum", momentum, 0 <= momentum <= 1),
+            ("weight_decay", weight_decay, weight_decay >= 0),
+        ):
+            if not good:
+                raise DeclarationError(f"{name} is out of range: {value!r}")
+        if not net.compiled:
+            raise TrainingError("a solver needs a compiled net", way_out="call net.compile() first")
+        self.net = net
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        executable = net.executable
+        self._parameters = [name for name, b in executable.buffers.items() if b.role == "param" and _gradient(name) in executable.buffers]
+        if not self._parameters:
+            raise TrainingError("the net has no parameters to train")
+        self._prepare(executable.target)
+
+    def _prepare(self, target: Target) -> None:
+        arrays = self.net.executable.arrays
+        self._settings = {name: np.zeros(1, np.float32) for name in ("learning_rate", "momentum", "weight_decay")}
+        sizes = {name: ((arrays[name].size,), np.float32) for name in self._parameters}
+        self._velocities = allocate(sizes, self.net.runner)  # type: ignore[arg-type]
+        steps = []
+        for name in self._parameters:
+            program = _step_program(arrays[name].size)
+            stages = finish(schedule({"update": program}, _RECIPE, target).stages["update"])
+            source = generate(stages, target)
+            (built,) = build([Unit(source.name, source.source)], target)
+            given = {"parameter": arrays[name], "gradient": arrays[_gradient(name)], "velocity": self._velocities[name],
+                     **self._settings}  # fmt: skip
+            steps.append((load(built), [given[buffer] for buffer in source.buffers]))
+        self._phase = self.net.runner.phase(steps)
+
+    def step(self) -> None:
+        """Change every parameter by its gradient.
+
+        Raises:
+            TrainingError: no gradients since the net was compiled.
+        """
+        if "backward" not in self.net.has_run:
+            raise TrainingError("there are no gradients yet", way_out="call net.forward() and net.backward() first")
+        for name in self._settings:
+            self._settings[name][0] = getattr(self, name)
+        self._phase.run()
+
+
+def _gradient(storage: str) -> str:
+    owner, name = storage.split(".")
+    return f"{owner}.grad_{name}"
+
+
+def _step_program(size: int) -> Program:
+    """The step for one parameter of ``size`` elements, in whatever layout."""
+    text = f"""
+for i in range({size}):
+    velocity[i] = momentum[0] * velocity[i] + (gradient[i] + weight_decay[0] * parameter[i])
+    parameter[i] -= learning_rate[0] * velocity[i]
+"""
+    names = ("parameter", "gradient", "velocity")
+    buffers = {name: Buffer(name, (size,)) for name in names}
+    buffers |= {name: Buffer(name, (1,), role="scalar") for name in ("learning_rate", "momentum", "weight_decay")}
+    return parse_program(text, buffers, "sgd.step")
+
+
+def _sgd_recipe(s: Schedule, target: Target) -> None:
+    s.tile_loop("update", "i", 4096)
+    s.parallelize("update", "i_outer")
+    s.vectorize("update", "i_inner", target.simd_width)
+
+
+_RECIPE = Recipe("sgd", {"update": _sgd_recipe})
