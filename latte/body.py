@@ -94,7 +94,7 @@ def read_body(function: Callable[..., Any]) -> Body:
         raise BodyError(
             f"the source of {name} is not available, and a body's source is what gets compiled",
             place=f"{code.co_filename}:{code.co_firstlineno}",
-            way_out="write the layer in a file and import it: interactive sessions and python -c keep no source",
+            way_out="write the layer in a file: interactive sessions and python -c keep no source",
         ) from None
     # Parsed inside a block, so that the indentation of the class body is right.
     indented = lines[0][:1].isspace()

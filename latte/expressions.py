@@ -95,6 +95,8 @@ class Expressions:
         self.locals: dict[str, str] = {}
         self.eachindex_loops: list[tuple[str, ...]] = []
         self.rand_calls = 0
+        # How many conditions on data are around: an assignment under one is no constant.
+        self.conditional = 0
         for name in stores:
             self._check_name(name, body.tree)
 
@@ -200,13 +202,11 @@ class Expressions:
         self, node: ast.expr, indices: list[Index], extents: list[int | None]
     ) -> None:
         """Refuse constants and plain loop variables that leave an array."""
-        for position, (index, extent) in enumerate(zip(indices, extents, strict=True)):
+        for index, extent in zip(indices, extents, strict=True):
             plain = index.value is not None or index.text in self.ranges
             if extent is not None and plain and (index.low < 0 or index.high >= extent):
-                reach = f"is {index}" if index.value is not None else f"runs from {index.low} to {index.high}"
-                self.fail(
-                    node, f"subscript {position} of {ast.unparse(node)} {reach}, the extent is {extent}"
-                )
+                reach = "is outside" if index.value is not None else f"runs from {index.low} to {index.high}"
+                self.fail(node, f"{ast.unparse(node)}: {index} {reach}, the extent is {extent}")
 
     # --- expressions ----------------------------------------------------------------------------------------
     def element(self, node: ast.expr) -> ast.expr:

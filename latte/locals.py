@@ -133,12 +133,12 @@ class Types:
     def cast(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node``, its parts cast, as an expression of type ``wanted``."""
         found = self.of(node)
-        node = self.convert(node, wanted if found == "literal" else found)
-        if found == wanted or found == "literal" and wanted != "bool":
-            return node
+        converted = self.convert(node, wanted if found == "literal" else found)
+        if found == wanted or (found == "literal" and wanted != "bool"):
+            return converted
         if wanted in ("int32", "bool") and found.startswith("float"):
             self.fail(node, f"{ast.unparse(node)} is a float where {wanted} is needed; write {wanted}(…)")
-        return ast.Call(ast.Name(wanted, ast.Load()), [node], [])
+        return ast.Call(ast.Name(wanted, ast.Load()), [converted], [])
 
     def convert(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node`` with casts inside; literals in floating-point arithmetic become floats."""

@@ -58,7 +58,8 @@ class NeuronTranslator(Translator):
         for connection in self.ensemble.connections:
             one = connection.name.replace("inputs", "input")
             if plain == connection.name or (plain == one and connection.one_to_one):
-                return connection, f"grad_{connection.name}" if gradient else connection.name
+                name = self.ensemble.repeated_sources().get(connection.name, connection.name)
+                return connection, f"grad_{name}" if gradient else name
         return None
 
     def _attribute(self, node: ast.expr) -> str:
@@ -195,7 +196,7 @@ class ArrayTranslator(Translator):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         for name in self.body.parameters:
-            if name not in self.buffers:
+            if name not in self.buffers and name not in self.ensemble.repeated_sources():
                 self.fail(
                     self.body.tree,
                     f"the argument {name!r} of {self.body.function.__qualname__} is no field of "
@@ -224,6 +225,7 @@ class ArrayTranslator(Translator):
                 f"{node.id} is no argument of {self.body.function.__qualname__}",
                 f"add it: def {self.body.tree.name}(self, …, {node.id})",
             )
+        name = self.ensemble.repeated_sources().get(name or "", name)
         if name is None or name not in self.buffers:
             self.fail(
                 node,
@@ -256,8 +258,6 @@ class ArrayTranslator(Translator):
                 continue
             affine = self.index(index)
             written = _written(node, indices)
-            if affine.value is not None and affine.value < 0:
-                self.fail(node, f"subscript {position} of {ast.unparse(written)} is negative")
             self.check_constant_subscripts(written, [affine], [shape[position]])
             trees.append(affine.tree)
         return reference(name, trees)

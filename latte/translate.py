@@ -41,7 +41,9 @@ class Translator(Expressions):
                 if chosen is not MISSING:
                     return self.block(body if chosen else orelse)
                 condition = guarded_value(self.expression(test))
+                self.conditional += 1
                 inside, outside = self.block(body), self.block(orelse)
+                self.conditional -= 1
                 if not inside and not outside:
                     return []
                 new = [ast.If(condition, inside or [ast.Pass()], outside)]
@@ -65,7 +67,7 @@ class Translator(Expressions):
                 self.fail(node, f"{ast.unparse(node)}: {len(names)} names for {len(values)} values")
             self.constants.fixed |= dict(zip(names, values, strict=True))
             return []
-        if isinstance(target, ast.Name) and target.id not in self.variables:
+        if isinstance(target, ast.Name) and target.id not in self.variables and not self.conditional:
             known = self.constants.fold(value)
             if known is not MISSING:
                 self.constants.fixed[target.id] = known
@@ -112,6 +114,8 @@ class Translator(Expressions):
             )
         if isinstance(node.iter, ast.Call) and called(node.iter.func) == "eachindex":
             self.eachindex_loops.append(tuple(names))
+        if any(window.extent == 0 for window in windows):
+            return []
         outer_loops, outer_ranges = dict(self.loops), dict(self.ranges)
         for name, window in zip(names, windows, strict=True):
             if name in self.loops:

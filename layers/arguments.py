@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
+from latte.errors import DeclarationError
 from latte.net import Net
 from latte.place import user_place
-from swirl.errors import DeclarationError
 
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:

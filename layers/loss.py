@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from latte.ensemble import AccuracyEnsemble, Ensemble, LossEnsemble
+from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
 from latte.net import Net
 from latte.neuron import Field, exp, float32, log, stop_gradient
 from latte.place import user_place
-from swirl.errors import DeclarationError
 
 
 class SoftmaxLossEnsemble(LossEnsemble):

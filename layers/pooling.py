@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
+from latte.errors import DeclarationError
 from latte.layers.arguments import pair, source_of
 from latte.net import Net
 from latte.neuron import INFINITY, Field, Neuron, range_dim
 from latte.place import user_place
-from swirl.errors import DeclarationError
 
 Pair = int | Sequence[int]
 

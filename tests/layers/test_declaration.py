@@ -1,0 +1,375 @@
+"""What is refused where a layer, a net or a field is declared, and what a declaration costs."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import latte
+from latte import (
+    AccuracyLayer,
+    BatchNormLayer,
+    ConvLayer,
+    ConvLayerNoBias,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
+from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
+from latte.lower import lower
+from latte.neuron import Field, Neuron, Param, State, constant, eachindex, given, ones, zeros
+from swirl.errors import DeclarationError, MappingError
+
+
+class Copy(Neuron):
+    def forward(self):
+        self.value = self.inputs[0]
+
+
+def test_star_import_gives_layers_and_net_only() -> None:
+    names: dict[str, object] = {}
+    exec("from latte import *", names)
+    names.pop("__builtins__")
+    assert set(names) == set(latte.__all__)
+    assert {"Net", "ConvLayer", "MemoryDataLayer", "SoftmaxLossLayer"} <= set(names)
+
+
+def test_names_kinds_and_order() -> None:
+    net = Net(4, seed=1)
+    data = MemoryDataLayer(net, (3, 8, 8))
+    conv1, conv2 = ConvLayer(net, data, 4), ConvLayerNoBias(net, data, 5, kernel=1, pad=0)
+    bn = BatchNormLayer(net, conv1)
+    assert [ensemble.name for ensemble in net.ensembles] == ["data1", "conv1", "conv2", "batch_norm1"]
+    assert [ensemble.kind for ensemble in net.ensembles] == ["data", "conv", "conv", "batch_norm"]
+    assert net.order() == net.ensembles == [data, conv1, conv2, bn]
+    assert [edge.sink for edge in net.readers(data)] == [conv1, conv2]
+    assert (conv2.shape, conv2.ndim, len(conv2)) == ((5, 8, 8), 3, 320)
+
+
+def test_fields_of_layers() -> None:
+    net = Net(4, seed=1)
+    data = MemoryDataLayer(net, (3, 8, 6))
+    conv = ConvLayer(net, data, 5, kernel=(3, 1), stride=(2, 1), pad=(1, 0))
+    shapes = {name: spec.shape for name, spec in conv.fields().items()}
+    assert shapes == {
+        "value": (4, 5, 4, 6), "grad": (4, 5, 4, 6), "weights": (5, 3, 3, 1), "grad_weights": (5, 3, 3, 1),
+        "bias": (5, 1), "grad_bias": (5, 1),
+    }  # fmt: skip
+    roles = [spec.role for spec in conv.fields().values()]
+    assert roles == ["value", "grad", "param", "param_grad", "param", "param_grad"]
+    assert conv.fields(batch_size=3)["value"].shape == (3, 5, 4, 6)
+    fc = FullyConnectedLayer(net, conv, 7)
+    assert fc.fields()["weights"].shape == (7, 5, 4, 6)
+    assert fc.fields()["weights"].fan_in == 120
+    assert fc.fields()["bias"].shape == (7, 1)
+    norm = BatchNormLayer(net, conv)
+    roles_of_norm = {name: spec.role for name, spec in norm.fields().items()}
+    assert roles_of_norm["running_var"] == "state"
+    assert roles_of_norm["mean"] == "value"
+    assert norm.fields()["gamma"].shape == (5,)
+    label = MemoryDataLayer(net, (1,))
+    loss = SoftmaxLossLayer(net, fc, label)
+    assert loss.fields()["value"].shape == (1,)
+    assert loss.fields()["prob"].shape == (4, 7)
+    assert loss.buffers()["label"].name == "data2.value"
+    assert "grad_label" not in loss.buffers()
+    assert loss.buffers(3)["prob"].shape == (3, 7)
+
+
+def test_initial_values_come_from_the_seed() -> None:
+    def build(seed: int | None) -> list[np.ndarray]:
+        net = Net(2, seed=seed)
+        data = MemoryDataLayer(net, (3, 8, 8))
+        conv1, conv2 = ConvLayer(net, data, 4), ConvLayer(net, data, 4)
+        return [conv1.initial("weights"), conv2.initial("weights"), conv1.initial("bias")]
+
+    first, second, bias = build(3)
+    again = build(3)
+    assert (first == again[0]).all()
+    assert (second == again[1]).all()
+    assert (first != second).any()
+    assert (build(4)[0] != first).any()
+    bound = np.sqrt(3 / 27)
+    assert np.abs(first).max() <= bound
+    assert first.min() < -0.8 * bound
+    assert first.max() > 0.8 * bound
+    assert first.dtype == np.float32
+    assert (bias == 0).all()
+    np.random.seed(5)
+    one = Net(2).seed
+    np.random.seed(5)
+    assert Net(2).seed == one
+
+
+def test_declaring_a_large_layer_costs_nothing() -> None:
+    tracemalloc.start()
+    begin = time.perf_counter()
+    net = Net(64)
+    conv = ConvLayer(net, MemoryDataLayer(net, (64, 224, 224)), 64)
+    program = lower(conv, "forward", batch_size=64)
+    seconds = time.perf_counter() - begin
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert program.buffers["value"].size == 64 * 64 * 224 * 224
+    assert peak < 2_000_000
+    assert seconds < 10  # milliseconds in truth; the bound only catches work that grows with the neurons
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "3", None, True])
+def test_batch_size(batch_size: object) -> None:
+    with pytest.raises(DeclarationError, match="batch size must be a positive integer") as caught:
+        Net(batch_size)  # type: ignore[arg-type]
+    assert str(caught.value.place).startswith(__file__)
+
+
+def test_seed() -> None:
+    with pytest.raises(DeclarationError, match="seed"):
+        Net(2, seed=-1)
+
+
+WRONG_LAYERS = {
+    "no filters": (lambda net, image, vector: ConvLayer(net, image), "num_filters must be a positive"),
+    "negative filters": (
+        lambda net, image, vector: ConvLayer(net, image, -3),
+        "num_filters must be a positive",
+    ),
+    "float filters": (
+        lambda net, image, vector: ConvLayer(net, image, 3.5),
+        "num_filters must be a positive",
+    ),
+    "kernel": (
+        lambda net, image, vector: ConvLayer(net, image, 3, kernel=9),
+        "covers 9 elements in y, .* only 8",
+    ),
+    "dilation": (
+        lambda net, image, vector: ConvLayer(net, image, 3, kernel=3, dilation=5, pad=1),
+        "covers 11 elements in y",
+    ),
+    "stride": (
+        lambda net, image, vector: ConvLayer(net, image, 3, stride=0),
+        "stride must be an integer of at least 1",
+    ),
+    "pad": (
+        lambda net, image, vector: ConvLayer(net, image, 3, pad=-1),
+        "pad must be an integer of at least 0",
+    ),
+    "triple": (lambda net, image, vector: ConvLayer(net, image, 3, kernel=(1, 2, 3)), "kernel must be"),
+    "conv of a vector": (lambda net, image, vector: ConvLayer(net, vector, 3), "reads 3 dimensions .* has 1"),
+    "pool of a vector": (lambda net, image, vector: MaxPoolingLayer(net, vector), "reads 3 dimensions"),
+    "pool kernel": (lambda net, image, vector: MaxPoolingLayer(net, image, 9), "covers 9 elements"),
+    "pool pad": (
+        lambda net, image, vector: MaxPoolingLayer(net, image, 2, 2, 2, clamp=False),
+        "more than half of the kernel",
+    ),
+    "outputs": (
+        lambda net, image, vector: FullyConnectedLayer(net, image, 0),
+        "num_outputs must be a positive",
+    ),
+    "epsilon": (lambda net, image, vector: BatchNormLayer(net, image, epsilon=0), "epsilon must be positive"),
+    "momentum": (lambda net, image, vector: BatchNormLayer(net, image, momentum=2), "momentum must be in"),
+    "loss of an image": (
+        lambda net, image, vector: SoftmaxLossLayer(net, image, vector),
+        "reads 1 dimensions",
+    ),
+    "labels": (lambda net, image, vector: SoftmaxLossLayer(net, vector, vector), "labels have shape"),
+    "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), "reads 1 dimensions"),
+    "shape": (lambda net, image, vector: MemoryDataLayer(net, (3, 0)), "positive integers"),
+    "no shape": (lambda net, image, vector: MemoryDataLayer(net, ()), "positive integers"),
+    "not a layer": (lambda net, image, vector: ReLULayer(net, 3), "must be what a layer returned"),
+    "not a net": (lambda net, image, vector: ReLULayer(image, image), "first argument must be the net"),
+    "another net": (lambda net, image, vector: ReLULayer(Net(2), image), "is in another net"),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG_LAYERS))
+def test_layers_refuse_what_does_not_fit(case: str) -> None:
+    make, message = WRONG_LAYERS[case]
+    net = Net(2)
+    image, vector = MemoryDataLayer(net, (3, 6, 6)), MemoryDataLayer(net, (10,))
+    with pytest.raises(DeclarationError, match=message) as caught:
+        make(net, image, vector)
+    assert str(caught.value.place).startswith(__file__)
+    assert len(net.ensembles) == 2
+    assert not net.connections
+
+
+def test_ensembles_and_names() -> None:
+    net = Net(2)
+    ensemble = net.add_ensemble(Ensemble(Copy, 4, name="mine"))
+    with pytest.raises(DeclarationError, match="in this net already"):
+        net.add_ensemble(ensemble)
+    with pytest.raises(DeclarationError, match="in another net"):
+        Net(2).add_ensemble(ensemble)
+    with pytest.raises(DeclarationError, match="'mine' exists already"):
+        net.add_ensemble(Ensemble(Copy, 4, name="mine"))
+    with pytest.raises(DeclarationError, match="cannot name an ensemble"):
+        net.add_ensemble(Ensemble(Copy, 4, name="two words"))
+    with pytest.raises(DeclarationError, match="takes an Ensemble"):
+        net.add_ensemble(Copy)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="needs a shape"):
+        Ensemble(Copy)
+    with pytest.raises(DeclarationError, match="must be a Neuron class"):
+        Ensemble("Copy", 4)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="neither neurons nor a forward"):
+        Ensemble(None, 4)
+    with pytest.raises(DeclarationError, match="1 different names"):
+        Ensemble(Copy, 4, dims=("k", "y"))
+    with pytest.raises(DeclarationError, match="different names"):
+        Ensemble(Copy, 4, dims=("n",))
+    with pytest.raises(DeclarationError, match="cannot name a dimension"):
+        Ensemble(Copy, 4, dims=("value",))
+    with pytest.raises(DeclarationError, match="belongs to no net"):
+        Ensemble(Copy, 4).fields()
+    assert Ensemble(Copy, 4).kind == "copy"
+
+
+def test_object_arrays() -> None:
+    with pytest.raises(DeclarationError, match="holds NoneType objects"):
+        Ensemble(np.empty((2, 2), dtype=object))
+    mixed = np.array([Copy(), Neuron()], dtype=object)
+    with pytest.raises(DeclarationError, match="mixes the classes Copy, Neuron"):
+        Ensemble(mixed)
+    with pytest.raises(DeclarationError, match="is not the shape"):
+        Ensemble(np.array([Copy(), Copy()], dtype=object), shape=3)
+
+
+def test_fields_that_do_not_fit() -> None:
+    class UnknownDimension(Neuron):
+        weights = Param("channel")
+
+        def forward(self):
+            self.value = self.weights
+
+    class Reserved(Neuron):
+        grad = Param("k")
+
+        def forward(self):
+            self.value = self.grad
+
+    net = Net(2)
+    with pytest.raises(DeclarationError, match="names the dimension 'channel'") as caught:
+        net.add_ensemble(Ensemble(UnknownDimension, 4, ("k",)))
+    assert "'n', 'k'" in str(caught.value.way_out)
+    with pytest.raises(DeclarationError, match="'grad' cannot name a field"):
+        net.add_ensemble(Ensemble(Reserved, 4, ("k",)))
+    assert net.ensembles == []
+    with pytest.raises(DeclarationError, match="positive integers"):
+        Param("k", shape=(3, 0))
+    with pytest.raises(DeclarationError, match="unknown dtype 'float16'"):
+        State("k", dtype="float16")
+    with pytest.raises(DeclarationError, match="given by name"):
+        Param(3)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="init must be a function"):
+        Param("k", init=0.0)  # type: ignore[arg-type]
+
+
+def test_initialisers() -> None:
+    class Own(Neuron):
+        a = Param("k", shape=2, init=constant(0.5))
+        b = Param("k", init=given(np.arange(4)))
+        c = Param("k", init=given(np.arange(3)))
+
+        def forward(self):
+            self.value = self.b
+
+    net = Net(2, seed=1)
+    ensemble = net.add_ensemble(Ensemble(Own, 4, ("k",)))
+    assert (ensemble.initial("a") == np.full((4, 2), 0.5, np.float32)).all()
+    assert (ensemble.initial("b") == np.arange(4)).all()
+    with pytest.raises(DeclarationError, match=r"shape \(3,\) was given for a field of shape \(4,\)"):
+        ensemble.initial("c")
+
+
+def test_added_fields() -> None:
+    net = Net(2)
+    ensemble = Ensemble(Copy, 4, ("k",))
+    ensemble.add_field("scale", Param("k", init=ones))
+    with pytest.raises(DeclarationError, match="has a field 'scale' already"):
+        ensemble.add_field("scale", Param("k"))
+    net.add_ensemble(ensemble)
+    assert set(ensemble.fields()) == {"value", "grad", "scale", "grad_scale"}
+    assert Field(shape=3).shape == (3,)
+    assert State("k", init=zeros).role == "state"
+
+
+def test_connections_that_do_not_fit() -> None:
+    net, other = Net(2), Net(2)
+    data, foreign = MemoryDataLayer(net, (4, 4)), MemoryDataLayer(other, (4, 4))
+    ensemble = net.add_ensemble(Ensemble(Copy, (4, 4), ("k", "y")))
+
+    def same(k, y):
+        return range(k, k + 1), range(y, y + 1)
+
+    with pytest.raises(DeclarationError, match="is in another net"):
+        net.add_connections(foreign, ensemble, same)
+    with pytest.raises(DeclarationError, match="is in no net"):
+        net.add_connections(Ensemble(Copy, 4), ensemble, same)
+    with pytest.raises(DeclarationError, match="is no ensemble"):
+        net.add_connections(None, ensemble, same)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="data layer: it reads nothing"):
+        net.add_connections(ensemble, data, same)
+    with pytest.raises(MappingError, match="must be a function"):
+        net.add_connections(data, ensemble, range(3))  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="does not fit a source of shape"):
+        net.add_connections(data, ensemble, same, padding=((1, 1),))
+    with pytest.raises(DeclarationError, match="does not fit a source of shape"):
+        net.add_connections(data, ensemble, same, padding=((1, 1), (-1, 0)))
+    with pytest.raises(DeclarationError, match="exclude each other"):
+        net.add_connections(data, ensemble, same, clamp=True, padding=(1, 1))
+    with pytest.raises(DeclarationError, match="cannot be seen as"):
+        net.add_connections(data, ensemble, same, reshape=(3, 5))
+    with pytest.raises(MappingError, match="leaves its source"):
+        net.add_connections(data, ensemble, lambda k, y: (range(k, k + 1), range(y, y + 2)))
+    vector = MemoryDataLayer(net, 16)
+    with pytest.raises(DeclarationError, match="different shapes"):
+        net.add_one_to_one_connections(vector, ensemble)
+    with pytest.raises(DeclarationError, match="needs explicit loops"):
+        net.add_loss_connection(data, ensemble)
+    assert not net.connections
+
+
+def test_cycles() -> None:
+    net = Net(2)
+    first, second, third = (net.add_ensemble(Ensemble(Copy, 4, ("k",), name=name)) for name in "abc")
+    net.add_one_to_one_connections(first, second)
+    net.add_one_to_one_connections(second, third)
+    with pytest.raises(DeclarationError, match=r"closes a cycle: (a → b → c → a|.*→)") as caught:
+        net.add_one_to_one_connections(third, first)
+    assert str(caught.value.place).startswith(__file__)
+    with pytest.raises(DeclarationError, match="closes a cycle: c → c"):
+        net.add_one_to_one_connections(third, third)
+    assert len(net.connections) == 2
+
+
+def test_order_puts_sources_first() -> None:
+    net = Net(2)
+    late = net.add_ensemble(Ensemble(Copy, 4, ("k",), name="late"))
+    data = MemoryDataLayer(net, 4)
+    other = MemoryDataLayer(net, 4)
+    net.add_one_to_one_connections(data, late)
+    assert net.order() == [data, late, other]
+
+
+def test_losses() -> None:
+    class Half(LossEnsemble):
+        def forward(self, inputs, label, value):
+            for n, i in eachindex(inputs):
+                value[0] += (inputs[n, i] - label[n, i]) ** 2
+
+    net = Net(2)
+    data, label = MemoryDataLayer(net, 3), MemoryDataLayer(net, 3)
+    loss = net.add_ensemble(Half())
+    net.add_loss_connection(data, loss)
+    with pytest.raises(DeclarationError, match="its own label"):
+        net.add_loss_connection(data, loss)
+    net.add_loss_connection(label, loss)
+    with pytest.raises(DeclarationError, match="has its label already"):
+        net.add_loss_connection(MemoryDataLayer(net, 3), loss)
+    with pytest.raises(DeclarationError, match="one value for the whole batch"):
+        ReLULayer(net, loss)
+    assert [(edge.name, edge.is_label) for edge in loss.connections] == [("inputs", False), ("label", True)]
+    assert isinstance(data, DataEnsemble)
