@@ -12,6 +12,7 @@ from __future__ import annotations
 import configparser
 import logging
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,10 +50,12 @@ def _read_nothing(self: configparser.ConfigParser, *files: Any, **options: Any) 
 
 
 with (
+    warnings.catch_warnings(),
     _patched(np, bool8=np.bool_),
     _patched(configparser.ConfigParser, readfp=_read_defaults, read=_read_nothing),
     _patched(logging, basicConfig=lambda **options: None),
 ):
+    warnings.simplefilter("ignore")  # its sources say `is not ""`
     from ctree.c.codegen import CCodeGen
     from ctree.c.nodes import (
         Assign,
@@ -74,7 +77,7 @@ with (
 __all__ = [
     "Assign", "AugAssign", "BinaryOp", "Block", "CNode", "Constant", "Declaration", "Expression", "For",
     "FunctionCall", "If", "Literal", "NamedCast", "Node", "Op", "Pragma", "SymbolRef", "TernaryOp",
-    "UnaryOp", "address_of", "array_ref", "binary", "call", "compare", "constant", "float_text",
+    "UnaryOp", "address_of", "array_ref", "binary", "call", "constant", "float_text",
     "logical_and", "logical_not", "print_nodes", "symbol",
 ]  # fmt: skip
 
@@ -156,9 +159,6 @@ _OPERATORS = {
 def binary(operator: str, left: Expression, right: Expression) -> Expression:
     """``left operator right``; the printer adds the parentheses that the tree needs."""
     return BinaryOp(left, _OPERATORS[operator](), right)
-
-
-compare = binary
 
 
 def logical_and(*parts: Expression) -> Expression:

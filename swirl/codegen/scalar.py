@@ -14,7 +14,6 @@ from swirl.codegen.ctree_compat import (
     array_ref,
     binary,
     call,
-    compare,
     constant,
     logical_not,
     symbol,
@@ -167,7 +166,7 @@ class ScalarExpressions:
         for op, right in zip(node.ops, node.comparators, strict=True):
             sides = self.value(left), self.value(right)
             dtype = joint_type(*sides, self.context.float_type)
-            parts.append(compare(COMPARISONS[type(op)], *(converted(side, dtype) for side in sides)))
+            parts.append(binary(COMPARISONS[type(op)], *(converted(side, dtype) for side in sides)))
             left = right
         return Value(_joined("&&", parts), "bool")
 

@@ -23,7 +23,6 @@ from swirl.codegen.ctree_compat import (
     Node,
     Op,
     UnaryOp,
-    compare,
     constant,
     symbol,
 )
@@ -56,8 +55,7 @@ class VectorLoops(Protocol):
 
 
 class Statements:
-    """Turns statements into C nodes; ``work_sharing`` (see ``parallel.py``) is asked first where it is
-    given."""
+    """Turns statements into C nodes; ``vectors`` does the vector loops."""
 
     def __init__(self, context: Context, vectors: VectorLoops):
         self.context = context
@@ -112,7 +110,7 @@ class Statements:
         else:
             step = Op.Add() if loop.step > 0 else Op.Sub()
             increment = AugAssign(symbol(name), step, constant(abs(loop.step), "int32"))
-        test = compare("<" if loop.step > 0 else ">", symbol(name), stop)
+        test = binary("<" if loop.step > 0 else ">", symbol(name), stop)
         return Declaration("int", name, start), test, increment
 
     def copies(self, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:

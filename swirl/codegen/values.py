@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swirl.codegen.context import C_TYPES, Unsupported
-from swirl.codegen.ctree_compat import Expression, NamedCast, compare, constant
+from swirl.codegen.ctree_compat import Expression, NamedCast, binary, constant
 
 _ORDER = ("bool", "int32", "float32", "float64")
 
@@ -79,7 +79,7 @@ def converted(value: Value, dtype: str) -> Expression:
     if value.dtype == dtype:
         return value.node
     if dtype == "bool":
-        return compare("!=", value.node, constant(0, value.dtype))
+        return binary("!=", value.node, constant(0, value.dtype))
     return NamedCast(C_TYPES[dtype], value.node)
 
 
