@@ -23,6 +23,7 @@ from swirl.codegen.ctree_compat import (
     Node,
     Op,
     UnaryOp,
+    binary,
     constant,
     symbol,
 )
