@@ -285,7 +285,7 @@ def _local_target(statement: ast.stmt) -> str | None:
     return target.id if isinstance(target, ast.Name) else None
 
 
-# --- one name, one local ----------------------------------------------------------------------------------
+# --- one name, one local ------------------------------------------------------------------------------------
 def unique_locals(body: Body, seen: set[str], taken: set[str], renaming: Mapping[str, ast.expr]) -> Body:
     """A local whose name an earlier declaration has (in another block) gets a name of its own."""
     renaming = dict(renaming)

@@ -69,6 +69,14 @@ class Values:
         assert isinstance(declaration, ast.AnnAssign)
         return local_type(declaration).dtype
 
+    def dtype(self, name: str) -> str:
+        """The type of a buffer or local."""
+        if name in self.buffers:
+            return self.buffers[name].dtype
+        declaration = self.declared[name].statement
+        assert isinstance(declaration, ast.AnnAssign)
+        return local_type(declaration).dtype
+
     def later_write(self, use: Access, own: bool) -> Access | None:
         for write in self.writes:
             if write.name != use.name:
