@@ -11,6 +11,7 @@ from swirl.codegen.memory import LaneIndices, LaneMemory
 from swirl.codegen.scalar import CASTS
 from swirl.codegen.to_c import Statements
 from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type
+from swirl.ir.nest import references
 
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "floor", "pow")
 
@@ -34,6 +35,18 @@ class LaneValues(LaneIndices):
             elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "empty":
                 raise Unsupported("an array cannot be declared in a vector loop", node)
         return False
+
+    def parted(self, test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+        """``a and b`` as the part on loop variables that all lanes share, and the rest; None where it has not
+        both. The first is a branch, which also keeps the rest from reading outside of arrays."""
+        if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
+            return None
+        shared = [p for p in test.values if not self.varies(p) and not any(references(p))]
+        rest = [part for part in test.values if not any(part is other for other in shared)]
+        if not shared or not rest:
+            return None
+        first, second = (ast.BoolOp(ast.And(), p) if len(p) > 1 else p[0] for p in (shared, rest))
+        return first, second
 
     def lanes(self, node: ast.expr, dtype: str, chunk: int, mask: Expression | None) -> Expression:
         return self.register(self.value(node, chunk, mask), dtype)
@@ -177,6 +190,10 @@ class LaneValues(LaneIndices):
         known = self.context.truth(node.test)
         if known is not None:
             return self.value(node.body if known else node.orelse, chunk, mask)
+        parts = self.parted(node.test)
+        if parts is not None:
+            inner = ast.IfExp(parts[1], node.body, node.orelse)
+            return self.choice(ast.IfExp(parts[0], inner, node.orelse), chunk, mask)
         if not self.varies(node.test):
             branches = self.value(node.body, chunk, mask), self.value(node.orelse, chunk, mask)
             dtype = self.joint(*branches)

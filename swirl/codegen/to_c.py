@@ -179,6 +179,8 @@ class Statements:
     def lanes_of(self, loop: Loop) -> tuple[int, ast.expr | None]:
         """Number of lanes of a vector loop, and the expression of how many are active where that may be
         fewer."""
+        if constant_of(loop.start) != 0 or loop.step != 1:
+            raise Unsupported("a vector loop starts at 0, by steps of 1", loop.node([ast.Pass()]))
         stop = self.context.index(loop.stop)
         limits = self.context.limits(stop)
         if isinstance(stop, ast.Constant) and isinstance(stop.value, int):

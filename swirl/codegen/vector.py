@@ -133,6 +133,10 @@ class _Body:
         if known is not None:
             with self.context.scope():
                 return self.body(node.body if known else node.orelse)
+        parts = self.values.parted(node.test)
+        if parts is not None:
+            inner = ast.If(parts[1], node.body, node.orelse)
+            return self.branch(ast.If(parts[0], [inner], node.orelse))
         if not self.values.varies(node.test):
             branches = []
             for body in (node.body, node.orelse):

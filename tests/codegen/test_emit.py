@@ -205,6 +205,7 @@ for n in parallel(2):
             "for v in vector(4):\n    for i in range(2):\n        y[v] = x[v]\n",
             "a vector loop holds assignments",
         ),
+        ("for v in vector(1, 4):\n    y[v] = x[v]\n", "a vector loop starts at 0"),
         ("for v in vector(4):\n    y[v] = rand(v, 0, 0, 0)\n", "only the index of rand"),
         ("for i in range(4):\n    for v in vector(i + 1):\n        y[v] = x[v]\n", None),
         ("for i in range(4):\n    print(i)\n", "not a statement of the grammar"),

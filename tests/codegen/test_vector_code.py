@@ -249,6 +249,24 @@ for i in range(4):
     )
 
 
+def test_guards_of_padding(check):
+    """What all lanes share of a guard is a branch: the row above the first one is not read."""
+    check(
+        """
+for y in parallel(5):
+    for ky in range(3):
+        for kx in unrolled(3):
+            for v in vector(18):
+                if y + ky >= 1 and v + kx >= 1 and y + ky < 6 and v + kx < 19:
+                    z[y, v] += w[ky, kx] * x[y + ky - 1, v + kx - 1] * r[y + ky - 1]
+                else:
+                    z[y, v] -= 0.125
+                z[y, v] += x[y + ky - 1, v] if y + ky >= 1 and y + ky < 6 and v != 3 else 0.5
+""",
+        {"x": buffer(5, 18), "z": buffer(5, 18), "w": buffer(3, 3), "r": buffer(5)},
+    )
+
+
 def test_random_numbers(check):
     check(
         """
