@@ -13,6 +13,7 @@ import numpy as np
 from latte import instances
 from latte.accessors import accessor
 from latte.body import MISSING, Body, read_body
+from latte.checks import PHASES, check_phase, check_shape
 from latte.commands import CommandRecorder
 from latte.connection import Connection
 from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
@@ -26,8 +27,6 @@ from swirl.transforms import COMMANDS
 if TYPE_CHECKING:
     from latte.net import Net
 
-# Each phase with the methods that may spell it, in order of preference.
-PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
 # The run-time scalars that random numbers depend on.
 SCALARS = {
     "seed": Buffer("net.seed", (1,), "int32", "scalar"),
@@ -152,7 +151,7 @@ class Ensemble(CommandRecorder):
         return names, "n"
 
     def __getattr__(self, name: str) -> Any:
-        """Commands (``conv1.parallelize(…)``) and accessors (``conv1.get_value()``, ``conv1.set_weights(array)``)."""
+        """Commands (``conv1.parallelize(…)``) and accessors (``conv1.get_value()``)."""
         if name.startswith("_"):
             raise AttributeError(name)
         found = accessor(self, name)
@@ -208,6 +207,10 @@ class Ensemble(CommandRecorder):
         """Whether the user wrote this phase (``forward``, ``backward`` or ``update``)."""
         return self._phase_method(phase) is not None
 
+    def phase_is_explicit(self, phase: str) -> bool:
+        """Whether this phase has explicit loops over whole arrays (ensemble level)."""
+        return self._method(type(self), check_phase(phase)) is not None
+
     def _phase_method(self, phase: str) -> Callable[..., Any] | None:
         phase = check_phase(phase)
         return self._method(type(self), phase) or (
@@ -228,6 +231,8 @@ class Ensemble(CommandRecorder):
 
     def attribute(self, name: str) -> Any:
         """The number, bool or tuple that ``self.name`` stands for in a body, else ``MISSING``."""
+        if name in instances.CONNECTION_NAMES or name in self.declared_fields():
+            return MISSING
         prototype = self.neurons.flat[0] if isinstance(self.neurons, np.ndarray) else self.neurons
         for owner in (self, prototype):
             value = getattr(owner, name, MISSING) if owner is not None else MISSING
@@ -380,36 +385,6 @@ class LossEnsemble(Ensemble):
 
 class AccuracyEnsemble(LossEnsemble):
     """A measure for the whole batch that nothing is trained by."""
-
-
-def check_phase(phase: str) -> str:
-    """The phase, aliases resolved.
-
-    Raises:
-        DeclarationError: for an unknown one.
-    """
-    for canonical, names in PHASES.items():
-        if phase in names:
-            return canonical
-    raise DeclarationError(f"unknown phase {phase!r}", way_out=f"one of {', '.join(PHASES)}")
-
-
-def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[int, ...]:
-    """A shape as a tuple of positive integers.
-
-    Raises:
-        DeclarationError: if it is none.
-    """
-    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    if not extents or not all(
-        isinstance(extent, (int, np.integer)) and not isinstance(extent, bool) and extent > 0
-        for extent in extents
-    ):
-        raise DeclarationError(
-            f"the shape {shape!r} must be one or more positive integers, without the batch",
-            place=place or user_place(),
-        )
-    return tuple(map(int, extents))
 
 
 def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:

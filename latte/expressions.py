@@ -203,7 +203,8 @@ class Expressions:
     ) -> None:
         """Refuse constants and plain loop variables that leave an array."""
         for index, extent in zip(indices, extents, strict=True):
-            plain = index.value is not None or index.text in self.ranges
+            # Under a condition the loop may stay inside.
+            plain = index.value is not None or (index.text in self.ranges and not self.conditional)
             if extent is not None and plain and (index.low < 0 or index.high >= extent):
                 reach = "is outside" if index.value is not None else f"runs from {index.low} to {index.high}"
                 self.fail(node, f"{ast.unparse(node)}: {index} {reach}, the extent is {extent}")
@@ -255,7 +256,11 @@ class Expressions:
                 chosen = self.constants.fold(test)
                 if chosen is not MISSING:
                     return self.expression(body if chosen else orelse)
-                return ast.IfExp(self.expression(test), self.expression(body), self.expression(orelse))
+                condition = self.expression(test)
+                self.conditional += 1
+                branches = self.expression(body), self.expression(orelse)
+                self.conditional -= 1
+                return ast.IfExp(condition, *branches)
             case ast.Call():
                 return self._call(node)
         self._unknown(node)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from latte.ensemble import Ensemble, check_phase
+from latte.checks import check_phase
+from latte.ensemble import Ensemble
 from latte.index import as_index
 from latte.instances import stored_names
 from latte.locals import Types, declare_locals, first_use, mentions
@@ -54,7 +55,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     buffers = ensemble.buffers(batch_size)
     to_clear = _clearable(ensemble, phase, buffers)
     arguments = (ensemble, body, buffers, batch_size, training)
-    if ensemble.explicit:
+    if ensemble.phase_is_explicit(phase):
         translator: Translator = ArrayTranslator(*arguments)
         blocks, buffers, aliases = _array_blocks(translator, to_clear)
     else:

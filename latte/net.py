@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from latte.checks import check_shape
 from latte.connection import Connection
-from latte.ensemble import ActivationEnsemble, DataEnsemble, Ensemble, check_shape
+from latte.ensemble import ActivationEnsemble, DataEnsemble, Ensemble
 from latte.index import variable
 from latte.mapping import Window, check_reach, mapping_place, trace
 from latte.neuron import Neuron

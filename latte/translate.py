@@ -142,6 +142,10 @@ class Translator(Expressions):
             if not isinstance(part, ast.Name):
                 self.fail(node, f"{ast.unparse(node.target)} cannot be a loop variable")
             self._check_name(part.id, node)
+            if part.id in self.locals:
+                self.fail(
+                    node, f"the loop variable {part.id!r} is a local variable too", "choose another name"
+                )
             if part.id in self.buffers or part.id in CALLS:
                 self.fail(
                     node,

@@ -350,6 +350,62 @@ def _filled(shape, neuron):
     return neurons
 
 
+def test_numbers_of_instances_are_constants_unless_they_are_written() -> None:
+    class Counting(Neuron):
+        batch_fields = [*Neuron.batch_fields, "kept"]
+
+        def __init__(self):
+            super().__init__()
+            self.slope = 0.5
+            self.total = 0.0
+            self.kept = 0
+
+        def forward(self):
+            self.total += self.slope
+            self.value = self.total * self.input
+            self.value = self.value + self.kept
+
+    program = lowered(Counting())
+    assert body_of(program) == [
+        "kept[n, k] = 0",
+        "total[k] += 0.5",
+        "value[n, k] = total[k] * inputs[n, k]",
+        "value[n, k] = value[n, k] + float32(kept[n, k])",
+    ]
+    assert program.buffers["total"].shape == (4,)
+    assert program.buffers["kept"].shape == (2, 4)
+
+
+def test_numbers_that_differ_between_neurons_are_fields() -> None:
+    class Scale(Neuron):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self):
+            self.value = self.factor * self.input
+
+    net = Net(2)
+    data = MemoryDataLayer(net, 3)
+    ensemble = net.init_activation_ensemble(np.array([Scale(0.5 * i) for i in range(3)], dtype=object), data)
+    assert (ensemble.initial("factor") == [0, 0.5, 1]).all()
+    assert "factor[_neuron_index_1] * inputs" in lower(ensemble, "forward", batch_size=2).text
+
+
+def test_conditions_keep_subscripts_inside() -> None:
+    class Edge(Neuron):
+        weights = Param("k", shape=2)
+
+        def forward(self):
+            self.value = 0.0
+            for i in range(3):
+                if i < 2:
+                    self.value += self.weights[i]
+                self.value += self.weights[i] if i < 2 else self.input
+
+    assert "weights[k, i] if i < 2 else inputs[n, k]" in lowered(Edge).text
+
+
 def test_hand_written_backward_and_update() -> None:
     class ByHand(Neuron):
         weights = Param("k", shape=(4,))
