@@ -301,6 +301,9 @@ def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
     second = rename_locals(second, first, taken_names(program, [nest]))
     head, other = loop_of(first), loop_of(second)
     if other.var != head.var:
+        if head.var in _vars_below(second):  # a loop inside has the name that the outer one will get
+            inner = fresh(head.var, taken_names(program, [nest]))
+            second = substitute(second, {head.var: ast.Name(inner, ast.Load())})
         second = substitute(second, {other.var: ast.Name(head.var, ast.Load())})
         other = loop_of(second)
     old = replace_at(old, second_path, [second])
@@ -329,11 +332,7 @@ def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
         mapping[name] = ast.Name(new, ast.Load())
     if not mapping:
         return node
-    renamed = substitute(node, mapping)
-    for before, after in zip(ast.walk(node), ast.walk(renamed), strict=False):
-        if hasattr(before, "identity"):
-            after.identity = before.identity  # type: ignore[attr-defined]
-    return renamed
+    return substitute(node, mapping)
 
 
 @command()
