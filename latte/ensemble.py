@@ -275,6 +275,9 @@ class Ensemble(CommandRecorder):
 
     def _instance_fields(self) -> dict[str, Declaration]:
         neurons = self.neurons
+        if isinstance(neurons, np.ndarray):
+            first = neurons.flat[0]
+            neurons = first if all(neuron is first for neuron in neurons.flat) else neurons
         if isinstance(neurons, Neuron):
             # One instance for all: as an array of one neuron whose dimensions share everything.
             alone = np.empty((1,) * self.ndim, dtype=object)

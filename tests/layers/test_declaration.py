@@ -1,7 +1,10 @@
 """What is refused where a layer, a net or a field is declared, and what a declaration costs."""
 
+import subprocess
+import sys
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +26,8 @@ from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
 from latte.lower import lower
 from latte.neuron import Field, Neuron, Param, State, constant, eachindex, given, ones, zeros
 from swirl.errors import DeclarationError, MappingError
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 class Copy(Neuron):
@@ -337,7 +342,9 @@ def test_cycles() -> None:
     first, second, third = (net.add_ensemble(Ensemble(Copy, 4, ("k",), name=name)) for name in "abc")
     net.add_one_to_one_connections(first, second)
     net.add_one_to_one_connections(second, third)
-    with pytest.raises(DeclarationError, match=r"closes a cycle: (a → b → c → a|.*→)") as caught:
+    with pytest.raises(
+        DeclarationError, match=r"cycle: (a → b → c → a|b → c → a → b|c → a → b → c)"
+    ) as caught:
         net.add_one_to_one_connections(third, first)
     assert str(caught.value.place).startswith(__file__)
     with pytest.raises(DeclarationError, match="closes a cycle: c → c"):
@@ -373,3 +380,43 @@ def test_losses() -> None:
         ReLULayer(net, loss)
     assert [(edge.name, edge.is_label) for edge in loss.connections] == [("inputs", False), ("label", True)]
     assert isinstance(data, DataEnsemble)
+
+
+def test_padding_is_counted_in_the_mapping_s_coordinates() -> None:
+    class Window(Neuron):
+        def forward(self):
+            self.value = 0.0
+            for i in eachindex(self.inputs):
+                self.value += self.inputs[i]
+
+    net = Net(2)
+    data = MemoryDataLayer(net, 6)
+    first = net.add_ensemble(Ensemble(Window, 6, ("k",)))
+    second = net.add_ensemble(Ensemble(Window, 8, ("k",)))
+    # Two readers pad one source differently.
+    net.add_connections(data, first, lambda k: range(k, k + 3), padding=((1, 1),))
+    net.add_connections(data, second, lambda k: range(k, k + 3), padding=((4, 0),))
+    assert "inputs[n, k + i - 1]" in lower(first, "forward", batch_size=2).text
+    text = lower(second, "forward", batch_size=2).text
+    assert "inputs[n, k + i - 4]" in text
+    assert "if k + i >= 4:" in text
+
+
+def test_a_body_in_a_command_line_has_no_source() -> None:
+    program = (
+        "from latte import *\n"
+        "from latte import Neuron, Ensemble\n"
+        "class Copy(Neuron):\n"
+        "    def forward(self):\n"
+        "        self.value = self.input\n"
+        "from latte.lower import lower\n"
+        "net = Net(2)\n"
+        "data = MemoryDataLayer(net, 3)\n"
+        "copy = net.init_activation_ensemble(Copy, data)\n"
+        "lower(copy, 'forward', batch_size=2)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert "BodyError: <string>:4: the source of Copy.forward is not available" in result.stderr
+    assert "write the layer in a file" in result.stderr
