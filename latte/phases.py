@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from latte.autodiff import derive, strip_stop_gradient
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
 from latte.lower import lower
+from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
 
@@ -82,7 +83,7 @@ def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: se
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
     notes: tuple[str, ...] = ()
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
-        programs["forward"] = strip_stop_gradient(forward)
+        programs["forward"] = _with_winners(ensemble, forward)
         return EnsemblePrograms(ensemble, programs)
     add_to = [edge.name for edge in ensemble.connections if edge.source.name in started and edge.name in inputs]
     written = {phase: _written(ensemble, phase, batch_size, add_to) for phase in ("backward", "update") if ensemble.has_phase(phase)}
@@ -99,6 +100,17 @@ def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: se
     aliases = forward.aliases
     programs = {phase: replace(program, aliases={**aliases, **program.aliases}) for phase, program in programs.items()}
     return EnsemblePrograms(ensemble, programs, notes)
+
+
+def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
+    """The forward program of a layer that sends no gradient back: its fields are those of one that does."""
+    sources = [edge.name for edge in ensemble.connections if not edge.is_label and edge.name in forward.buffers]
+    if isinstance(ensemble, AccuracyEnsemble) or not sources:
+        return strip_stop_gradient(forward)
+    try:
+        return derive(forward, inputs=sources, params=[]).forward
+    except DerivativeError:
+        return strip_stop_gradient(forward)  # no gradient is asked for, so none is missed
 
 
 def _renamed(program: Program, name: str) -> Program:

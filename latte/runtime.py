@@ -216,13 +216,13 @@ def _buffers(net: Net, batch_size: int, compiled: list[CompiledPhase], layouts: 
         for spec in ensemble.fields(batch_size).values():
             if spec.role not in ("grad", "param_grad"):
                 result[spec.storage] = spec.buffer
+    declared = {spec.storage: spec.buffer for e in net.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
-        for buffer in item.stages[-2].program.buffers.values():
-            result[buffer.name] = buffer
+        for buffer in item.stages[0].program.buffers.values():
+            result[buffer.name] = declared.get(buffer.name, buffer)
     for ensemble in net.ensembles:
         if is_loss(ensemble):
-            spec = ensemble.fields(batch_size)["grad"]
-            result[spec.storage] = spec.buffer
+            result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
 
 

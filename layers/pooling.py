@@ -8,28 +8,21 @@ from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import pair, source_of
 from latte.net import Net
-from latte.neuron import INFINITY, Field, Neuron, range_dim
+from latte.neuron import INFINITY, Neuron, range_dim
 from latte.place import user_place
 
 Pair = int | Sequence[int]
 
 
 class MaxPoolingNeuron(Neuron):
-    """The largest element of a window; ``mask_j``, ``mask_k`` say where in the window it stands first."""
-
-    mask_j = Field(dtype="int32")
-    mask_k = Field(dtype="int32")
+    """The largest element of a window. Differentiation keeps in ``mask_j``, ``mask_k`` where in the window it stands
+    first."""
 
     def forward(self) -> None:
         self.value = -INFINITY
-        self.mask_j = 0
-        self.mask_k = 0
-        for ky in range_dim(self.inputs, 1):
-            for kx in range_dim(self.inputs, 2):
-                if self.inputs[0, ky, kx] > self.value:
-                    self.mask_j = ky
-                    self.mask_k = kx
-                self.value = max(self.value, self.inputs[0, ky, kx])
+        for j in range_dim(self.inputs, 1):
+            for k in range_dim(self.inputs, 2):
+                self.value = max(self.value, self.inputs[0, j, k])
 
 
 def MaxPoolingLayer(

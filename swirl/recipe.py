@@ -13,10 +13,10 @@ from typing import Any
 
 from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Layout
-from swirl.ir.nest import Program
+from swirl.ir.nest import Program, loop_of
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
-from swirl.transforms.base import loop_names
+from swirl.transforms.base import find_loops, loop_at, loop_names
 
 PHASES = ("forward", "backward", "update")
 PHASE_ALIASES = {"update_internal": "update"}
@@ -76,6 +76,20 @@ class Schedule:
             return self.apply(Recorded(name, arguments, tuple(options.items()), _caller()))
 
         return run
+
+    def loops(self, phase: str) -> tuple[str, ...]:
+        """The names of the loops of a phase as they are now, in order of first appearance; none without the phase."""
+        program = self.programs.get(self._phase(phase))
+        return tuple(loop_names(program)) if program is not None else ()
+
+    def extent(self, phase: str, loop_var: str) -> int | None:
+        """Iterations of the first loop of that name, or None where its bounds are not constant.
+
+        Raises:
+            CommandError: no such loop.
+        """
+        program = self.programs[self._phase(phase)]
+        return loop_of(loop_at(program, find_loops(program, loop_var)[-1])).extent
 
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.

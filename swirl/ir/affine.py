@@ -228,6 +228,10 @@ class _Simplifier(ast.NodeTransformer):
             node.value = self.visit(node.value)
         return node
 
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        node.left, node.comparators = self._index(node.left), [self._index(side) for side in node.comparators]
+        return node
+
 
 def simplify_body(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
     """A copy of ``body`` with every subscript and loop bound in canonical form."""

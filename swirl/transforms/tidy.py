@@ -7,6 +7,7 @@ import ast
 from swirl.ir.affine import simplify_body
 from swirl.ir.nest import Program, loop_of, substitute
 from swirl.transforms.base import checked
+from swirl.transforms.bounds import tighten
 from swirl.transforms.guards import drop_decided_guards
 
 
@@ -20,7 +21,7 @@ def tidy(program: Program) -> Program:
     """
     nests = []
     for nest in program.nests:
-        body = simplify_body(drop_decided_guards(_without_single(nest.body)))
+        body = simplify_body(tighten(drop_decided_guards(_without_single(nest.body))))
         if body:
             nests.append(nest.with_body(body))
     return checked(program, program.with_nests(nests))

@@ -1,0 +1,27 @@
+"""Convolution over plain (batch, channel, y, x) arrays: lanes along x, a register tile of channels."""
+
+
+def forward(s, target):
+    s.reorder("forward", ["ky", "kx", "c"])
+    s.unroll_and_jam("forward", "k", 8)
+    s.vectorize("forward", "x", target.simd_width, strided="gather")
+    s.parallelize("forward", "n")
+    s.parallelize("forward", "k")
+
+
+def backward(s, target):
+    s.reorder("backward", ["ky", "kx", "y", "x", "k"])
+    s.unroll_and_jam("backward", "k", 8, unroll_type=1)
+    s.vectorize("backward", "x", target.simd_width, strided="gather")
+    s.parallelize("backward", "n")
+    s.parallelize("backward", "c")
+
+
+def update(s, target):
+    s.reorder("update", ["c", "ky", "kx", "n", "y", "x"])
+    for loop in ("c", "ky", "kx"):
+        s.fuse("update", loop)
+    s.unroll_and_jam("update", "c", 4)
+    s.unroll_and_jam("update", "k", 4)
+    s.vectorize("update", "x", target.simd_width, strided="gather")
+    s.parallelize("update", "k")

@@ -1,0 +1,99 @@
+"""Conditions on loop variables move outwards and become bounds: a loop runs over what its condition lets through."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.ir.affine import affine, simplify
+from swirl.ir.nest import Loop, expr, loop_of, names_in
+
+_FLIPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+
+
+def tighten(body: list[ast.stmt]) -> list[ast.stmt]:
+    """``body`` with conditions on loop variables moved out of the loops that do not decide them, and into bounds.
+
+    rewrite:
+        for ky in range(3):                             for ky in range(max(0, 1 - y), 3):
+            for c in range(C):                              for c in range(C):
+                if y + ky >= 1 and x + kx >= 1: s   →           if x + kx >= 1: s
+    """
+    result: list[ast.stmt] = []
+    for node in body:
+        result += _statement(node)
+    return result
+
+
+def _statement(node: ast.stmt) -> list[ast.stmt]:
+    if isinstance(node, ast.If):
+        return [ast.If(node.test, tighten(node.body), tighten(node.orelse))]
+    if not isinstance(node, ast.For):
+        return [node]
+    loop, inner = loop_of(node), tighten(node.body)
+    if len(inner) != 1 or not isinstance(inner[0], ast.If) or inner[0].orelse:
+        return [loop.node(inner)]
+    outside: list[ast.expr] = []
+    inside: list[ast.expr] = []
+    for part in conjuncts(inner[0].test):
+        if not _on_loops_only(part):
+            inside.append(part)
+        elif loop.var not in names_in(part):
+            outside.append(part)
+        else:
+            tighter = _bound(loop, part) if loop.kind in ("range", "parallel") and loop.step == 1 else None
+            if tighter is None:
+                inside.append(part)
+            else:
+                loop = tighter
+    content = [ast.If(conjunction(inside), inner[0].body, [])] if inside else inner[0].body
+    whole: ast.stmt = loop.node(content)
+    return [ast.If(conjunction(outside), [whole], [])] if outside else [whole]
+
+
+def conjuncts(test: ast.expr) -> list[ast.expr]:
+    """The parts of a condition that are joined by ``and``; a chain ``a <= b < c`` is two."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return [part for value in test.values for part in conjuncts(value)]
+    if isinstance(test, ast.Compare) and len(test.ops) > 1:
+        operands = [test.left, *test.comparators]
+        return [ast.Compare(left, [op], [right]) for left, op, right in zip(operands, test.ops, operands[1:], strict=False)]
+    return [test]
+
+
+def conjunction(parts: list[ast.expr]) -> ast.expr:
+    """``parts`` joined by ``and``."""
+    return parts[0] if len(parts) == 1 else ast.BoolOp(ast.And(), parts)
+
+
+def _on_loops_only(part: ast.expr) -> bool:
+    """Whether the condition compares quasi-affine expressions (data could change inside the loop)."""
+    return isinstance(part, ast.Compare) and all(affine(side) is not None for side in (part.left, *part.comparators))
+
+
+def _bound(loop: Loop, part: ast.expr) -> Loop | None:
+    """The loop restricted by ``part``, a comparison that is linear in its variable with coefficient ±1; else None."""
+    assert isinstance(part, ast.Compare)
+    operator = type(part.ops[0])
+    difference = affine(expr("a - b", a=part.left, b=part.comparators[0]))
+    if difference is None or operator not in _FLIPPED:
+        return None
+    coefficient = difference.coefficient(loop.var)
+    if abs(coefficient) != 1 or difference.terms.keys() - {loop.var} != {
+        key for key in difference.terms if loop.var not in names_in(difference.atoms[key])
+    }:
+        return None
+    # var OP rest, after moving everything else to the right.
+    rest = difference.add(affine(ast.Name(loop.var, ast.Load())) or difference, -coefficient).scale(-coefficient)
+    if coefficient < 0:
+        operator = _FLIPPED[operator]
+    limit = rest.to_expr()
+    start, stop = loop.start, loop.stop
+    if operator is ast.Lt:
+        stop = simplify(expr("min(a, b)", a=stop, b=limit))
+    elif operator is ast.LtE:
+        stop = simplify(expr("min(a, b + 1)", a=stop, b=limit))
+    elif operator is ast.GtE:
+        start = simplify(expr("max(a, b)", a=start, b=limit))
+    else:
+        start = simplify(expr("max(a, b + 1)", a=start, b=limit))
+    return Loop(loop.var, loop.kind, start, stop, loop.step, loop.options)
