@@ -8,8 +8,20 @@ from collections.abc import Collection, Mapping
 
 from latte.autodiff.order import Access, accesses, covers_once, meets_later
 from latte.autodiff.prepare import Body, all_sites, assign
+from latte.autodiff.terms import name_of
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Path, Program, constant, expr, for_loop, make_nest, reference, subscripts
+from swirl.ir.nest import (
+    Nest,
+    Path,
+    Program,
+    constant,
+    expr,
+    for_loop,
+    make_nest,
+    reference,
+    references,
+    subscripts,
+)
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
@@ -41,6 +53,9 @@ def finish(
             continue
         if of in params:
             starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), keep=True)]))
+        elif of == output and (first := _from_output(nests[where], adjoint, buffer)) is not None:
+            nests = [*nests[:where], first, *nests[where + 1 :]]
+            buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
         elif of == output:
             starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), copied="grad")]))
             buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
@@ -52,7 +67,7 @@ def finish(
                 nests = assigned
     for where, start in sorted(starts, key=lambda pair: -pair[0]):
         nests = [*nests[:where], start, *nests[where:]]
-    everything = {**buffers, **forward.buffers, "accumulate": ACCUMULATE}
+    everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
     made: list[Nest] = []
     for index, body in enumerate(nests):
         made.append(make_nest(f"{name.replace('.', '_')}_{index}", copy.deepcopy(body), everything))
@@ -81,6 +96,30 @@ def _buffer(
         owner, _, field = buffer.name.rpartition(".")
         return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
     return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+
+
+def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:
+    """``nest`` reading ``grad`` itself, where it sets each element once and reads it only before."""
+    users = _touching([nest], adjoint)
+    setting = [user for user in users if user.kind != "read"]
+    if len(setting) != 1 or setting[0].kind != "set":
+        return None
+    site, indices = setting[0].site, [ast.unparse(index) for index in setting[0].indices]
+    for user in users:
+        same_block = user.site.path[:-1] == site.path[:-1] and user.site.path <= site.path
+        if not same_block or [ast.unparse(index) for index in user.indices] != indices:
+            return None
+    return _read_grad(nest, adjoint) if covers_once(site, setting[0].indices, buffer.shape) else None
+
+
+def _read_grad(nest: Body, adjoint: str) -> Body:
+    """``nest`` with ``adjoint[…]`` read as ``grad[…]``."""
+    new = [copy.deepcopy(statement) for statement in nest]
+    for statement in new:
+        for found in references(statement):
+            if isinstance(found.ctx, ast.Load) and name_of(found) == adjoint:
+                found.value = ast.Name("grad", ast.Load())
+    return new
 
 
 def _first_nest(nests: list[Body], name: str) -> int | None:

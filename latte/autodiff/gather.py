@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 from itertools import pairwise
-from itertools import pairwise
 
 from latte.autodiff.order import Access, accesses, injective, sites
 from latte.autodiff.prepare import Body

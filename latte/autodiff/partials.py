@@ -37,6 +37,16 @@ def active_in(node: ast.expr, is_active: Callable[[str], bool]) -> bool:
     return False
 
 
+def active_references(node: ast.expr, is_active: Callable[[str], bool]) -> list[ast.expr]:
+    """The names and references in ``node`` through which a gradient flows."""
+    if not active_in(node, is_active):
+        return []
+    if isinstance(node, (ast.Name, ast.Subscript)):
+        return [node]
+    parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else ast.iter_child_nodes(node)
+    return [ref for part in parts if isinstance(part, ast.expr) for ref in active_references(part, is_active)]
+
+
 @dataclass
 class Partials:
     """Walks one expression from the outside in.

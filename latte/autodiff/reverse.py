@@ -7,8 +7,8 @@ import copy
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.activity import active_names
-from latte.autodiff.order import Site, accesses, meets_later
-from latte.autodiff.partials import RESULT, Partials, active_in
+from latte.autodiff.order import Access, Site, accesses, meets_later
+from latte.autodiff.partials import RESULT, Partials, active_in, active_references
 from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, load, origin, store
 from latte.autodiff.terms import (
     Condition,
@@ -191,7 +191,7 @@ class Reversal:
         raise AssertionError("loop not found")
 
     def _carries(self, level: int, prefix: tuple[tuple[str, int], ...]) -> bool:
-        inside = [a for a in self.values.accesses if a.site.path[:level] == prefix and a.name in self.active]
+        inside = [a for a in self.values.accesses if a.site.path[:level] == prefix and self._flows(a)]
         for a in inside:
             for b in inside:
                 if a.name != b.name or a.kind == b.kind == "read" or a.kind == b.kind == "add":
@@ -202,6 +202,15 @@ class Reversal:
                 elif meets_later(a, b, carried_at=level):
                     return True
         return False
+
+    def _flows(self, access: Access) -> bool:
+        """Whether a gradient passes through an access: tests and constants read without one."""
+        if access.name not in self.active or isinstance(access.site.statement, ast.If):
+            return False
+        if access.kind != "read":
+            return True
+        value = access.site.statement.value  # type: ignore[attr-defined]
+        return access.name in {name_of(ref) for ref in active_references(value, self._is_active)}
 
     # --- statements -----------------------------------------------------------------------------------------
     def _assignment(self, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> Body:

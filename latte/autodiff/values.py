@@ -24,7 +24,7 @@ class Overwritten(Exception):
 
 
 class TooDear(Exception):
-    """Computing ``local`` again moves ``bytes_again`` a time (None: cannot be done), keeping it ``bytes_kept``."""
+    """Computing ``local`` again moves ``bytes_again`` (None: impossible), keeping it ``bytes_kept``."""
 
     def __init__(self, local: str, bytes_again: int | None, bytes_kept: int):
         super().__init__(local)
@@ -69,15 +69,8 @@ class Values:
         assert isinstance(declaration, ast.AnnAssign)
         return local_type(declaration).dtype
 
-    def dtype(self, name: str) -> str:
-        """The type of a buffer or local."""
-        if name in self.buffers:
-            return self.buffers[name].dtype
-        declaration = self.declared[name].statement
-        assert isinstance(declaration, ast.AnnAssign)
-        return local_type(declaration).dtype
-
     def later_write(self, use: Access, own: bool) -> Access | None:
+        """A write that may change what ``use`` read, after it (``own``: or by the same statement)."""
         for write in self.writes:
             if write.name != use.name:
                 continue

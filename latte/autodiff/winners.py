@@ -15,6 +15,7 @@ import ast
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from latte.autodiff.order import Site
 from latte.autodiff.prepare import Body, add_to, all_sites, assign, load, with_origin
@@ -160,6 +161,18 @@ def _save(
     inside_edits: dict[Path, Body],
 ) -> None:
     statement = found.site.statement
+    own = _own_masks(program, found)
+    if own is not None:
+        tests: list[ast.expr] = [ast.Compare(mask, [ast.Eq()], [_offset(loop)]) for mask, loop in own]
+        inside_edits[found.site.path] = [_winner_alone(found, tests)]
+        for start in found.starts:
+            inside_edits[start.path] = [_with_value(start.statement, expr("0.0"))]
+        names = {name_of(mask) for mask, _ in own}
+        for site in all_sites([list(nest.body) for nest in program.nests]):
+            # For reversal a mask is what it is in the end.
+            if isinstance(site.statement, ast.Assign) and name_of(site.statement.targets[0]) in names:
+                inside_edits[site.path] = [ast.Pass()]
+        return
     if isinstance(found.target, ast.Subscript):
         shape = buffers[name_of(found.target)].shape
         place = subscripts(found.target)
@@ -199,12 +212,48 @@ def _save(
         expr("m == j", m=reference(name, place), j=_offset(loop))
         for name, loop in zip(masks, found.loops, strict=True)
     ]
-    won = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-    inside_edits[found.site.path] = [
-        with_origin(add_to(target, ast.IfExp(won, found.candidate, expr("0.0"))), statement)
-    ]
+    inside_edits[found.site.path] = [_winner_alone(found, tests)]
     for start in found.starts:
         _start(start, masks, place, target, forward_edits, inside_edits)
+
+
+def _winner_alone(found: Reduction, tests: list[ast.expr]) -> ast.stmt:
+    """``target += candidate if it won else 0.0``."""
+    won = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
+    value = ast.IfExp(won, found.candidate, expr("0.0"))
+    return with_origin(add_to(found.target, value), found.site.statement)
+
+
+def _with_value(statement: ast.stmt, value: ast.expr) -> ast.stmt:
+    new = copy.copy(statement)
+    new.value = value  # type: ignore[attr-defined]
+    return with_origin(new, statement)
+
+
+def _own_masks(program: Program, found: Reduction) -> list[tuple[ast.expr, Loop]] | None:
+    """Index fields that the body itself sets to the winner, one a loop: ``if x > t: mask[…] = j``.
+
+    Only where every candidate beats the first value of the target: then the first index set is a winner's.
+    """
+    if not all(_is_lowest(value) for start in found.starts if (value := _start_value(start.statement))):
+        return None
+    path = found.site.path
+    block: Body = program.nests[path[0][1]].body
+    for (_, index), (field, _) in pairwise(path[1:]):
+        block = getattr(block[index], field)
+    test = expr(f"x {found.sign} t", x=found.candidate, t=found.target)
+    masks = {}
+    for statement in block[: path[-1][1]]:
+        if not isinstance(statement, ast.If) or not same(statement.test, test) or statement.orelse:
+            continue
+        for setting in statement.body:
+            if isinstance(setting, ast.Assign) and isinstance(setting.targets[0], ast.Subscript):
+                mask = load(setting.targets[0])
+                if isinstance(found.target, ast.Subscript) and same(mask.slice, found.target.slice):  # type: ignore[attr-defined]
+                    masks[ast.unparse(setting.value)] = mask
+    wanted = [(masks.get(ast.unparse(_offset(loop))), loop) for loop in found.loops]
+    complete = [(mask, loop) for mask, loop in wanted if mask is not None]
+    return complete if len(complete) == len(wanted) else None
 
 
 def _declared_dtype(found: Reduction) -> str:
@@ -230,9 +279,7 @@ def _start(
     none = expr(0 if hopeless else -1)
     forward_edits[start.path] = [statement, *(assign(reference(name, place), none) for name in masks)]
     mine = expr("0.0") if hopeless else expr("v if m == -1 else 0.0", v=value, m=reference(masks[0], place))
-    new = copy.copy(statement)
-    new.value = mine  # type: ignore[attr-defined]
-    inside_edits[start.path] = [with_origin(new, statement)]
+    inside_edits[start.path] = [_with_value(statement, mine)]
 
 
 def _is_lowest(value: ast.expr) -> bool:

@@ -281,6 +281,47 @@ def test_a_declared_mask_is_used() -> None:
     assert {"mask_j", "mask_k"} <= set(derived.forward.nests[0].arguments)
 
 
+def test_masks_that_the_body_sets_itself_are_used() -> None:
+    source = """
+for n in range(2):
+    for y in range(2):
+        value[n, y] = -INFINITY
+        index[n, y] = 0
+        for j in range(3):
+            if inputs[n, y + j] > value[n, y]:
+                index[n, y] = j
+            value[n, y] = max(value[n, y], inputs[n, y + j])
+"""
+    forward = program(source, {"value": (2, 2), "inputs": (2, 4), "index": (2, 2)})
+    derived = derive(forward, inputs=["inputs"], params=[])
+    assert derived.forward.text == forward.text
+    assert text(derived.backward).endswith(
+        """\
+        for j in range(3):
+            grad_inputs[n, y + j] += grad[n, y] if index[n, y] == j else 0.0
+"""
+    )
+
+
+def test_the_gradient_of_the_output_is_not_written() -> None:
+    source = """
+for i in range(3):
+    value[i] = inputs[i] * inputs[i]
+for i in range(3):
+    value[i] = value[i] / 4.0
+"""
+    derived = derive(program(source, {"value": (3,), "inputs": (3,)}), inputs=["inputs"], params=[])
+    assert (
+        text(derived.backward)
+        == """\
+for i in range(3):
+    grad_value[i] = grad[i] / 4.0
+for i in range(3):
+    grad_inputs[i] = 2.0 * grad_value[i] * inputs[i]
+"""
+    )
+
+
 # --- exact ------------------------------------------------------------------------------------------------
 def rational(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.vectorize(Fraction, otypes=[object])(generator.integers(-9, 10, shape), 7)
