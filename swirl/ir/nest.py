@@ -80,6 +80,7 @@ class Loop:
     stop: ast.expr
     step: int = 1
     options: tuple[tuple[str, object], ...] = ()
+    mark: str | None = field(default=None, compare=False)  # a rewrite's own, to find a loop that it has moved
 
     @property
     def extent(self) -> int | None:
@@ -98,7 +99,10 @@ class Loop:
             args.append(expr(self.step))
         keywords = [ast.keyword(key, ast.Constant(value)) for key, value in self.options]
         call = ast.Call(ast.Name(self.kind, ast.Load()), copy.deepcopy(args), keywords)
-        return ast.For(ast.Name(self.var, ast.Store()), call, body, [], None)
+        result = ast.For(ast.Name(self.var, ast.Store()), call, body, [], None)
+        if self.mark is not None:
+            result.mark = self.mark  # type: ignore[attr-defined]
+        return result
 
 
 def constant(node: ast.expr) -> int | None:
@@ -121,7 +125,7 @@ def loop_of(node: ast.For) -> Loop:
     step = constant(args[2]) if len(args) > 2 else 1
     assert step is not None
     options = tuple((k.arg or "", k.value.value) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
-    return Loop(node.target.id, node.iter.func.id, start, stop, step, options)
+    return Loop(node.target.id, node.iter.func.id, start, stop, step, options, getattr(node, "mark", None))
 
 
 def for_loop(var: str, stop: int | str | ast.expr, body: list[ast.stmt], *, start: int | str | ast.expr = 0,

@@ -94,21 +94,33 @@ def check_factor(factor: object, what: str = "factor") -> int:
     return factor
 
 
-def marked_loop(program: Program, site: Site) -> tuple[Program, str]:
-    """The program with the loop at ``site`` marked, so that :func:`find_marked` finds it after statements have moved."""
+def with_mark(program: Program, site: Site, mark: str) -> Program:
+    """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have moved."""
     body = copy.deepcopy(program.nests[site.nest].body)
-    token = "mark"
-    at(body, site.path).mark = token  # type: ignore[attr-defined]
-    return program.with_nest(site.nest, program.nests[site.nest].with_body(body)), token
+    at(body, site.path).mark = mark  # type: ignore[attr-defined]
+    return program.with_nest(site.nest, program.nests[site.nest].with_body(body))
 
 
-def find_marked(program: Program, nest: int, token: str) -> Site:
-    """Where the marked loop of a nest is now; the mark is taken off."""
-    for path, node in loops(program.nests[nest].body):
-        if getattr(node, "mark", None) == token:
-            del node.mark  # type: ignore[attr-defined]
-            return Site(nest, path)
+def take_mark(program: Program, mark: str) -> Site:
+    """Where the marked loop is now; the mark is taken off."""
+    for index, nest in enumerate(program.nests):
+        for path, node in loops(nest.body):
+            if getattr(node, "mark", None) == mark:
+                del node.mark  # type: ignore[attr-defined]
+                return Site(index, path)
     raise ValidationError("a rewrite has lost the loop that it was about")
+
+
+def rewrite_each(program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program]) -> Program:
+    """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and checked."""
+    sites = find_loops(program, name, nest)
+    result = program
+    for number, site in enumerate(sites):
+        result = with_mark(result, site, f"{name} {number}")
+    for number in range(len(sites)):
+        before = result
+        result = checked(before, rewrite(before, take_mark(before, f"{name} {number}")))
+    return result
 
 
 def inner_name(program: Program, site: Site, base: str) -> str:

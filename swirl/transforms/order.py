@@ -29,7 +29,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.validate import vector_lanes
-from swirl.transforms.base import Site, checked, command, find_loops, loop_at, loop_names, refuse, resolve, taken_names
+from swirl.transforms.base import Site, checked, command, find_loops, loop_at, loop_names, refuse, resolve, rewrite_each, taken_names
 
 # --- shared pieces --------------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
             for index in _nests_with(program, (first, second), nest):
-                program, done = _permute(program, index, {first: second, second: first}), True
+                program, done = _permute(program, index, [first, second], swap=True), True
     if not done:
         raise CommandError(f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
                            way_out=f"the loops are {', '.join(loop_names(program))}")  # fmt: skip
@@ -119,8 +119,7 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
     if not indices:
         raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
     for index in indices:
-        present = [loop_of(node).var for _, node in loops(program.nests[index].body) if loop_of(node).var in names]
-        program = _permute(program, index, dict(zip(dict.fromkeys(present), names, strict=False)))
+        program = _permute(program, index, names)
     return program
 
 
@@ -140,15 +139,27 @@ def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
     return {loop_of(node).var for node in nodes if isinstance(node, ast.For)}
 
 
-def _permute(program: Program, index: int, places: dict[str, str]) -> Program:
-    """Every group of nested loops named by ``places`` (old → new occupant of the place) in one nest is permuted."""
+def _permute(program: Program, index: int, names: list[str], swap: bool = False) -> Program:
+    """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped."""
     nest = program.nests[index]
-    names = set(places)
+    wanted = set(names)
     for path, node in reversed(list(loops(nest.body))):
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
-        if loop_of(node).var in names and not names & outside and names <= _vars_below(node):
-            nest = permute_at(program, nest, path, places)
+        if loop_of(node).var in wanted and not wanted & outside and wanted <= _vars_below(node):
+            present = [var for var in _vars_towards(node, wanted) if var in wanted]
+            order = present[::-1] if swap else names
+            nest = permute_at(program, nest, path, dict(zip(present, order, strict=True)))
     return checked(program, program.with_nest(index, nest))
+
+
+def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
+    """Variables of the loops from ``node`` inwards, along the path that holds all of ``wanted``."""
+    found = [loop_of(node).var]
+    rest = wanted - set(found)
+    for statement in node.body:
+        if rest and isinstance(statement, ast.For) and rest <= _vars_below(statement):
+            return found + _vars_towards(statement, rest)
+    return found
 
 
 def _vars_below(node: ast.For) -> set[str]:
@@ -351,8 +362,9 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
     Raises:
         Refused: a dependence would be violated, or a local connects the statements.
     """
-    for site in find_loops(program, loop_var, nest):
-        target = program.nests[site.nest]
+
+    def rewrite(before: Program, site: Site) -> Program:
+        target = before.nests[site.nest]
         old = tagged(target.body)
         node = at(old, site.path)
         assert isinstance(node, ast.For)
@@ -363,12 +375,13 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         new = replace_at(old, site.path, list(pieces))
         check_order(old, new, target, site.path, "asked to distribute")
         if len(site.path) == 1:
-            nests = [make_nest(target.label if i == 0 else f"{target.label}_{i}", [s], program.buffers)
+            nests = [make_nest(target.label if i == 0 else f"{target.label}_{i}", [s], before.buffers)
                      for i, s in enumerate(new)]  # fmt: skip
         else:
             nests = [target.with_body(new)]
-        program = checked(program, program.with_nest(site.nest, *nests))
-    return program
+        return before.with_nest(site.nest, *nests)
+
+    return rewrite_each(program, loop_var, nest, rewrite)
 
 
 # --- sinking: a loop moves inwards around each statement of its body ------------------------------------------------

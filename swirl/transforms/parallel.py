@@ -9,7 +9,7 @@ from dataclasses import replace
 from swirl.errors import CommandError
 from swirl.ir.deps import Conflict, NotProved, carried
 from swirl.ir.nest import Program, at, loop_of, replace_at
-from swirl.transforms.base import checked, command, find_loops, loop_at, refuse
+from swirl.transforms.base import Site, command, loop_at, refuse, rewrite_each
 
 
 @command()
@@ -32,35 +32,35 @@ def parallelize(program: Program, loop_var: str, *, schedule: str | None = None,
     """
     if schedule is not None and not re.fullmatch(r"static|dynamic(,[1-9][0-9]*)?|guided", schedule):
         raise CommandError(f"schedule must be 'static', 'dynamic', 'dynamic,4' or 'guided', not {schedule!r}")
-    for site in find_loops(program, loop_var, nest):
-        target, node = program.nests[site.nest], loop_at(program, site)
-        loop = loop_of(node)
-        if loop.kind == "parallel":
-            continue
-        if loop.kind != "range":
-            raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, "asked to run in parallel")
-        for depth in range(1, len(site.path)):
-            around = at(target.body, site.path[:depth])
-            if isinstance(around, ast.For) and loop_of(around).kind == "parallel":
-                directly = depth == len(site.path) - 1 and len(around.body) == 1
-                if not directly:
-                    raise refuse(f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly", target,
-                                 site.path, "asked to run in parallel", way_out="parallelize one of them")  # fmt: skip
-        try:
-            race = carried(target.body, site.path, reductions=True)
-        except NotProved:
-            raise refuse("not proved free of races within the time allowed", target, site.path,
-                         "asked to run in parallel") from None  # fmt: skip
-        if race is not None:
-            problem = "two iterations would update the same element"
-            if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
-                problem = "two iterations would touch the same element, one of them writing"
-            raise refuse(problem, target, site.path, "asked to run in parallel", witness=race, way_out=_ways_out(race))
-        options = (("schedule", schedule),) if schedule else ()
-        marked_loop = replace(loop, kind="parallel", options=options).node(node.body)
-        body = replace_at(target.body, site.path, [marked_loop])
-        program = checked(program, program.with_nest(site.nest, target.with_body(body)))
-    return program
+    return rewrite_each(program, loop_var, nest, lambda before, site: _shared(before, site, schedule))
+
+
+def _shared(program: Program, site: Site, schedule: str | None) -> Program:
+    target, node = program.nests[site.nest], loop_at(program, site)
+    loop = loop_of(node)
+    note = "asked to run in parallel"
+    if loop.kind == "parallel":
+        return program
+    if loop.kind != "range":
+        raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, note)
+    for depth in range(1, len(site.path)):
+        around = at(target.body, site.path[:depth])
+        directly = depth == len(site.path) - 1 and isinstance(around, ast.For) and len(around.body) == 1
+        if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not directly:
+            raise refuse(f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly", target,
+                         site.path, note, way_out="parallelize one of them")  # fmt: skip
+    try:
+        race = carried(target.body, site.path, reductions=True)
+    except NotProved:
+        raise refuse("not proved free of races within the time allowed", target, site.path, note) from None
+    if race is not None:
+        problem = "two iterations would update the same element"
+        if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
+            problem = "two iterations would touch the same element, one of them writing"
+        raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(race))
+    options = (("schedule", schedule),) if schedule else ()
+    shared = replace(loop, kind="parallel", options=options).node(node.body)
+    return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
 
 
 def _ways_out(race: Conflict) -> str:

@@ -25,7 +25,7 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.transforms.base import Site, find_marked, marked_loop, taken_names
+from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
 _NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
 
@@ -96,7 +96,7 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
     Targets in buffers must have been replaced by locals (``scalar_replace``). The partials live around the outermost loop
     in which the target is only accumulated into. Returns the program and where the loop is now.
     """
-    program, mark = marked_loop(program, site)
+    program = with_mark(program, site, "partials")
     nest = program.nests[site.nest]
     loop_node = at(nest.body, site.path)
     assert isinstance(loop_node, ast.For)
@@ -111,7 +111,7 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
         depth = len(region) - 1
         path = (*path[:depth], (path[depth][0], path[depth][1] + shift), *path[depth + 1 :])
     program = program.with_nest(site.nest, nest)
-    return program, find_marked(program, site.nest, mark)
+    return program, take_mark(program, "partials")
 
 
 def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:

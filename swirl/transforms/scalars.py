@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
-from swirl.errors import CommandError
-from swirl.ir.deps import NotProved, Statement, find, statements
+from swirl.errors import CommandError, Refused
+from swirl.ir.affine import bounds, ranges_at
+from swirl.ir.buffers import Buffer
+from swirl.ir.deps import Access, NotProved, Statement, find, parsed, statements
 from swirl.ir.nest import (
     LocalType,
+    Loop,
     Nest,
     Path,
     Program,
     at,
+    constant,
     declare,
+    for_loop,
     fresh,
     loop_of,
     names_in,
@@ -26,7 +32,7 @@ from swirl.ir.nest import (
     walk,
 )
 from swirl.ir.validate import vector_lanes
-from swirl.transforms.base import Site, checked, command, find_marked, marked_loop, refuse, taken_names
+from swirl.transforms.base import Site, check_marks, checked, command, take_mark, with_mark, refuse, taken_names
 from swirl.transforms.reductions import reductions_over
 
 MAX_REGISTERS = 32
@@ -70,11 +76,29 @@ def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | s
 
 def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
     """``nest`` with every replacement made, largest region first."""
+    given_up: set[tuple[Path, str]] = set()
     while True:
-        candidate = next(_candidates(program, nest, buffer), None)
+        found = (c for c in _candidates(program, nest, buffer) if (c.parent, c.text) not in given_up)
+        candidate = next(found, None)
         if candidate is None:
             return nest
-        nest = _replace(program, nest, candidate)
+        try:
+            after = _replace(program, nest, candidate)
+            if not candidate.certain:  # the element is now touched where it may not have been
+                check_marks(after)
+            nest = after
+        except Refused:
+            given_up.add((candidate.parent, candidate.text))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """An unrolled or vector loop inside the block that the reference moves with: a dimension of the local array."""
+
+    var: str
+    stop: ast.expr
+    extent: int
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +108,24 @@ class _Candidate:
     parent: Path  # of the statement that owns the block; () for the nest's own body
     text: str
     name: str
-    heads: tuple[tuple[str, ast.expr, int, str], ...]  # variable, bound, extent, kind of unrolled and vector loops
+    heads: tuple[_Head, ...]
+    certain: bool  # the block touches the element whatever the data and the bounds are
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A statement (or a condition) in which the reference occurs, and what is between it and the block."""
+
+    node: ast.AST
+    count: int
+    loops: tuple[Loop, ...]
+    conditional: bool
+    move: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is executed whatever the data and the bounds are."""
+        return not self.conditional and all(loop.extent or loop.kind == "vector" for loop in self.loops)
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[tuple[Path, list[ast.stmt]]]:
@@ -100,48 +141,118 @@ def _candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[_C
             continue
         around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
         outside = {loop_of(node).var for node in around if isinstance(node, ast.For)}
-        texts: dict[str, list[str]] = {}
-        for statement in block:
-            for ref in references(statement):
-                name = ast.unparse(ref.value)
-                if name in program.buffers and (buffer is None or name == buffer):
-                    texts.setdefault(name, []).append(ast.unparse(ref))
-        for name, found in texts.items():
-            for text in dict.fromkeys(found):
-                heads = _heads(block, text, outside)
-                if heads is not None and _gains(block, text, heads, buffer is not None) and _alone(nest, parent, block, name, text):
-                    yield _Candidate(parent, text, name, heads)
+        ranges = ranges_at(nest.body, (*parent, ("body", 0)))
+        uses = _uses(block, buffer, program)
+        for text, found in uses.items():
+            node = parsed(text)
+            assert isinstance(node, ast.Subscript)
+            heads = _heads(block, node, outside)
+            if heads is None or not _gains(found, heads, text, buffer is not None):
+                continue
+            name = _name_of(node)
+            certain = any(use.runs for use in found)
+            if not certain and not _in_bounds(program.buffers[name], node, {**ranges, **_head_ranges(heads)}):
+                continue
+            if _alone(nest, parent, name, text):
+                yield _Candidate(parent, text, name, heads, certain)
 
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in ast.walk(s))
 
 
-def _heads(block: list[ast.stmt], text: str, outside: set[str]) -> tuple[tuple[str, ast.expr, int, str], ...] | None:
+def _name_of(target: ast.expr) -> str:
+    node = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(node, ast.Name)
+    return node.id
+
+
+def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[str, list[_Use]]:
+    """Every reference to a buffer in the block, as text, with its uses; by buffer, in order of first appearance."""
+    found: dict[str, dict[str, list[_Use]]] = {}
+
+    def count(tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool) -> None:
+        texts: dict[str, int] = {}
+        for ref in references(tree):
+            name = _name_of(ref)
+            if name in program.buffers and (buffer is None or name == buffer):
+                text = ast.unparse(ref)
+                texts[text] = texts.get(text, 0) + 1
+                found.setdefault(name, {}).setdefault(text, [])
+        for text, number in texts.items():
+            unsure = conditional or not _evaluated(tree, text)
+            use = _Use(tree, number, heads, unsure, _is_move(tree, text))
+            found[text.split("[")[0]][text].append(use)
+
+    def visit(body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool) -> None:
+        for node in body:
+            if isinstance(node, ast.For):
+                visit(node.body, (*heads, loop_of(node)), conditional)
+            elif isinstance(node, ast.If):
+                count(node.test, heads, conditional)
+                visit(node.body, heads, True)
+                visit(node.orelse, heads, True)
+            else:
+                count(node, heads, conditional)
+
+    visit(block, (), False)
+    return {text: uses for by_text in found.values() for text, uses in by_text.items()}
+
+
+def _evaluated(tree: ast.AST, text: str) -> bool:
+    """Whether the reference is evaluated for certain when ``tree`` is: not only in a branch of a select."""
+    if isinstance(tree, ast.Subscript) and ast.unparse(tree) == text:
+        return True
+    if isinstance(tree, ast.IfExp):
+        return _evaluated(tree.test, text)
+    if isinstance(tree, ast.BoolOp):
+        return _evaluated(tree.values[0], text)
+    return any(_evaluated(child, text) for child in ast.iter_child_nodes(tree))
+
+
+def _is_move(node: ast.AST, text: str) -> bool:
+    """Whether the statement only loads the element into a local, or stores a local to it."""
+    if isinstance(node, ast.AnnAssign):
+        return node.value is not None and ast.unparse(node.value) == text
+    if isinstance(node, ast.Assign):
+        target, value = node.targets[0], node.value
+        other = value if ast.unparse(target) == text else target
+        simple = isinstance(other, ast.Name) or (
+            isinstance(other, ast.Subscript) and all(isinstance(i, ast.Name) for i in subscripts(other))
+        )
+        return simple and text in (ast.unparse(target), ast.unparse(value))
+    return False
+
+
+def _stores(use: _Use, text: str) -> bool:
+    return isinstance(use.node, ast.stmt) and any(ast.unparse(target) == text for target in _targets(use.node))
+
+
+def _heads(block: list[ast.stmt], node: ast.Subscript, outside: set[str]) -> tuple[_Head, ...] | None:
     """The unrolled and vector loops inside that the reference moves with; None where it moves with anything else."""
-    node = ast.parse(text, mode="eval").body
-    assert isinstance(node, ast.Subscript)
     if any(True for index in subscripts(node) for _ in references(index)):
         return None
     names = {name for index in subscripts(node) for name in names_in(index)} - {"min", "max"}
     inner = names - outside
-    heads: dict[str, tuple[str, ast.expr, int, str]] = {}
+    if not inner:
+        return ()
+    heads: dict[str, _Head] = {}
     for statement in block:
         for loop_node in ast.walk(statement):
             if isinstance(loop_node, ast.For) and loop_of(loop_node).var in inner:
                 loop = loop_of(loop_node)
                 extent = vector_lanes(loop_node) if loop.kind == "vector" else loop.extent
-                if loop.kind not in ("unrolled", "vector") or extent is None or ast.unparse(loop.start) != "0":
+                if loop.kind not in ("unrolled", "vector") or extent is None or constant(loop.start) != 0:
                     return None
                 if names_in(loop.stop) & _bound_inside(block):
                     return None
-                if loop.var in heads and ast.unparse(heads[loop.var][1]) != ast.unparse(loop.stop):
+                if loop.var in heads and ast.unparse(heads[loop.var].stop) != ast.unparse(loop.stop):
                     return None
-                heads[loop.var] = (loop.var, loop.stop, extent, loop.kind)
+                heads[loop.var] = _Head(loop.var, loop.stop, extent, loop.kind)
     if set(heads) != inner:
         return None
-    ordered = sorted(heads.values(), key=lambda head: head[3] == "vector")
-    return tuple(ordered) if sum(head[3] == "vector" for head in ordered) <= 1 else None
+    ordered = sorted(heads.values(), key=lambda head: head.kind == "vector")
+    return tuple(ordered) if sum(head.kind == "vector" for head in ordered) <= 1 else None
 
 
 def _bound_inside(block: list[ast.stmt]) -> set[str]:
@@ -150,93 +261,45 @@ def _bound_inside(block: list[ast.stmt]) -> set[str]:
     return loops_inside | locals_inside
 
 
-def _gains(block: list[ast.stmt], text: str, heads: tuple[tuple[str, ast.expr, int, str], ...], asked: bool) -> bool:
+def _head_ranges(heads: tuple[_Head, ...]) -> dict[str, tuple[int, int]]:
+    return {head.var: (0, head.extent - 1) for head in heads}
+
+
+def _in_bounds(buffer: Buffer, node: ast.Subscript, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether the element exists wherever the block runs."""
+    limits = [bounds(index, ranges) for index in subscripts(node)]
+    return all(
+        limit is not None and limit[0] >= 0 and limit[1] < extent
+        for limit, extent in zip(limits, buffer.shape, strict=True)
+    )
+
+
+def _gains(uses: list[_Use], heads: tuple[_Head, ...], text: str, asked: bool) -> bool:
     """Whether the reference occurs twice, or in a loop that repeats it; and at least once unconditionally."""
-    moving = {head[0] for head in heads}
-    count, repeated, certain, written = 0, False, False, False
-
-    def visit(body: list[ast.stmt], inside: bool, conditional: bool) -> None:
-        nonlocal count, repeated, certain, written
-        for node in body:
-            if isinstance(node, ast.For):
-                visit(node.body, inside or loop_of(node).var not in moving, conditional)
-            elif isinstance(node, ast.If):
-                count_in(node.test, inside, conditional)
-                visit(node.body, inside, True)
-                visit(node.orelse, inside, True)
-            else:
-                count_in(node, inside, conditional)
-                target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-                written = written or (target is not None and ast.unparse(target) == text)
-
-    def count_in(tree: ast.AST, inside: bool, conditional: bool) -> None:
-        nonlocal count, repeated, certain
-        uses = sum(ast.unparse(ref) == text for ref in references(tree))
-        if uses:
-            count += uses
-            repeated = repeated or inside
-            certain = certain or not (conditional or _under_select(tree, text))
-
-    visit(block, False, False)
-    size = 1
-    for head in heads:
-        size *= head[2] if head[3] != "vector" else 1
+    moving = {head.var for head in heads}
+    repeated = any(loop.var not in moving for use in uses for loop in use.loops)
     if heads and not repeated:
         return False  # one use an element: a local inside the vector loop does
-    if not asked and heads and (size > MAX_REGISTERS or not (written or size == 1)):
+    stored = [_stores(use, text) for use in uses]
+    registers = prod(head.extent for head in heads if head.kind != "vector")
+    if not asked and heads and (registers > MAX_REGISTERS or not (any(stored) or registers == 1)):
         return False
-    if _already_moved(block, text):
-        return False
-    return certain and (repeated or count > 1)
+    if not repeated and all(use.move for use in uses) and sum(stored) <= 1 and len(stored) - sum(stored) <= 1:
+        return False  # a load and a store: what a replacement leaves
+    return any(not use.conditional for use in uses) and (repeated or sum(use.count for use in uses) > 1)
 
 
-def _under_select(tree: ast.AST, text: str) -> bool:
-    """Whether every use in the statement stands in a branch of a select (it may be out of bounds otherwise)."""
-    inside = sum(
-        ast.unparse(ref) == text
-        for node in ast.walk(tree)
-        if isinstance(node, ast.IfExp)
-        for branch in (node.body, node.orelse)
-        for ref in references(branch)
-    )
-    return inside >= sum(ast.unparse(ref) == text for ref in references(tree))
-
-
-def _already_moved(block: list[ast.stmt], text: str) -> bool:
-    """Whether the block only loads the reference into a local and stores it back, which is what a replacement leaves."""
-    uses = [node for s in block for node in ast.walk(s) if isinstance(node, ast.stmt) and not isinstance(node, (ast.For, ast.If))
-            and any(ast.unparse(ref) == text for ref in references(node))]  # fmt: skip
-
-    def is_move(node: ast.stmt) -> bool:
-        if isinstance(node, ast.AnnAssign):
-            return node.value is not None and ast.unparse(node.value) == text
-        if isinstance(node, ast.Assign):
-            sides = {ast.unparse(node.targets[0]), ast.unparse(node.value)}
-            return text in sides and all(_is_local(side) or side == text for side in sides)
-        return False
-
-    def _is_local(side: str) -> bool:
-        return side.split("[")[0].endswith("_t") or "_t_" in side.split("[")[0]
-
-    return all(is_move(node) for node in uses)
-
-
-def _alone(nest: Nest, parent: Path, block: list[ast.stmt], name: str, text: str) -> bool:
+def _alone(nest: Nest, parent: Path, name: str, text: str) -> bool:
     """Whether no other reference in the block may touch the same element while one of them is written."""
-    stores = {ast.unparse(target) for s in block for n in ast.walk(s) for target in _targets(n)}
-    others = {ast.unparse(ref) for s in block for ref in references(s) if ast.unparse(ref.value) == name} - {text}
-    if not others or not any(store.split("[")[0] == name for store in stores):
-        return True
     inside = [s for s in statements(nest.body) if s.path[: len(parent)] == parent]
+    mine = [one for one in (_only(s, lambda a: a.text == text) for s in inside) if one is not None]
+    others = [one for one in (_only(s, lambda a: a.name == name and a.text != text) for s in inside) if one is not None]
     depth = len([1 for d in range(len(parent)) if isinstance(at(nest.body, parent[: d + 1]), ast.For)])
-    for first in inside:
-        for second in inside:
-            one, two = _only(first, text), _only_other(second, name, text)
-            if one is None or two is None:
-                continue
+    for first in mine:
+        for second in others:
             same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:depth]]
             try:
-                if find(one, two, same, reductions=True) is not None:
+                if find(first, second, same, reductions=True) is not None:
                     return False
             except NotProved:
                 return False
@@ -249,23 +312,34 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return [node.target] if isinstance(node, ast.AugAssign) else []
 
 
-def _only(statement: Statement, text: str) -> Statement | None:
-    kept = tuple(a for a in statement.accesses if a.text == text)
+def _only(statement: Statement, keep: Callable[[Access], bool]) -> Statement | None:
+    """The statement with some of its accesses; None where nothing is left."""
+    kept = tuple(access for access in statement.accesses if keep(access))
     return replace(statement, accesses=kept) if kept else None
 
 
-def _only_other(statement: Statement, name: str, text: str) -> Statement | None:
-    kept = tuple(a for a in statement.accesses if a.name == name and a.text != text)
-    return replace(statement, accesses=kept) if kept else None
+class _Replace(ast.NodeTransformer):
+    """Puts the local in place of the reference."""
+
+    def __init__(self, text: str, place: Callable[[bool], ast.expr]):
+        self.text, self.place = text, place
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        if ast.unparse(node) == self.text:
+            return self.place(isinstance(node.ctx, ast.Store))
+        return self.generic_visit(node)
 
 
 def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
     """The nest with one reference replaced over its block."""
-    block = nest.body if not candidate.parent else at(nest.body, candidate.parent).body  # type: ignore[attr-defined]
+    block = nest.body
+    if candidate.parent:
+        owner = at(nest.body, candidate.parent)
+        assert isinstance(owner, ast.For)
+        block = owner.body
     local = fresh(f"{candidate.name}_t", taken_names(program, [nest]))
     dtype = program.buffers[candidate.name].dtype
-    shape = tuple(extent for _, _, extent, _ in candidate.heads)
-    own: list[ast.expr] = [ast.Name(head[0], ast.Load()) for head in candidate.heads]
+    own: list[ast.expr] = [ast.Name(head.var, ast.Load()) for head in candidate.heads]
 
     def place(store: bool) -> ast.expr:
         if own:
@@ -273,61 +347,60 @@ def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
         return ast.Name(local, ast.Store() if store else ast.Load())
 
     def element(store: bool) -> ast.expr:
-        node = ast.parse(candidate.text, mode="eval").body
+        node = parsed(candidate.text)
         assert isinstance(node, ast.Subscript)
         return reference(candidate.name, subscripts(node), store)
 
-    class Rewrite(ast.NodeTransformer):
-        def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-            if ast.unparse(node) == candidate.text:
-                return place(isinstance(node.ctx, ast.Store))
-            self.generic_visit(node)
-            return node
-
     def over(statement: ast.stmt) -> ast.stmt:
-        for var, stop, _, kind in reversed(candidate.heads):
-            statement = ast.For(ast.Name(var, ast.Store()), ast.Call(ast.Name(kind, ast.Load()), [copy.deepcopy(stop)], []),
-                                [statement], [], None)  # fmt: skip
+        for head in reversed(candidate.heads):
+            statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
         return statement
 
     uses = [i for i, s in enumerate(block) if any(ast.unparse(ref) == candidate.text for ref in references(s))]
-    writes = [i for i, s in enumerate(block) if any(ast.unparse(t) == candidate.text for n in ast.walk(s) for t in _targets(n))]
-    new = [Rewrite().visit(copy.deepcopy(s)) if i in uses else s for i, s in enumerate(block)]
+    writes = [i for i in uses if any(ast.unparse(t) == candidate.text for n in ast.walk(block[i]) for t in _targets(n))]
+    rewrite = _Replace(candidate.text, place)
+    new = [rewrite.visit(copy.deepcopy(s)) if i in uses else s for i, s in enumerate(block)]
     first = uses[0]
     assigned = _assigns_first(block[first], candidate.text)
     head: list[ast.stmt] = []
     if own:
-        head.append(declare(local, LocalType(dtype, shape)))
+        head.append(declare(local, LocalType(dtype, tuple(h.extent for h in candidate.heads))))
         if not assigned:
             head.append(over(ast.Assign([place(True)], element(False))))
     elif not assigned:
         head.append(declare(local, LocalType(dtype), element(False)))
-    else:
-        statement = new[first]
-        assert isinstance(statement, ast.Assign)
-        new[first] = declare(local, LocalType(dtype), statement.value)
-    tail: list[ast.stmt] = [over(ast.Assign([element(True)], place(False)))] if writes else []
-    last = writes[-1] if writes else 0
-    result = [*new[:first], *head, *new[first : last + 1], *tail, *new[last + 1 :]] if writes else [*new[:first], *head, *new[first:]]
+    elif isinstance(new[first], ast.Assign):
+        new[first] = declare(local, LocalType(dtype), new[first].value)
+    else:  # assigned in a loop: what it starts with is never read
+        head.append(declare(local, LocalType(dtype), ast.Constant(_START.get(dtype, 0.0))))
+    result = [*new[:first], *head, *new[first:]]
+    if writes:
+        behind = writes[-1] + 1 + len(head)
+        result[behind:behind] = [over(ast.Assign([element(True)], place(False)))]
     if not candidate.parent:
         return nest.with_body(result)
-    parent = copy.copy(at(nest.body, candidate.parent))
-    parent.body = result  # type: ignore[attr-defined]
-    return nest.with_body(replace_at(nest.body, candidate.parent, [parent]))
+    owner = at(nest.body, candidate.parent)
+    assert isinstance(owner, ast.For)
+    return nest.with_body(replace_at(nest.body, candidate.parent, [loop_of(owner).node(result)]))
+
+
+_START: dict[str, object] = {"int32": 0, "bool": False}
 
 
 def _assigns_first(node: ast.stmt, text: str) -> bool:
     """Whether the statement certainly assigns every element of the reference before reading it."""
-    while isinstance(node, ast.For) and (loop_of(node).kind in ("unrolled", "vector") or loop_of(node).extent):
+    while isinstance(node, ast.For) and (loop_of(node).kind == "vector" or loop_of(node).extent):
         node = node.body[0]
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text and not any(
-        ast.unparse(ref) == text for ref in references(node.value)
+    return (
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == text
+        and not any(ast.unparse(ref) == text for ref in references(node.value))
     )
 
 
 def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
     """Targets in buffers of the reductions over the loop at ``site`` become locals; the site may move down."""
-    program, mark = marked_loop(program, site)
+    program = with_mark(program, site, "partials")
     nest = program.nests[site.nest]
     for reduction in reductions_over(nest.body, site.path):
         if reduction.name not in program.buffers:
@@ -339,4 +412,4 @@ def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
                          "asked for partial results", way_out="fuse or distribute first")  # fmt: skip
         nest = _replace(program, nest, around[0])
     program = program.with_nest(site.nest, nest)
-    return program, find_marked(program, site.nest, mark)
+    return program, take_mark(program, "partials")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify, simplify_body
 from swirl.ir.nest import Loop, Nest, Path, Program, constant, expr, for_loop, fresh, loop_of, replace_at, stmts, substitute
-from swirl.transforms.base import Site, check_factor, checked, command, find_loops, inner_name, loop_at, refuse, taken_names
+from swirl.transforms.base import Site, check_factor, command, inner_name, loop_at, refuse, rewrite_each, taken_names
 from swirl.transforms.guards import drop_decided_guards
 
 TAILS = ("min", "mask", "peel")
@@ -36,14 +36,15 @@ def tile_loop(program: Program, loop_var: str, factor: int, *, tail: str = "min"
     check_factor(factor)
     if tail not in TAILS:
         raise CommandError(f"tail must be one of {', '.join(TAILS)}, not {tail!r}")
-    for site in find_loops(program, loop_var, nest):
-        target, node = program.nests[site.nest], loop_at(program, site)
+
+    def rewrite(before: Program, site: Site) -> Program:
+        target, node = before.nests[site.nest], loop_at(before, site)
         loop = plain_loop(target, site.path, node, "asked to be tiled")
-        new = _tiled(loop, node.body, factor, tail, lambda base: inner_name(program, site, base))
+        new = _tiled(loop, node.body, factor, tail, lambda base: inner_name(before, site, base))
         ranges = ranges_at(target.body, site.path)
-        body = replace_at(target.body, site.path, simplify_body(new, ranges))
-        program = checked(program, program.with_nest(site.nest, target.with_body(body)))
-    return program
+        return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, simplify_body(new, ranges))))
+
+    return rewrite_each(program, loop_var, nest, rewrite)
 
 
 def plain_loop(nest: Nest, path: Path, node: ast.For, note: str) -> Loop:
@@ -94,8 +95,9 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
     Raises:
         CommandError: cuts outside the range or not increasing.  Refused: the loop's bounds are not constant.
     """
-    for site in find_loops(program, loop_var, nest):
-        target, node = program.nests[site.nest], loop_at(program, site)
+
+    def rewrite(before: Program, site: Site) -> Program:
+        target, node = before.nests[site.nest], loop_at(before, site)
         loop = plain_loop(target, site.path, node, "asked to be split")
         start, stop = constant(loop.start), constant(loop.stop)
         if start is None or stop is None:
@@ -103,15 +105,15 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
         edges = [start, *at, stop]
         if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
             raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")
-        taken = taken_names(program, [target])
+        taken = taken_names(before, [target])
         parts: list[ast.stmt] = []
         for index, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
             var = loop.var if index == 0 else fresh(f"{loop.var}_{index}", taken)
             body = [substitute(statement, {loop.var: ast.Name(var, ast.Load())}) for statement in node.body]
             parts.append(for_loop(var, high, body, start=low))
-        new = drop_decided_guards(replace_at(target.body, site.path, parts))
-        program = checked(program, program.with_nest(site.nest, target.with_body(new)))
-    return program
+        return before.with_nest(site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, parts))))
+
+    return rewrite_each(program, loop_var, nest, rewrite)
 
 
 def strip(program: Program, site: Site, factor: int, inner: str, kind: str) -> tuple[Program, Site, bool]:

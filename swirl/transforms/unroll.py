@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swirl.errors import CommandError
 from swirl.ir.nest import Path, Program, loop_of
-from swirl.transforms.base import Site, check_factor, checked, command, find_loops, inner_name, loop_at, refuse
+from swirl.transforms.base import Site, check_factor, command, inner_name, loop_at, refuse, rewrite_each
 from swirl.transforms.order import sink
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
@@ -58,18 +58,18 @@ def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type:
 
 def _unroll(program: Program, loop_var: str, factor: int, nest: int | str | None, *, jam: bool, partials: bool) -> Program:
     check_factor(factor)
-    for site in find_loops(program, loop_var, nest):
-        loop = loop_of(loop_at(program, site))
-        target = program.nests[site.nest]
+
+    def rewrite(before: Program, site: Site) -> Program:
+        loop = loop_of(loop_at(before, site))
+        target = before.nests[site.nest]
         if loop.kind != "range":
             raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, "asked to be unrolled")
-        extent = loop.extent
-        if extent is None:
+        if loop.extent is None:
             raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be unrolled",
                          way_out="tile_loop with tail='peel' makes an inner loop of constant extent")  # fmt: skip
-        result = _copies(program, site, min(factor, extent), jam, partials)
-        program = checked(program, result)
-    return program
+        return _copies(before, site, min(factor, loop.extent), jam, partials)
+
+    return rewrite_each(program, loop_var, nest, rewrite)
 
 
 def _copies(program: Program, site: Site, factor: int, jam: bool, partials: bool) -> Program:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import CommandError
 from swirl.ir.affine import affine, coefficients, ranges_at, simplify
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
-from swirl.transforms.base import Site, check_factor, checked, command, find_loops, inner_name, lane_conflict, loop_at, refuse
+from swirl.transforms.base import Site, check_factor, command, inner_name, lane_conflict, loop_at, refuse, rewrite_each
 from swirl.transforms.order import sink
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
@@ -46,24 +46,22 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
         raise CommandError(f"the number of lanes must be a power of two above 1, not {factor}")
     if strided not in (None, "gather"):
         raise CommandError(f"strided must be 'gather' or left out, not {strided!r}")
-    for site in find_loops(program, loop_var, nest):
-        target, node = program.nests[site.nest], loop_at(program, site)
-        loop = loop_of(node)
-        if loop.kind != "range" or loop.step != 1:
-            what = f"a {loop.kind} loop" if loop.kind != "range" else f"a loop of step {loop.step}"
-            raise refuse(f"{loop.var} is {what}", target, site.path, "asked to become lanes")
-        if strided is None:
-            check_contiguous(program, target, site.path)
-        try:
-            program = checked(program, _lanes(program, site, factor))
-        except NotProved:
-            raise refuse("not proved within the time allowed", target, site.path, "asked to become lanes") from None
-        except Refused as refusal:
-            if refusal.nest is None or refusal.message != "lanes would depend on each other":
-                raise
-            raise refuse("one iteration needs what another one makes", target, site.path, "asked to become lanes",
-                         witness=refusal.witness, way_out="vectorize another loop") from refusal  # fmt: skip
-    return program
+    return rewrite_each(program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided))
+
+
+def _vectorized(program: Program, site: Site, factor: int, strided: str | None) -> Program:
+    target = program.nests[site.nest]
+    loop = loop_of(loop_at(program, site))
+    note = "asked to become lanes"
+    if loop.kind != "range" or loop.step != 1:
+        what = f"a {loop.kind} loop" if loop.kind != "range" else f"a loop of step {loop.step}"
+        raise refuse(f"{loop.var} is {what}", target, site.path, note)
+    if strided is None:
+        check_contiguous(program, target, site.path)
+    try:
+        return _lanes(program, site, factor)
+    except NotProved:
+        raise refuse("not proved within the time allowed", target, site.path, note) from None
 
 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
@@ -78,7 +76,8 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
         if loop_of(node).var == lane:
             conflict = lane_conflict(nest.body, path)
             if conflict is not None:
-                raise refuse("lanes would depend on each other", nest, path, "the vector loop", witness=conflict)
+                raise refuse("one iteration needs what another one makes", nest, path, "asked to become lanes",
+                             witness=conflict, way_out="vectorize another loop")  # fmt: skip
     return program
 
 
