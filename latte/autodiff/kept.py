@@ -6,11 +6,12 @@ import ast
 import copy
 
 from latte.autodiff.order import accesses, covers_once, meets_later
-from latte.autodiff.prepare import all_sites, assign, edit_block
+from latte.autodiff.prepare import all_sites, assign, edit_block, edited, load, plain_updates, rebuild
+from latte.autodiff.terms import name_of
 from latte.autodiff.tidy import written_names
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, constant, expr, fresh, make_nest, names_in, reference, substitute
+from swirl.ir.nest import Path, Program, constant, expr, fresh, make_nest, names_in, reference, substitute
 
 
 def keep_local(program: Program, local: str) -> Program:
@@ -58,23 +59,34 @@ def keep_local(program: Program, local: str) -> Program:
 def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
     """The program with the value of buffer ``name`` before the nest number ``nest`` in a buffer of its own.
 
-    Possible where that nest sets every element once, and reads elements only before it sets them.
+    Earlier nests then write that buffer, and what the nest reads before it sets an element comes from there.
+    Possible where the nest's first statement that writes the buffer sets every element once; None elsewhere.
     """
     if name not in program.buffers:
         return None
     nests = [list(n.body) for n in program.nests]
+    nests[nest] = rebuild(rebuild(nests[nest], plain_updates), lambda s: [_as_assignment(s, name)])
     found = [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
     here = [a for a in found if a.site.path[0][1] == nest]
-    sets = [a for a in here if a.kind != "read"]
-    before = any(a.kind != "read" and a.site.path[0][1] < nest for a in found)
-    if len(sets) != 1 or sets[0].kind != "set" or not before:
+    writes = [a for a in here if a.kind != "read"]
+    if not writes or not any(a.kind != "read" and a.site.path[0][1] < nest for a in found):
         return None
-    writer = sets[0]
-    if not covers_once(writer.site, writer.indices, program.buffers[name].shape):
-        return None
-    if any(meets_later(writer, a) for a in here if a.kind == "read"):
+    first = min(writes, key=lambda a: a.site.path)
+    if first.kind != "set" or not covers_once(first.site, first.indices, program.buffers[name].shape):
         return None
     old = fresh(f"{name}_before", _taken(program))
+    edits: dict[Path, list[ast.stmt]] = {}
+    for access in here:
+        if access is first:
+            continue
+        earlier = access.site is first.site or meets_later(access, first)
+        if earlier and (access.kind != "read" or meets_later(first, access)):
+            return None
+        if earlier:
+            edits[access.site.path] = [_Reads(name, old).visit(copy.deepcopy(access.site.statement))]
+    if any(isinstance(statement, ast.If) for edit in edits.values() for statement in edit):
+        return None
+    nests[nest] = edited(nests, edits)[nest]
     buffer = program.buffers[name]
     kept = Buffer(f"{buffer.name.rsplit('.', 1)[0]}.{old}", buffer.shape, buffer.dtype, "value")
     buffers = {**program.buffers, old: kept}
@@ -82,10 +94,16 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
     for index, body in enumerate(nests):
         if index < nest:
             body = [substitute(statement, {name: expr(old)}) for statement in body]
-        elif index == nest:
-            body = [_Reads(name, old).visit(copy.deepcopy(statement)) for statement in body]
         made.append(make_nest(program.nests[index].label, body, buffers))
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands), old
+
+
+def _as_assignment(statement: ast.stmt, name: str) -> ast.stmt:
+    """``name[…] += e`` → ``name[…] = name[…] + e``."""
+    if not isinstance(statement, ast.AugAssign) or name_of(statement.target) != name:
+        return statement
+    target = load(statement.target)
+    return assign(target, ast.BinOp(target, ast.Add(), statement.value))
 
 
 class _Reads(ast.NodeTransformer):

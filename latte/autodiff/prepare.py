@@ -138,12 +138,10 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
         for index, statement in enumerate(body[start:], start):
             replaced = _Rename(name, local).visit(copy.deepcopy(statement)) if index != start else statement
             if index == start:
-                assert isinstance(statement, ast.Assign)
-                replaced = with_origin(declare(local, LocalType(dtype), statement.value), statement)
+                replaced = with_origin(declare(local, LocalType(dtype), _first_value(statement)), statement)
             result.append(replaced)
             if index == last_write:
-                assert isinstance(body[start], ast.Assign)
-                target = body[start].targets[0]  # type: ignore[attr-defined]
+                target = target_of(body[start])
                 result.append(with_origin(assign(target, ast.Name(local, ast.Load())), body[last_write]))
         return result
 
@@ -151,6 +149,20 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
     new = list(nests)
     new[nest] = edit_block(nests[nest], block[1:], first.site.path[depth][0], edit)
     return new
+
+
+def target_of(statement: ast.stmt) -> ast.expr:
+    """What an assignment writes."""
+    assert isinstance(statement, (ast.Assign, ast.AugAssign))
+    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+
+
+def _first_value(statement: ast.stmt) -> ast.expr:
+    """The first value of an element in its block; an update starts from what the buffer holds."""
+    assert isinstance(statement, (ast.Assign, ast.AugAssign))
+    if isinstance(statement, ast.Assign):
+        return statement.value
+    return ast.BinOp(load(statement.target), ast.Add(), statement.value)
 
 
 def _common_block(paths: list[Path]) -> Path | None:
@@ -169,9 +181,9 @@ def _common_block(paths: list[Path]) -> Path | None:
 def _is_element(first: Access, inside: list[Access], depth: int) -> bool:
     """Whether the block starts with ``name[e] = …`` and touches no other element of that buffer."""
     statement = first.site.statement
-    if not isinstance(statement, ast.Assign) or len(first.site.path) != depth + 1:
+    if not isinstance(statement, (ast.Assign, ast.AugAssign)) or len(first.site.path) != depth + 1:
         return False
-    target = statement.targets[0]
+    target = target_of(statement)
     texts = {ast.unparse(ast.Tuple(list(a.indices), ast.Load())) for a in inside}
     variables = {loop.var for _, loop in first.site.loops}
     return (
@@ -204,6 +216,23 @@ def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body])
     inner = rest[0][0] if rest else field
     setattr(parent, inner, edit_block(getattr(parent, inner), rest, field, edit))
     return [*body[:index], parent, *body[index + 1 :]]
+
+
+def edited(nests: list[Body], edits: Mapping[Path, Body]) -> list[Body]:
+    """The nests with the statements at some paths replaced."""
+    return [_edit(nest, (("body", index),), "body", edits) for index, nest in enumerate(nests)]
+
+
+def _edit(body: Body, prefix: Path, field: str, edits: Mapping[Path, Body]) -> Body:
+    result: Body = []
+    for index, statement in enumerate(body):
+        path = (*prefix, (field, index))
+        if isinstance(statement, (ast.For, ast.If)):
+            statement = copy.copy(statement)
+            statement.body = _edit(statement.body, path, "body", edits)
+            statement.orelse = _edit(statement.orelse, path, "orelse", edits)
+        result += edits.get(path, [statement])
+    return result
 
 
 # --- branches -> selects ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from latte.autodiff.order import Site
-from latte.autodiff.prepare import Body, add_to, all_sites, assign, load, with_origin
+from latte.autodiff.prepare import Body, add_to, all_sites, assign, edited, load, with_origin
 from latte.autodiff.terms import literal, name_of, same
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
@@ -71,8 +71,8 @@ def save_winners(program: Program, active: set[str]) -> tuple[Program, list[Body
         if name_of(found.target) not in active:
             continue
         _save(program, found, buffers, taken, forward_edits, inside_edits)
-    nests = _edited(nests, forward_edits)
-    inside = _edited(inside, inside_edits)
+    nests = edited(nests, forward_edits)
+    inside = edited(inside, inside_edits)
     new = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
     return replace(program, nests=tuple(new), buffers=buffers), inside
 
@@ -317,19 +317,3 @@ def _extent(loop: Loop, program: Program, statement: ast.stmt) -> int:
             way_out="use a field",
         )
     return loop.extent
-
-
-def _edited(nests: list[Body], edits: Mapping[Path, Body]) -> list[Body]:
-    return [_edit(nest, (("body", index),), "body", edits) for index, nest in enumerate(nests)]
-
-
-def _edit(body: Body, prefix: Path, field: str, edits: Mapping[Path, Body]) -> Body:
-    result: Body = []
-    for index, statement in enumerate(body):
-        path = (*prefix, (field, index))
-        if isinstance(statement, (ast.For, ast.If)):
-            statement = copy.copy(statement)
-            statement.body = _edit(statement.body, path, "body", edits)
-            statement.orelse = _edit(statement.orelse, path, "orelse", edits)
-        result += edits.get(path, [statement])
-    return result
