@@ -25,6 +25,12 @@ class NotProved(Exception):
     """A question about dependences took more work than is allowed."""
 
 
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> ast.expr:
+    """The expression that a text is; not to be edited."""
+    return ast.parse(text, mode="eval").body
+
+
 # --- statements and accesses ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Access:

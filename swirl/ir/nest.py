@@ -105,6 +105,13 @@ class Loop:
         return result
 
 
+def with_inner(node: ast.For, body: list[ast.stmt]) -> ast.For:
+    """The same loop around another body; a mark on the loop stays on it."""
+    new = copy.copy(node)
+    new.body = body
+    return new
+
+
 def constant(node: ast.expr) -> int | None:
     """The value of an integer literal (signs included), else None."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -6,7 +6,7 @@ import ast
 import copy
 
 from swirl.ir.affine import affine, bounds, loop_range
-from swirl.ir.nest import loop_of
+from swirl.ir.nest import loop_of, with_inner
 
 
 def drop_decided_guards(body: list[ast.stmt], ranges: dict[str, tuple[int, int]] | None = None) -> list[ast.stmt]:
@@ -21,7 +21,7 @@ def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]]) -> list[ast.s
     if isinstance(node, ast.For):
         loop = loop_of(node)
         inner = drop_decided_guards(node.body, {**ranges, **loop_range(loop, ranges)})
-        return [loop.node(inner)] if inner else []
+        return [with_inner(node, inner)] if inner else []
     if isinstance(node, ast.If):
         test = simplify_condition(node.test, ranges)
         if isinstance(test, ast.Constant):

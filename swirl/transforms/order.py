@@ -85,7 +85,7 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
     """
-    if len(loop_vars) != 2:
+    if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {list(loop_vars)}")
     done = False
     for first in resolve(program, loop_vars[0]):
@@ -115,6 +115,8 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
         Refused: a dependence would turn round, or a bound moves with a loop that would come further in.
     """
     names = [resolve(program, name)[0] for name in order]
+    if len(set(names)) < len(names):
+        raise CommandError(f"each loop has one place in an order, not {list(order)}")
     indices = _nests_with(program, tuple(names), nest)
     if not indices:
         raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")

@@ -13,6 +13,7 @@ from swirl.ir.nest import (
     Path,
     Program,
     at,
+    constant,
     declare,
     expr,
     for_loop,
@@ -25,6 +26,7 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
+from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
 _NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
@@ -64,19 +66,23 @@ def accumulation(node: ast.stmt) -> Reduction | None:
 
 
 def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
-    """The reductions in the loop at ``path`` whose target is one element for all its iterations."""
+    """The reductions in the loop at ``path`` whose target is one element for all its iterations.
+
+    The loop only accumulates into them, in one way: a target that it also reads, or assigns, is none.
+    """
     node = at(body, path)
     assert isinstance(node, ast.For)
-    inside = {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
     own = loop_of(node).var
     declared = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
     found: dict[str, Reduction] = {}
     for statement in ast.walk(node):
         reduction = accumulation(statement) if isinstance(statement, ast.stmt) else None
-        if reduction is None or reduction.name in declared:
+        if reduction is None or reduction.name in declared or reduction.text in found:
             continue
         moves = names_in(reduction.target)
-        if own not in moves and not (moves & declared) and not _moving_inside(node, moves & inside):
+        if own in moves or moves & declared or _moving_inside(node, moves):
+            continue
+        if _only_accumulated(node, reduction):
             found[reduction.text] = reduction
     return list(found.values())
 
@@ -106,8 +112,12 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
         if reduction.name in program.buffers:
             continue
         region = _region(nest.body, path, reduction)
+        own = _own_loops(at(nest.body, region), reduction)
+        if own is None or (loop.kind == "vector" and any(head.kind == "vector" for head in own)):
+            continue
         name = fresh(f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest]))
-        nest, shift = _expand(nest, path, region, reduction, name, loop.var, count, loop.kind)
+        partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
+        nest, shift = _expand(nest, path, region, partials)
         depth = len(region) - 1
         path = (*path[:depth], (path[depth][0], path[depth][1] + shift), *path[depth + 1 :])
     program = program.with_nest(site.nest, nest)
@@ -121,11 +131,9 @@ def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
         node = at(body, path[:depth])
         if not isinstance(node, ast.For):
             continue
-        if loop_of(node).kind in ("parallel",) or _declares(node, reduction.name):
+        if loop_of(node).kind == "parallel" or _declares(node, reduction.name):
             break
-        if not _only_accumulated(node, reduction):
-            break
-        if names_in(reduction.target) & {loop_of(node).var}:
+        if names_in(reduction.target) & {loop_of(node).var} or not _only_accumulated(node, reduction):
             break
         best = path[:depth]
     return best
@@ -146,117 +154,127 @@ def _only_accumulated(node: ast.For, reduction: Reduction) -> bool:
     return uses == updates
 
 
-def _expand(nest: Nest, path: Path, region: Path, reduction: Reduction, name: str, var: str, count: int,
-            kind: str) -> tuple[Nest, int]:  # fmt: skip
+@dataclass(frozen=True)
+class _OwnLoop:
+    """An unrolled or vector loop that the target of a reduction moves with."""
+
+    var: str
+    extent: int
+    kind: str
+
+
+def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
+    """The loops that the target's subscripts name; None where a subscript is more than a variable or a literal."""
+    own = []
+    for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
+        if constant(index) is not None:
+            continue
+        heads = [n for n in ast.walk(region) if isinstance(n, ast.For) and loop_of(n).var == ast.unparse(index)]
+        extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
+        if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):
+            return None
+        extent = extents.pop()
+        if extent is None:
+            return None
+        own.append(_OwnLoop(ast.unparse(index), extent, loop_of(heads[0]).kind))
+    return own
+
+
+@dataclass(frozen=True)
+class _Partials:
+    """The partial results of one reduction: their array, and the loop that they are one for each iteration of."""
+
+    reduction: Reduction
+    name: str
+    var: str
+    count: int
+    lanes: bool
+    own: list[_OwnLoop]
+
+    def element(self, where: ast.expr, store: bool = False) -> ast.Subscript:
+        """One partial result: a lane is the last subscript, a copy the first."""
+        target = self.reduction.target
+        indices = copy.deepcopy(subscripts(target)) if isinstance(target, ast.Subscript) else []
+        return reference(self.name, [*indices, where] if self.lanes else [where, *indices], store)
+
+    @property
+    def here(self) -> ast.expr:
+        return ast.Name(self.var, ast.Load())
+
+    def over(self, statement: ast.stmt, count: int | None) -> ast.stmt:
+        """The statement under loops over ``count`` partials and over the target's own loops; lanes innermost."""
+        heads = [(head.var, head.extent, head.kind) for head in self.own]
+        if count is not None:
+            head = (self.var, count, "vector" if self.lanes else "unrolled")
+            heads = [*heads, head] if self.lanes else [head, *heads]
+        for var, extent, kind in reversed(heads):
+            statement = for_loop(var, extent, [statement], kind=kind)
+        return statement
+
+
+class _Retarget(ast.NodeTransformer):
+    """Accumulates into the partial result instead of the target."""
+
+    def __init__(self, partials: _Partials):
+        self.partials = partials
+        self.text = partials.reduction.text
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if ast.unparse(node.target) == self.text:
+            return ast.AugAssign(self.partials.element(self.partials.here, True), node.op, node.value)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        found = accumulation(node)
+        if found is None or found.text != self.text:
+            return node
+        assert isinstance(node.value, ast.Call)
+        args = [self.partials.element(self.partials.here) if ast.unparse(a) == self.text else a for a in node.value.args]
+        return ast.Assign([self.partials.element(self.partials.here, True)], ast.Call(node.value.func, args, []))
+
+
+def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[Nest, int]:
     """The nest with partials, and by how many statements the region moved down in its block."""
-    dtype, shape = _declared_type(nest.body, reduction.name)
-    last = kind == "vector"
-    own = subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []
-    inner_vars = [ast.unparse(index) for index in own]
-    type_ = LocalType(dtype, (*shape, count) if last else (count, *shape))
-    position: ast.expr = ast.Name(var, ast.Load())
-
-    def partial(where: ast.expr, store: bool = False) -> ast.Subscript:
-        return reference(name, [*copy.deepcopy(own), where] if last else [where, *copy.deepcopy(own)], store)
-
-    class Retarget(ast.NodeTransformer):
-        def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-            if ast.unparse(node.target) == reduction.text:
-                return ast.AugAssign(partial(position, True), node.op, node.value)
-            return node
-
-        def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-            found = accumulation(node)
-            if found is not None and found.text == reduction.text:
-                value = copy.deepcopy(node.value)
-                assert isinstance(value, ast.Call)
-                value.args = [partial(position) if ast.unparse(a) == reduction.text else a for a in value.args]
-                return ast.Assign([partial(position, True)], value)
-            return node
-
-    loop_node = copy.deepcopy(at(nest.body, path))
-    body = replace_at(nest.body, path, [Retarget().visit(loop_node)])
-    region_node = at(body, region)
-    assert isinstance(region_node, ast.For)
-    around = _loops_over(nest.body, path, region, inner_vars)
-
-    def over(statements: list[ast.stmt], lanes: int | None) -> list[ast.stmt]:
-        """The statements under loops over the target's own dimensions, and over the lanes or copies."""
-        if lanes is not None and not last:
-            statements = [for_loop(var, lanes, statements, kind="unrolled")]
-        if lanes is not None and last:
-            vector_dims = [head for head in around if head[2] == "vector"]
-            assert not vector_dims
-            statements = [for_loop(var, lanes, statements, kind="vector")]
-        elif lanes is not None:
-            statements = _inside_vector(statements, var, lanes, around)
-            return statements
-        for inner, extent, loop_kind in reversed(around):
-            statements = [for_loop(inner, extent, statements, kind=loop_kind)]
-        return statements
-
+    reduction = partials.reduction
+    type_ = _declared_type(nest.body, reduction.name)
+    shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
+    body = replace_at(nest.body, path, [_Retarget(partials).visit(copy.deepcopy(at(nest.body, path)))])
     neutral = expr(_NEUTRAL[reduction.kind])
-    before: list[ast.stmt] = [declare(name, type_)]
-    before += over([ast.Assign([partial(position, True)], neutral)], count)
+    before = [
+        declare(partials.name, LocalType(type_.dtype, shape)),
+        partials.over(ast.Assign([partials.element(partials.here, True)], neutral), partials.count),
+    ]
     after: list[ast.stmt] = []
-    if last:
-        half = count // 2
+    if partials.lanes:
+        half = partials.count // 2
         while half:
-            shifted = expr("v + half", v=var, half=half)
-            after += over([_combine(reduction.kind, partial(position, True), partial(shifted))], half)
+            shifted = partials.element(expr("v + half", v=partials.var, half=half))
+            after.append(partials.over(_combine(reduction.kind, partials.element(partials.here, True), shifted), half))
             half //= 2
-        after += over([_combine(reduction.kind, reduction.target, partial(ast.Constant(0)))], None)
+        total = _combine(reduction.kind, reduction.target, partials.element(ast.Constant(0)))
+        after.append(partials.over(total, None))
     else:
-        after += over([_combine(reduction.kind, reduction.target, partial(position))], count)
-    body = replace_at(body, region, [*before, region_node, *after])
+        total = _combine(reduction.kind, reduction.target, partials.element(partials.here))
+        after.append(partials.over(total, partials.count))
+    body = replace_at(body, region, [*before, at(body, region), *after])
     return nest.with_body(body), len(before)
 
 
-def _inside_vector(statements: list[ast.stmt], var: str, lanes: int, around: list[tuple[str, int, str]]) -> list[ast.stmt]:
-    """Copies outside, vector lanes innermost."""
-    unrolled = statements[0]
-    assert isinstance(unrolled, ast.For)
-    body = unrolled.body
-    for inner, extent, kind in reversed(around):
-        body = [for_loop(inner, extent, body, kind=kind)]
-    return [for_loop(var, lanes, body, kind="unrolled")]
-
-
 def _combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
+    """``target += value``, or the like for the other kinds."""
     store = copy.deepcopy(target)
-    if isinstance(store, (ast.Name, ast.Subscript)):
-        store.ctx = ast.Store()
+    assert isinstance(store, (ast.Name, ast.Subscript))
+    store.ctx = ast.Store()
     if kind in ("add", "mul"):
-        return ast.AugAssign(store, ast.Add() if kind == "add" else ast.Mult(), value)  # type: ignore[arg-type]
+        return ast.AugAssign(store, ast.Add() if kind == "add" else ast.Mult(), value)
     load = copy.deepcopy(target)
-    if isinstance(load, (ast.Name, ast.Subscript)):
-        load.ctx = ast.Load()
+    assert isinstance(load, (ast.Name, ast.Subscript))
+    load.ctx = ast.Load()
     return ast.Assign([store], ast.Call(ast.Name(kind, ast.Load()), [load, value], []))
 
 
-def _declared_type(body: list[ast.stmt], name: str) -> tuple[str, tuple[int, ...]]:
+def _declared_type(body: list[ast.stmt], name: str) -> LocalType:
     for _, statement in walk(body):
         if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
-            type_ = local_type(statement)
-            return type_.dtype, type_.shape
+            return local_type(statement)
     raise KeyError(name)
-
-
-def _loops_over(body: list[ast.stmt], path: Path, region: Path, names: list[str]) -> list[tuple[str, int, str]]:
-    """Variable, extent and kind of the loops between region and ``path``, or below, that the target's subscripts name."""
-    heads = {}
-    region_node = at(body, region)
-    for node in ast.walk(region_node):
-        if isinstance(node, ast.For):
-            loop = loop_of(node)
-            heads[loop.var] = (loop.var, _full_extent(node), loop.kind)
-    return [heads[name] for name in names if name in heads]
-
-
-def _full_extent(node: ast.For) -> int:
-    from swirl.ir.validate import vector_lanes
-
-    loop = loop_of(node)
-    extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
-    assert extent is not None
-    return extent

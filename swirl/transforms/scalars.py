@@ -275,7 +275,7 @@ def _in_bounds(buffer: Buffer, node: ast.Subscript, ranges: dict[str, tuple[int,
 
 
 def _gains(uses: list[_Use], heads: tuple[_Head, ...], text: str, asked: bool) -> bool:
-    """Whether the reference occurs twice, or in a loop that repeats it; and at least once unconditionally."""
+    """Whether the reference occurs twice, or in a loop that repeats it; and may be touched whatever the conditions are."""
     moving = {head.var for head in heads}
     repeated = any(loop.var not in moving for use in uses for loop in use.loops)
     if heads and not repeated:
@@ -286,7 +286,7 @@ def _gains(uses: list[_Use], heads: tuple[_Head, ...], text: str, asked: bool) -
         return False
     if not repeated and all(use.move for use in uses) and sum(stored) <= 1 and len(stored) - sum(stored) <= 1:
         return False  # a load and a store: what a replacement leaves
-    return any(not use.conditional for use in uses) and (repeated or sum(use.count for use in uses) > 1)
+    return repeated or sum(use.count for use in uses) > 1
 
 
 def _alone(nest: Nest, parent: Path, name: str, text: str) -> bool:
@@ -379,9 +379,10 @@ def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
         result[behind:behind] = [over(ast.Assign([element(True)], place(False)))]
     if not candidate.parent:
         return nest.with_body(result)
-    owner = at(nest.body, candidate.parent)
+    owner = copy.copy(at(nest.body, candidate.parent))  # a copy keeps the mark of the loop that a command is about
     assert isinstance(owner, ast.For)
-    return nest.with_body(replace_at(nest.body, candidate.parent, [loop_of(owner).node(result)]))
+    owner.body = result
+    return nest.with_body(replace_at(nest.body, candidate.parent, [owner]))
 
 
 _START: dict[str, object] = {"int32": 0, "bool": False}
