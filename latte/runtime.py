@@ -14,6 +14,8 @@ from latte.ensemble import Ensemble
 from latte.phases import EnsemblePrograms, is_loss, net_programs
 from latte.recipes_of import recipe_of
 from swirl.codegen.emit import KernelSource
+from swirl.config import settings
+from swirl.dump.write import dump_kernel, dump_stages
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program
@@ -164,9 +166,17 @@ def compile_net(net: Net, batch_size: int, target: Target, runner: Runner, *, sh
         for programs, result in scheduled
         for phase, stages in result.stages.items()
     ]
+    dump = settings().dump
+    if dump is not None:  # the smaller last batch of a data set beside the first
+        dump = dump if batch_size == net.batch_size else dump / f"batch-{batch_size}"
+        for ensemble, phase, stages in finished:
+            dump_stages(dump / ensemble.name / phase, stages)
     sources = [generate(stages, target) for _, _, stages in finished]
     generating = perf_counter() - start
     built = build([Unit(source.name, source.source) for source in sources], target, progress=progress)
+    if dump is not None:
+        for (ensemble, phase, _), source, unit in zip(finished, sources, built, strict=True):
+            dump_kernel(dump / ensemble.name / phase, source, unit.command)
     compiled = [
         CompiledPhase(ensemble, phase, stages, source, load(unit), unit)
         for (ensemble, phase, stages), source, unit in zip(finished, sources, built, strict=True)

@@ -28,11 +28,19 @@ AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
 
 @dataclass(frozen=True)
 class Stage:
-    """A program after one stage of the compiler. ``seconds`` is what the stage took."""
+    """A program after one stage of the compiler.
+
+    Args:
+        name: of the stage; a command of a recipe is a stage of its own, named after the command.
+        program: what came out.
+        seconds: what the stage took; ``recipe``, behind the last command, has the sum of the commands.
+        command: the command as it was written.
+    """
 
     name: str
     program: Program
     seconds: float
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ def schedule(programs: Mapping[str, Program], recipe: Recipe | None, target: Tar
     commands = Schedule({phase: found[-1].program for phase, found in stages.items()}, target, owned)
     recipe.apply(commands)
     seconds = (perf_counter() - start) / max(1, len(stages))
+    for traced in commands.trace:
+        stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
     for phase, program in commands.programs.items():
         stages[phase].append(Stage("recipe", program, seconds))
     return Scheduled({phase: tuple(found) for phase, found in stages.items()}, tuple(commands.outcomes))

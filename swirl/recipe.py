@@ -47,6 +47,15 @@ class Outcome:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Traced:
+    """The program of one phase after a command that changed it."""
+
+    phase: str
+    command: Recorded
+    program: Program
+
+
 class Schedule:
     """What a recipe's functions are given: its methods are the commands.
 
@@ -64,6 +73,7 @@ class Schedule:
         self.programs = dict(programs)
         self.target = target
         self.outcomes: list[Outcome] = []
+        self.trace: list[Traced] = []
         self._owned = owned
 
     def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
@@ -102,6 +112,7 @@ class Schedule:
         """
         options = dict(command.options)
         optional = options.pop("optional", False)
+        before = dict(self.programs)
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
@@ -111,6 +122,8 @@ class Schedule:
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
         self.outcomes.append(Outcome(command, "applied"))
+        changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
+        self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made
 
     def _run(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:

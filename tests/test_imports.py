@@ -16,7 +16,7 @@ GROUPS = (
     {"transforms", "codegen"},
     {"recipe"},
     {"pipeline", "jit", "runner", "memory"},
-    {"measure"},
+    {"measure", "dump"},
     {"tune"},
 )
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}

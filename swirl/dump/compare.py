@@ -1,0 +1,157 @@
+"""Comparing two stages on the same data: which buffer, and which element of it, differs first."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from swirl.dump.read import DumpedStage, read_stage
+from swirl.errors import LatteError
+from swirl.ir.nest import Program, walk
+
+TOLERANCE = 1e-5
+"""Relative to the largest value in a buffer: a hundred roundings of float32, for sums in another order."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one buffer is from another one of the same shape.
+
+    Args:
+        name: of the buffer.
+        largest: difference of two elements; infinite where only one of them is a number.
+        scale: largest magnitude in the first buffer.
+        same_bits: whether all elements are equal (any NaN equals any other).
+        count: of elements that differ by more than the tolerance.
+        first: index of the first one of these, or None.
+        values: the two values there.
+    """
+
+    name: str
+    largest: float
+    scale: float
+    same_bits: bool
+    count: int = 0
+    first: tuple[int, ...] | None = None
+    values: tuple[float, float] = (0.0, 0.0)
+
+    def __str__(self) -> str:
+        if self.same_bits:
+            return f"{self.name}: the same bits"
+        if self.first is None:
+            return f"{self.name}: largest difference {self.largest:.3g}, of values up to {self.scale:.3g}"
+        return (
+            f"{self.name}{list(self.first)}: {self.values[0]!r} and {self.values[1]!r}; "
+            f"{self.count} elements differ, by up to {self.largest:.3g}, of values up to {self.scale:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two stages made of the same data.
+
+    Args:
+        first, second: their files.
+        differences: of every buffer that both have, in the order in which the first stage writes them.
+        skipped: temporary buffers that only one of the stages writes.
+    """
+
+    first: Path
+    second: Path
+    differences: tuple[Difference, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> Difference | None:
+        """The first buffer that differs by more than the tolerance."""
+        return next((found for found in self.differences if found.first is not None), None)
+
+    @property
+    def agree(self) -> bool:
+        return self.wrong is None
+
+    def __str__(self) -> str:
+        lines = [f"{self.first.name} and {self.second.name} {'agree' if self.agree else 'differ'}"]
+        if self.wrong is not None:
+            lines.append(f"first in {self.wrong}")
+        lines += [f"  {difference}" for difference in self.differences]
+        lines += [f"  {name}: temporary, written by one of them only" for name in self.skipped]
+        return "\n".join(lines)
+
+
+def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tolerance: float = TOLERANCE,
+                   target: str | None = None) -> Comparison:  # fmt: skip
+    """Run two dumped stages on the same data and compare every buffer that both have.
+
+    Args:
+        first, second: files that ``SWIRL_DUMP`` wrote.
+        seed: of the data.
+        tolerance: relative to the largest magnitude in a buffer; 0 asks for equal bits.
+        target: run both compiled for this target, in place of Python (which takes long for large layers).
+
+    Raises:
+        LatteError: a file is no dumped stage, or the two have no buffer in common.
+    """
+    stages = read_stage(first), read_stage(second)
+    shared, skipped = _shared(*stages)
+    if not shared:
+        raise LatteError(
+            f"{first} and {second} have no buffer in common",
+            way_out="compare stages of one ensemble and phase",
+        )
+    given = stages[0].arrays(seed)
+    results = []
+    for stage in stages:
+        arrays = stage.arrays(seed) | {name: given[name] for name in shared}
+        results.append(stage.run(arrays, target))
+    left, right = ({name: result[name] for name in shared} for result in results)
+    return Comparison(Path(first), Path(second), tuple(differences(left, right, tolerance)), tuple(skipped))
+
+
+def _shared(first: DumpedStage, second: DumpedStage) -> tuple[list[str], list[str]]:
+    """Names of the buffers to compare, those written first, in the order of writing; and those left out."""
+    left, right = first.namespace["BUFFERS"], second.namespace["BUFFERS"]
+    written, also = list(dict.fromkeys(_written(first.program))), set(_written(second.program))
+    names = [*written, *(name for name in left if name not in written)]
+    same = ("storage", "shape", "dtype")
+    both = [name for name in names if name in right and all(left[name][f] == right[name][f] for f in same)]
+    one_only = {
+        name for name in both if left[name]["role"] == "temporary" and (name in written) != (name in also)
+    }
+    return [name for name in both if name not in one_only], sorted(one_only)
+
+
+def _written(program: Program) -> Iterator[str]:
+    for nest in program.nests:
+        for _, statement in walk(nest.body):
+            if isinstance(statement, (ast.Assign, ast.AugAssign)):
+                target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+                name = target.value if isinstance(target, ast.Subscript) else target
+                if isinstance(name, ast.Name) and name.id in program.buffers:
+                    yield name.id
+
+
+def differences(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray],
+                tolerance: float = TOLERANCE) -> Iterator[Difference]:  # fmt: skip
+    """The difference of every buffer of ``first`` from that of ``second``."""
+    for name, left in first.items():
+        right = second[name]
+        a, b = left.astype(np.float64), right.astype(np.float64)
+        finite = np.abs(a[np.isfinite(a)])
+        scale = float(finite.max()) if finite.size else 0.0
+        with np.errstate(all="ignore"):
+            equal = (a == b) | (np.isnan(a) & np.isnan(b))
+            apart = np.where(equal, 0.0, np.abs(a - b))
+        apart[np.isnan(apart)] = np.inf
+        largest = float(apart.max()) if apart.size else 0.0
+        wrong = apart > tolerance * scale
+        if not wrong.any():
+            yield Difference(name, largest, scale, bool(equal.all()))
+            continue
+        where = tuple(int(index) for index in np.argwhere(wrong)[0])
+        values = (float(left[where]), float(right[where]))
+        yield Difference(name, largest, scale, False, int(wrong.sum()), where, values)

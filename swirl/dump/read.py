@@ -1,0 +1,132 @@
+"""Reading a dumped stage back: as a program that can be compiled or run in checking mode."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swirl.codegen.emit import emit
+from swirl.errors import LatteError
+from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.execute import execute
+from swirl.ir.nest import Nest, Program, declare, local_type, make_nest
+from swirl.ir.validate import validate
+from swirl.jit import Unit, build, load
+from swirl.memory import allocate
+from swirl.runner import Runner
+from swirl.target import resolve_target
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class DumpedStage:
+    """A stage that was dumped, perhaps edited since.
+
+    Args:
+        path: its file.
+        namespace: what running the file defines.
+        program: its nests, on buffers as they lie in memory.
+    """
+
+    path: Path
+    namespace: Mapping[str, Any]
+    program: Program
+
+    def arrays(self, seed: int = 0) -> Arrays:
+        """The logical contents that a seed gives."""
+        return dict(self.namespace["make_arrays"](seed))
+
+    def run(self, arrays: Arrays, target: str | None = None) -> Arrays:
+        """The logical arrays after the stage, run by Python, or compiled for ``target``."""
+        how = None if target is None else _compiled(self.program, target)
+        return dict(self.namespace["run"](arrays, how))
+
+
+def read_stage(path: str | Path) -> DumpedStage:
+    """A dumped stage from its file.
+
+    Raises:
+        LatteError: the file cannot be read, is no Python, or is no dumped stage.
+        ValidationError: its nests are outside the grammar of ``docs/ir.md``.
+    """
+    path = Path(path)
+    way_out = "SWIRL_DUMP=folder at compile writes the stages"
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        namespace = runpy.run_path(str(path), run_name="stage")
+    except OSError as error:
+        raise LatteError(f"cannot be read: {error.strerror}", place=str(path), way_out=way_out) from error
+    except Exception as error:  # somebody's edit of the file: any error may come out of it
+        raise LatteError(f"does not run: {type(error).__name__}: {error}", place=str(path)) from error
+    if not {"BUFFERS", "NESTS", "make_arrays", "run"} <= namespace.keys():
+        raise LatteError("is no dumped stage", place=str(path), way_out=way_out)
+    buffers = {name: _buffer(fields) for name, fields in namespace["BUFFERS"].items()}
+    wanted = [nest.__name__ for nest in namespace["NESTS"]]
+    functions = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name in wanted}
+    nests = [_nest(functions[name], buffers) for name in wanted]
+    return DumpedStage(path, namespace, validate(Program(path.stem, tuple(nests), buffers)))
+
+
+def _buffer(fields: Mapping[str, Any]) -> Buffer:
+    shape = Layout(tuple(fields["blocks"])).physical_shape(tuple(fields["shape"]))
+    return Buffer(fields["storage"], shape, fields["dtype"], fields["role"])
+
+
+def _nest(function: ast.FunctionDef, buffers: Mapping[str, Buffer]) -> Nest:
+    return make_nest(function.name, [_Declared().visit(statement) for statement in function.body], buffers)
+
+
+class _Declared(ast.NodeTransformer):
+    """Declarations as the grammar has them: ``mean_t: float32 = 0.0``."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        kind = local_type(node)
+        assert isinstance(node.target, ast.Name)
+        value = node.value
+        if not kind.shape and isinstance(value, ast.Call) and ast.unparse(value.func) == kind.dtype:
+            value = value.args[0]
+        return declare(node.target.id, kind, value)
+
+
+# --- other ways to run --------------------------------------------------------------------------------------
+def compiled_run(file: str, target: str) -> Callable[[Arrays], None]:
+    """Runs the nests of a dumped file compiled for a target, on arrays as they lie in memory."""
+    return _compiled(read_stage(file).program, target)
+
+
+def checked_run(file: str, seed: int) -> Callable[[Arrays], None]:
+    """Runs the nests of a dumped file in checking mode (:func:`swirl.ir.execute.execute`)."""
+    program = read_stage(file).program
+    arithmetic = _arithmetic(program)
+    return lambda arrays: execute(program, arrays, checking=True, arithmetic=arithmetic, seed=seed)
+
+
+def _arithmetic(program: Program) -> str:
+    floats = {buffer.dtype for buffer in program.buffers.values() if buffer.dtype.startswith("float")}
+    return "float64" if floats == {"float64"} else "float32"
+
+
+def _compiled(program: Program, target: str) -> Callable[[Arrays], None]:
+    made_for = resolve_target(target)
+    source = emit(program, made_for, contract=False)
+    (built,) = build([Unit(source.name, source.source)], made_for, contract=False)
+    kernel = load(built)
+
+    def run(arrays: Arrays) -> None:
+        runner = Runner()
+        sizes = {name: (b.shape, DTYPES[b.dtype]) for name, b in program.buffers.items()}
+        memory = allocate(sizes, runner)
+        for name, array in arrays.items():
+            memory[name][...] = array
+        runner.phase([(kernel, [memory[name] for name in source.buffers])]).run()
+        for name, array in arrays.items():
+            array[...] = memory[name]
+
+    return run

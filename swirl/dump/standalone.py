@@ -1,0 +1,225 @@
+"""What makes a dumped stage run by itself: its text ends every dumped file. It needs NumPy only.
+
+The meanings are those of ``swirl/ir/execute.py``; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# A dumped file has its own BUFFERS and NESTS in place of these.
+BUFFERS: dict[str, dict[str, Any]] = {}
+NESTS: list[Callable[..., None]] = []
+FLOAT: Any = np.float32  # the type in which sqrt, exp, … compute
+
+# --- loops and calls ----------------------------------------------------------------------------------------
+float32, float64 = np.float32, np.float64
+inf = np.inf
+
+
+def parallel(*bounds: int, **options: object) -> range:
+    """Iterations in any order, here one after the other."""
+    return range(*bounds)
+
+
+def vector(*bounds: int) -> range:
+    """Lanes, here one after the other."""
+    return range(*bounds)
+
+
+def unrolled(*bounds: int) -> range:
+    """Copies of the body, here one after the other."""
+    return range(*bounds)
+
+
+def empty(*shape: int) -> np.ndarray:
+    """A local array: undefined, so NaN."""
+    return np.full(shape, np.nan, FLOAT)
+
+
+def empty_int32(*shape: int) -> np.ndarray:
+    """A local array of integers or truth values."""
+    return np.zeros(shape, np.int32)
+
+
+def int32(x: Any) -> Any:
+    """Towards zero, as a cast in C++."""
+    return np.int32(int(x))
+
+
+def max(first: Any, *others: Any) -> Any:
+    """A NaN is passed on."""
+    for other in others:
+        first = first if first > other or first != first else other
+    return first
+
+
+def min(first: Any, *others: Any) -> Any:
+    """A NaN is passed on."""
+    for other in others:
+        first = first if first < other or first != first else other
+    return first
+
+
+def sqrt(x: Any) -> Any:
+    return FLOAT(np.sqrt(FLOAT(x)))
+
+
+def exp(x: Any) -> Any:
+    return FLOAT(np.exp(FLOAT(x)))
+
+
+def log(x: Any) -> Any:
+    return FLOAT(np.log(FLOAT(x)))
+
+
+def tanh(x: Any) -> Any:
+    return FLOAT(np.tanh(FLOAT(x)))
+
+
+def abs(x: Any) -> Any:
+    return FLOAT(np.abs(FLOAT(x)))
+
+
+def floor(x: Any) -> Any:
+    return FLOAT(np.floor(FLOAT(x)))
+
+
+def pow(x: Any, y: Any) -> Any:
+    return FLOAT(np.power(FLOAT(x), FLOAT(y)))
+
+
+def rand(seed: int, step: int, stream: int, index: int) -> Any:
+    """Philox4x32-10 of counter (index, stream, step, 0) and key (seed, 0); the first word as a float."""
+    mask = 0xFFFFFFFF
+    counter = [int(index) & mask, int(stream) & mask, int(step) & mask, 0]
+    key = [int(seed) & mask, 0]
+    for _ in range(10):
+        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        left, right = (second >> 32) ^ counter[1] ^ key[0], (first >> 32) ^ counter[3] ^ key[1]
+        counter = [left, second & mask, right, first & mask]
+        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
+    return FLOAT((counter[0] >> 8) * 2.0**-24)
+
+
+# --- buffers ------------------------------------------------------------------------------------------------
+def make_arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    """The logical contents of every buffer, the same in all stages: they depend on its storage name only."""
+    arrays = {}
+    for name, buffer in BUFFERS.items():
+        generator = np.random.default_rng([seed, zlib.crc32(buffer["storage"].encode())])
+        values, shape = buffer["values"], buffer["shape"]
+        if isinstance(values, int):  # whole numbers below it
+            made: np.ndarray = generator.integers(0, values, shape)
+        else:
+            made = generator.normal(size=shape)
+            if values == "positive":  # it stands under a root or a logarithm
+                made = np.abs(made) + 0.5
+        arrays[name] = made.astype(buffer["dtype"])
+    return arrays
+
+
+def pack(array: np.ndarray, blocks: Any) -> np.ndarray:
+    """Logical array → as it lies in memory: each (dimension, factor) cut, the inner part last."""
+    for dimension, factor in blocks:
+        padding = [(0, 0)] * array.ndim
+        padding[dimension] = (0, -array.shape[dimension] % factor)
+        array = np.pad(array, padding)
+        shape = array.shape
+        cut = (*shape[:dimension], shape[dimension] // factor, factor, *shape[dimension + 1 :])
+        array = np.moveaxis(array.reshape(cut), dimension + 1, -1)
+    return np.array(array, order="C")
+
+
+def unpack(array: np.ndarray, blocks: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The inverse of ``pack``."""
+    for dimension, factor in reversed(blocks):
+        array = np.moveaxis(array, -1, dimension + 1)
+        extent = array.shape[dimension] * factor
+        array = array.reshape(*array.shape[:dimension], extent, *array.shape[dimension + 2 :])
+    return np.array(array[tuple(slice(0, extent) for extent in shape)], order="C")
+
+
+def run(arrays: dict[str, np.ndarray], how: Callable[..., None] | None = None) -> dict[str, np.ndarray]:
+    """The logical arrays after all nests; those given stay as they are.
+
+    ``how`` runs the nests on the arrays as they lie in memory, in place of Python.
+    """
+    stored = {name: pack(array, BUFFERS[name]["blocks"]) for name, array in arrays.items()}
+    if how is not None:
+        how(stored)
+    else:
+        with np.errstate(all="ignore"):
+            for nest in NESTS:
+                code = nest.__code__
+                nest(*(stored[name] for name in code.co_varnames[: code.co_argcount]))
+    result = {}
+    for name, array in stored.items():
+        blocks = BUFFERS[name]["blocks"]
+        result[name] = unpack(array, blocks, BUFFERS[name]["shape"])
+        if blocks and _differ(array, pack(result[name], blocks)):
+            print(f"the padding of {name} is no longer zero", file=sys.stderr)
+    return result
+
+
+def _differ(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether an element is not equal; a NaN equals a NaN."""
+    return bool(((first != second) & ((first == first) | (second == second))).any())
+
+
+def summary(name: str, before: np.ndarray, after: np.ndarray) -> str:
+    """One line: the buffer, whether it changed, a few measures and a checksum of its bits."""
+    changed = "  " if before.tobytes() == after.tobytes() else "* "
+    values = after.astype(np.float64)
+    bits = zlib.crc32(after.tobytes())
+    shape = "×".join(map(str, after.shape))
+    with np.errstate(all="ignore"):
+        measures = f"mean {values.mean(): .6e}  min {values.min(): .6e}  max {values.max(): .6e}"
+    return f"{changed}{name:20} {after.dtype.name:8} {shape:16} {measures}  crc {bits:08x}"
+
+
+# --- command line -------------------------------------------------------------------------------------------
+def main(file: str) -> None:
+    """Run the stage and print one line for each buffer; ``*`` marks those that it changed."""
+    parser = argparse.ArgumentParser(description="Run this stage on arrays made from a seed.")
+    parser.add_argument("--seed", type=int, default=0, help="of the contents of the buffers")
+    parser.add_argument("--load", metavar="FILE.npz", help="contents by storage name; those missing are made")
+    parser.add_argument("--save", metavar="FILE.npz", help="keep all buffers, by storage name")
+    parser.add_argument("--check", action="store_true", help="run in checking mode: races, lanes, subscripts")
+    parser.add_argument("--compile", nargs="?", const="portable", metavar="TARGET",
+                        help="also compile (portable, avx2 or avx512), and compare")  # fmt: skip
+    options = parser.parse_args()
+    before = make_arrays(options.seed)
+    if options.load:
+        with np.load(options.load) as loaded:
+            for name, buffer in BUFFERS.items():
+                if buffer["storage"] in loaded:
+                    before[name] = loaded[buffer["storage"]].astype(buffer["dtype"]).reshape(buffer["shape"])
+    if options.check:
+        from swirl.dump.read import checked_run
+
+        after = run(before, checked_run(file, options.seed))
+    else:
+        after = run(before)
+    for name in BUFFERS:
+        print(summary(name, before[name], after[name]))
+    if options.save:
+        kept: Any = {BUFFERS[name]["storage"]: array for name, array in after.items()}
+        np.savez(options.save, **kept)
+    if options.compile:
+        from swirl.dump.compare import differences
+        from swirl.dump.read import compiled_run
+
+        print(f"compiled for {options.compile}, contraction off:")
+        for difference in differences(after, run(before, compiled_run(file, options.compile))):
+            print(f"  {difference}")
+
+
+if __name__ == "__main__":
+    main(__file__)
