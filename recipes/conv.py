@@ -6,7 +6,7 @@ def forward(s, target):
     s.unroll_and_jam("forward", "k", 8)
     s.vectorize("forward", "x", target.simd_width, strided="gather")
     s.parallelize("forward", "n")
-    s.parallelize("forward", "k")
+    s.parallelize("forward", "k", optional=True)  # a rest of channels stands beside the tiles
 
 
 def backward(s, target):
@@ -19,8 +19,6 @@ def backward(s, target):
 
 def update(s, target):
     s.reorder("update", ["c", "ky", "kx", "n", "y", "x"])
-    for loop in ("c", "ky", "kx"):
-        s.fuse("update", loop)
     s.unroll_and_jam("update", "c", 4)
     s.unroll_and_jam("update", "k", 4)
     s.vectorize("update", "x", target.simd_width, strided="gather")

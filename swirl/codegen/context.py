@@ -135,7 +135,7 @@ class Context:
 
     def index(self, node: ast.expr) -> ast.expr:
         """An integer expression with the values of unrolled variables put in, simplified."""
-        return simplify(node, self.ranges)
+        return simplify(node, self.ranges, fix=True)
 
     def limits(self, node: ast.expr, **lanes: tuple[int, int]) -> tuple[int, int] | None:
         """Least and greatest value of an integer expression; None where unknown."""
@@ -167,7 +167,8 @@ class Context:
                 return decisive
             return None if None in parts else not decisive
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and self._is_loop_arithmetic(node):
-            left, right = affine(node.left, self.ranges), affine(node.comparators[0], self.ranges)
+            left = affine(node.left, self.ranges, fix=True)
+            right = affine(node.comparators[0], self.ranges, fix=True)
             if left is not None and right is not None:
                 difference = bounds(left.add(right, -1), self.ranges)
                 return None if difference is None else _decide(node.ops[0], *difference)

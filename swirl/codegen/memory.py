@@ -20,7 +20,7 @@ def register_place(context: Context, width: int, local: Local, node: ast.Subscri
     """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and where in it
     that stands."""
     ranges = {name: limits for name, limits in context.ranges.items() if name != lane}
-    forms = [affine(index, ranges) for index in subscripts(node)]
+    forms = [affine(index, ranges, fix=True) for index in subscripts(node)]
     constants = [form.constant for form in forms if form is not None]
     register, position = divmod(constants[-1] + chunk * width, width)
     return (*constants[:-1], register), position
@@ -78,7 +78,7 @@ class LaneMemory:
 
     def coefficient(self, index: ast.expr) -> int | None:
         """By how much a subscript grows from lane to lane; None where that is not constant."""
-        form = affine(index, self.context.ranges)
+        form = affine(index, self.context.ranges, fix=True)
         if form is None or any(self.values.varies(atom) for key, atom in form.atoms.items()
                                if key in form.terms and key != self.lane):  # fmt: skip
             return None

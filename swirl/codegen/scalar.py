@@ -87,7 +87,7 @@ class ScalarExpressions:
 
     def element_index(self, node: ast.Subscript) -> tuple[int, ...]:
         """The subscripts of an array whose elements are named variables: constants, here."""
-        forms = [affine(index, self.context.ranges) for index in subscripts(node)]
+        forms = [affine(index, self.context.ranges, fix=True) for index in subscripts(node)]
         assert all(form is not None and not form.terms for form in forms), ast.unparse(node)
         return tuple(form.constant for form in forms if form is not None)
 

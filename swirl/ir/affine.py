@@ -73,26 +73,35 @@ def _atom(node: ast.expr) -> Affine:
     return Affine({text: 1}, 0, {text: node})
 
 
-def affine(node: ast.expr, ranges: Ranges | None = None) -> Affine | None:
-    """The canonical form of a quasi-affine expression, simplified under ``ranges``; None where it is not one."""
+def affine(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -> Affine | None:
+    """The canonical form of a quasi-affine expression, simplified under ``ranges``; None where it is not one.
+
+    Args:
+        node: the expression.
+        ranges: of its variables.
+        fix: replace a variable of one value by that value. By default it stays: the subscripts of a loop that happens
+            to run once still say that they move with it.
+    """
     ranges = ranges or {}
     if isinstance(node, ast.Constant):
         return Affine(constant=node.value) if type(node.value) is int else None
     if isinstance(node, ast.Name):
         low, high = ranges.get(node.id, (0, 1))
-        return Affine(constant=low) if low == high else _atom(ast.Name(node.id, ast.Load()))
+        if fix and low == high:
+            return Affine(constant=low)
+        return _atom(ast.Name(node.id, ast.Load()))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = affine(node.operand, ranges)
+        inner = affine(node.operand, ranges, fix=fix)
         return inner and inner.scale(-1)
     if isinstance(node, ast.BinOp):
-        return _binary(node, ranges)
+        return _binary(node, ranges, fix)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        return _extremum(node.func.id, node.args, ranges)
+        return _extremum(node.func.id, node.args, ranges, fix)
     return None
 
 
-def _binary(node: ast.BinOp, ranges: Ranges) -> Affine | None:
-    left, right = affine(node.left, ranges), affine(node.right, ranges)
+def _binary(node: ast.BinOp, ranges: Ranges, fix: bool) -> Affine | None:
+    left, right = affine(node.left, ranges, fix=fix), affine(node.right, ranges, fix=fix)
     if left is None or right is None:
         return None
     if isinstance(node.op, ast.Add):
@@ -126,11 +135,11 @@ def _divide(value: Affine, divisor: int, modulo: bool, ranges: Ranges) -> Affine
     return quotient.add(_atom(ast.BinOp(rest.to_expr(), ast.FloorDiv(), ast.Constant(divisor))))
 
 
-def _extremum(name: str, args: list[ast.expr], ranges: Ranges) -> Affine | None:
+def _extremum(name: str, args: list[ast.expr], ranges: Ranges, fix: bool) -> Affine | None:
     """``min`` or ``max`` without the arguments that another one always beats."""
     parts = []
     for arg in args:
-        part = affine(arg, ranges)
+        part = affine(arg, ranges, fix=fix)
         if part is None:
             return None
         parts.append(part)
@@ -188,14 +197,23 @@ def _atom_bounds(node: ast.expr, ranges: Ranges) -> tuple[int, int] | None:
     return None
 
 
-def simplify(node: ast.expr, ranges: Ranges | None = None) -> ast.expr:
+def simplify(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -> ast.expr:
     """The canonical expression equal to ``node`` within ``ranges``; ``node`` itself where it is not quasi-affine.
+
+    ``fix``: see :func:`affine`.
 
     >>> ast.unparse(simplify(expr("(c_outer * 16 + c_inner) // 16"), {"c_inner": (0, 15)}))
     'c_outer'
     """
-    form = affine(node, ranges)
+    form = affine(node, ranges, fix=fix)
     return node if form is None else form.to_expr()
+
+
+def literal_lanes(stop: ast.expr) -> int | None:
+    """``L`` of a vector loop's bound ``L`` or ``min(L, …)``; None where the bound has another form."""
+    if isinstance(stop, ast.Call) and isinstance(stop.func, ast.Name) and stop.func.id == "min":
+        return next((value for value in map(constant, stop.args) if value is not None), None)
+    return constant(stop)
 
 
 class _Simplifier(ast.NodeTransformer):
@@ -206,7 +224,10 @@ class _Simplifier(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> ast.For:
         assert isinstance(node.iter, ast.Call)
+        lanes = literal_lanes(node.iter.args[0]) if loop_of(node).kind == "vector" else None
         node.iter.args = [simplify(arg, self.ranges) for arg in node.iter.args]
+        if lanes is not None and literal_lanes(node.iter.args[0]) is None:  # the number of lanes stays in sight
+            node.iter.args = [ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])]
         loop = loop_of(node)
         outer, self.ranges = self.ranges, {**self.ranges, **loop_range(loop, self.ranges)}
         node.body = [self.visit(statement) for statement in node.body]
@@ -249,8 +270,6 @@ def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
     low, high = start[0], stop[1] - 1
     if start[0] == start[1]:
         high = low + max(0, (high - low)) // loop.step * loop.step
-    if loop.kind == "vector":  # the lane must not become a constant, even where there is one lane
-        high = max(high, low + 1)
     return {loop.var: (low, max(low, high))}
 
 

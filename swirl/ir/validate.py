@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import ValidationError
-from swirl.ir.affine import affine
+from swirl.ir.affine import affine, literal_lanes
 from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, subscripts
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
@@ -145,7 +145,4 @@ class _Validator:
 
 def vector_lanes(node: ast.For) -> int | None:
     """``L`` of ``vector(L)`` or ``vector(min(L, …))``; None where the bound has another form."""
-    stop = loop_of(node).stop
-    if isinstance(stop, ast.Call) and ast.unparse(stop.func) == "min":
-        return next((value for value in map(constant, stop.args) if value is not None), None)
-    return constant(stop)
+    return literal_lanes(loop_of(node).stop)

@@ -1,0 +1,33 @@
+"""What every benchmark prints: the machine, the versions, medians with their spread, and ratios."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from statistics import median, quantiles
+
+import archspec.cpu
+import numpy as np
+
+from swirl.compiler import find_compiler
+from swirl.config import available_cores
+
+
+def machine() -> str:
+    """The machine and the versions that a figure belongs to, in one paragraph."""
+    versions = [f"numpy {np.__version__}"]
+    for package in ("torch",):
+        try:
+            versions.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            versions.append(f"no {package}")
+    compiler = find_compiler().version.splitlines()[0]
+    return (f"{archspec.cpu.host().name}, {available_cores()} cores, {platform.system()} {platform.release()}, "
+            f"Python {platform.python_version()}, {', '.join(versions)}, {compiler}")  # fmt: skip
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """``1.23 ms (1.20 … 1.31)``: median and quartiles."""
+    low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else (seconds[0],) * 3
+    return f"{median(seconds) * 1e3:.3f} ms ({low * 1e3:.3f} … {high * 1e3:.3f})"
