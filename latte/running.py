@@ -125,6 +125,18 @@ class Running:
         self._current = self._executables[batch_size]
         return self._current
 
+    def prepare(self, batch_size: int) -> None:
+        """Compile the net for a smaller batch size too, so that the first such batch does not wait.
+
+        Raises:
+            DataError: not 1 … ``batch_size`` of the net.
+        """
+        if not 1 <= batch_size <= self.batch_size:
+            raise DataError(f"a batch has 1 to {self.batch_size} items, not {batch_size}")
+        current = self.executable
+        self._use(batch_size)
+        self._current = current
+
     # --- running --------------------------------------------------------------------------------------------
     def set_batch(self, *arrays: Any) -> None:
         """Set the values of the data layers, in the order of their construction: ``net.set_batch(images, labels)``.

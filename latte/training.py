@@ -68,6 +68,7 @@ def fit(net: Running, images: Any, labels: Any, *, solver: Any, epochs: int, shu
     if epochs < 0:
         raise DataError(f"the number of epochs must be at least 0, not {epochs}")
     history = History()
+    _prepare_rest(net, len(images))
     generator = np.random.default_rng(net.seed)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[measures]}"), TimeRemainingColumn())
     with Progress(*columns, disable=not progress) as bar:
@@ -102,6 +103,7 @@ def evaluate(net: Running, images: Any, labels: Any) -> Evaluation:
         DataError: the data do not fit.  TrainingError: the net is not compiled.
     """
     images, labels = _check(net, images, labels)
+    _prepare_rest(net, len(images))
     loss = accuracy = 0.0
     for chosen in _batches(np.arange(len(images)), net.batch_size):
         net.set_batch(images[chosen], labels[chosen])
@@ -118,6 +120,13 @@ def _check(net: Running, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarr
     if images.ndim == 0 or len(images) == 0 or len(images) != len(labels):
         raise DataError(f"images and labels need the same number of items, at least 1: {images.shape}, {labels.shape}")
     return images, labels
+
+
+def _prepare_rest(net: Running, items: int) -> None:
+    """The size of the last, smaller batch is compiled before anything runs (or is timed)."""
+    rest = items % net.batch_size
+    if rest:
+        net.prepare(rest)
 
 
 def _batches(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
