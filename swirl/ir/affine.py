@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swirl.ir.nest import Loop, Path, at, constant, expr, loop_of
+from swirl.ir.nest import Loop, Path, at, clone, constant, expr, loop_of
 
 Ranges = Mapping[str, tuple[int, int]]
 """Least and greatest value (both included) of each variable."""
@@ -257,7 +256,7 @@ class _Simplifier(ast.NodeTransformer):
 def simplify_body(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
     """A copy of ``body`` with every subscript and loop bound in canonical form."""
     simplifier = _Simplifier(dict(ranges or {}))
-    return [simplifier.visit(copy.deepcopy(statement)) for statement in body]
+    return [simplifier.visit(clone(statement)) for statement in body]
 
 
 def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
@@ -335,10 +334,11 @@ def condition_to_isl(node: ast.expr) -> str | None:
     symbols = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=", ast.NotEq: "!="}
     if isinstance(node, ast.BoolOp):
         parts = [condition_to_isl(value) for value in node.values]
-        if any(part is None for part in parts):
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
             return None
         word = " and " if isinstance(node.op, ast.And) else " or "
-        return "(" + word.join(part for part in parts if part) + ")"
+        return "(" + word.join(known) + ")"
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner = condition_to_isl(node.operand)
         return inner and f"(not {inner})"

@@ -44,7 +44,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Statement:
-    """A leaf statement with what surrounds it."""
+    """A leaf statement, or the evaluation of a condition, with what surrounds it."""
 
     path: Path
     node: ast.stmt
@@ -89,7 +89,7 @@ class Statement:
         lanes: list[str] = []
         by_depth = dict(zip(self.loop_depths, self.loops, strict=True))
         for depth, (name, index) in enumerate(self.path):
-            result.append(str(index if name == "body" else index + 1000))
+            result.append(str(index + 1 if name == "body" else index + 1001))  # a condition counts as 0 in its branches
             if depth in by_depth:
                 loop = by_depth[depth]
                 value = loop.var + suffix if loop.step > 0 else f"(-{loop.var}{suffix})"
@@ -103,17 +103,17 @@ class Statement:
 
 
 def tag(body: list[ast.stmt]) -> None:
-    """Numbers the leaf statements of a private copy, so that they are recognised after a rewrite."""
+    """Numbers the statements and conditions of a private copy, so that they are recognised after a rewrite."""
     count = 0
     for statement in body:
         for node in ast.walk(statement):
-            if isinstance(node, ast.stmt) and not isinstance(node, (ast.For, ast.If)):
-                node.identity = count  # type: ignore[attr-defined]
+            if isinstance(node, ast.stmt) and not isinstance(node, ast.For):
+                setattr(node, "identity", count)  # noqa: B010
                 count += 1
 
 
 def statements(body: list[ast.stmt]) -> list[Statement]:
-    """The leaf statements of a nest's body, in textual order."""
+    """The leaf statements and conditions of a nest's body, in textual order."""
     return list(_collect(body, "body", (), (), (), (), {}))
 
 
@@ -127,15 +127,17 @@ def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, 
             yield from _collect(node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope)
         elif isinstance(node, ast.If):
             test = ast.unparse(node.test)
+            reads = tuple(_access(part, "read", scope) for part in _outer_references(node.test, scope))
+            yield Statement(path, node, heads, depths, guards, reads)
             yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
             yield from _collect(node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
         else:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 scope[node.target.id] = tuple(loop.var for loop in heads)
-            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, guards, scope)))
+            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)))
 
 
-def _accesses(node: ast.stmt, guards: tuple[str, ...], scope: dict[str, tuple[str, ...]]) -> Iterator[Access]:
+def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Access]:
     if isinstance(node, ast.AnnAssign):
         if not _is_empty(node.value):
             yield _access(node.target, "write", scope)
@@ -151,7 +153,6 @@ def _accesses(node: ast.stmt, guards: tuple[str, ...], scope: dict[str, tuple[st
         reads = [extremum[1]] if extremum else [node.value]
     else:
         return
-    reads += [ast.parse(guard, mode="eval").body for guard in guards]
     if not isinstance(node, ast.AnnAssign):
         target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
         if isinstance(target, ast.Subscript):

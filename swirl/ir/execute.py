@@ -9,7 +9,6 @@ NaN. *Rational* arithmetic executes over ``fractions.Fraction``, where equal mea
 from __future__ import annotations
 
 import ast
-import copy
 import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from swirl.errors import LatteError
-from swirl.ir.nest import Program, loop_of, names_in
+from swirl.ir.nest import Program, clone, loop_of, names_in
 
 
 class RaceError(LatteError):
@@ -216,7 +215,7 @@ class _Lanes(ast.NodeTransformer):
                 result.append(ast.parse(f"{mask} = dict()").body[0])
                 test = ast.parse(f"{mask}[{lane}] = 0").body[0]
                 assert isinstance(test, ast.Assign)
-                test.value = _subscript_locals(copy.deepcopy(statement.test), declared, lane)
+                test.value = _subscript_locals(clone(statement.test), declared, lane)
                 result.append(head([test]))
                 for name, branch in (("", statement.body), ("not ", statement.orelse)):
                     for inner in self._each(branch, head, lane, declared):
@@ -224,7 +223,7 @@ class _Lanes(ast.NodeTransformer):
                         guard = ast.parse(f"{name}{mask}[{lane}]", mode="eval").body
                         result.append(head([ast.If(guard, inner.body, [])]))
             else:
-                result.append(head([_subscript_locals(copy.deepcopy(statement), declared, lane)]))
+                result.append(head([_subscript_locals(clone(statement), declared, lane)]))
         return result
 
 
@@ -278,7 +277,7 @@ def execute(
         given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
     with np.errstate(all="ignore"):
         for nest in program.nests:
-            function: ast.AST = copy.deepcopy(nest.function)
+            function: ast.AST = clone(nest.function)
             if checking:
                 function = _Lanes().visit(function)
             function = _Typed(arithmetic == "rational").visit(function)

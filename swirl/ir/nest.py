@@ -35,7 +35,7 @@ def expr(source: str | int | float | ast.expr, **parts: ast.expr | str | int) ->
     'x * 2 + 1'
     """
     if isinstance(source, ast.expr):
-        tree = copy.deepcopy(source)
+        tree = clone(source)
     else:
         tree = ast.parse(str(source), mode="eval").body
     return substitute(tree, {name: expr(part) for name, part in parts.items()}) if parts else tree
@@ -50,6 +50,26 @@ def stmts(source: str, **parts: ast.expr | str | int) -> list[ast.stmt]:
     return body
 
 
+def clone(tree: T) -> T:
+    """A copy that shares no node with ``tree``, not even where ``tree`` holds one node in two places.
+
+    Attributes that are not part of the tree (a loop's mark, a statement's number) are kept.
+    """
+    new = tree.__class__.__new__(tree.__class__)
+    for name, value in tree.__dict__.items():
+        if isinstance(value, ast.AST):
+            value = value if isinstance(value, ast.expr_context | ast.operator) else clone(value)
+        elif isinstance(value, list):
+            value = [clone(item) if isinstance(item, ast.AST) else item for item in value]
+        new.__dict__[name] = value
+    return new
+
+
+def clones(body: list[T]) -> list[T]:
+    """Copies of statements or expressions, see :func:`clone`."""
+    return [clone(node) for node in body]
+
+
 class _Substitute(ast.NodeTransformer):
     def __init__(self, mapping: Mapping[str, ast.expr]):
         self.mapping = mapping
@@ -57,7 +77,7 @@ class _Substitute(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id not in self.mapping:
             return node
-        new = copy.deepcopy(self.mapping[node.id])
+        new = clone(self.mapping[node.id])
         if isinstance(new, (ast.Name, ast.Subscript)):
             new.ctx = node.ctx
         return new
@@ -65,7 +85,7 @@ class _Substitute(ast.NodeTransformer):
 
 def substitute(tree: T, mapping: Mapping[str, ast.expr]) -> T:
     """A copy of ``tree`` with names replaced by expressions (loop targets and declarations too, where names map to names)."""
-    return _Substitute(mapping).visit(copy.deepcopy(tree))
+    return _Substitute(mapping).visit(clone(tree))
 
 
 
@@ -79,7 +99,7 @@ class Loop:
     start: ast.expr
     stop: ast.expr
     step: int = 1
-    options: tuple[tuple[str, object], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
     mark: str | None = field(default=None, compare=False)  # a rewrite's own, to find a loop that it has moved
 
     @property
@@ -98,7 +118,7 @@ class Loop:
         if self.step != 1:
             args.append(expr(self.step))
         keywords = [ast.keyword(key, ast.Constant(value)) for key, value in self.options]
-        call = ast.Call(ast.Name(self.kind, ast.Load()), copy.deepcopy(args), keywords)
+        call = ast.Call(ast.Name(self.kind, ast.Load()), clones(args), keywords)
         result = ast.For(ast.Name(self.var, ast.Store()), call, body, [], None)
         if self.mark is not None:
             result.mark = self.mark  # type: ignore[attr-defined]
@@ -131,7 +151,7 @@ def loop_of(node: ast.For) -> Loop:
     stop = args[1] if len(args) > 1 else args[0]
     step = constant(args[2]) if len(args) > 2 else 1
     assert step is not None
-    options = tuple((k.arg or "", k.value.value) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
+    options = tuple((k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
     return Loop(node.target.id, node.iter.func.id, start, stop, step, options, getattr(node, "mark", None))
 
 
@@ -190,7 +210,7 @@ def make_nest(label: str, body: list[ast.stmt], buffers: tuple[str, ...] | Mappi
     arguments = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
     function = ast.FunctionDef(label, arguments, body or [ast.Pass()], [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python ≥ 3.12
-        function.type_params = []
+        setattr(function, "type_params", [])  # noqa: B010
     return Nest(ast.fix_missing_locations(function))
 
 

@@ -11,7 +11,7 @@ from typing import ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError
 from swirl.ir.deps import Conflict, carried, find, statements
-from swirl.ir.nest import Nest, Path, Program, at, enclosing, fresh, loop_of, loops
+from swirl.ir.nest import Nest, Path, Program, at, clones, enclosing, fresh, loop_of, loops
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
@@ -96,7 +96,7 @@ def check_factor(factor: object, what: str = "factor") -> int:
 
 def with_mark(program: Program, site: Site, mark: str) -> Program:
     """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have moved."""
-    body = copy.deepcopy(program.nests[site.nest].body)
+    body = clones(program.nests[site.nest].body)
     at(body, site.path).mark = mark  # type: ignore[attr-defined]
     return program.with_nest(site.nest, program.nests[site.nest].with_body(body))
 

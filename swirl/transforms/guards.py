@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import copy
 
 from swirl.ir.affine import affine, bounds, loop_range
-from swirl.ir.nest import loop_of, with_inner
+from swirl.ir.nest import clone, loop_of, with_inner
 
 
 def drop_decided_guards(body: list[ast.stmt], ranges: dict[str, tuple[int, int]] | None = None) -> list[ast.stmt]:
@@ -27,9 +26,7 @@ def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]]) -> list[ast.s
         if isinstance(test, ast.Constant):
             return drop_decided_guards(node.body if test.value else node.orelse, ranges)
         return [ast.If(test, drop_decided_guards(node.body, ranges), drop_decided_guards(node.orelse, ranges))]
-    new = _Selects(ranges).visit(copy.deepcopy(node))
-    if hasattr(node, "identity"):
-        new.identity = node.identity
+    new = _Selects(ranges).visit(clone(node))
     return [new]
 
 

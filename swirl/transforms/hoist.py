@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 
 from swirl.errors import CommandError
 from swirl.ir.nest import (
@@ -12,6 +11,7 @@ from swirl.ir.nest import (
     Path,
     Program,
     at,
+    clone,
     declare,
     edit_at,
     fresh,
@@ -87,7 +87,7 @@ def _shifted(other: Path, path: Path, count: int) -> Path:
 
 def _out_of(program: Program, nest: Nest, path: Path) -> tuple[ast.For, list[ast.stmt]]:
     """The loop without its invariant expressions, and the declarations that compute them."""
-    node = copy.deepcopy(at(nest.body, path))
+    node = clone(at(nest.body, path))
     assert isinstance(node, ast.For)
     collector = _Invariants(program, nest, path, node)
     new = collector.visit(node)

@@ -1,14 +1,11 @@
-"""Commands that change the order of iterations: interchange, reorder, fuse, distribute; and sinking, which
-unroll-and-jam and vectorisation share."""
+"""Commands that change the order of iterations: interchange, reorder, fuse, distribute."""
 
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Sequence
 
 from swirl.errors import CommandError
-from swirl.ir.affine import simplify_body
 from swirl.ir.deps import NotProved, reordered, tag
 from swirl.ir.nest import (
     Loop,
@@ -16,20 +13,16 @@ from swirl.ir.nest import (
     Path,
     Program,
     at,
-    declare,
+    clones,
     fresh,
-    local_type,
     loop_of,
     loops,
     make_nest,
     names_in,
-    reference,
     replace_at,
-    subscripts,
     substitute,
 )
-from swirl.ir.validate import vector_lanes
-from swirl.transforms.base import Site, checked, command, find_loops, loop_at, loop_names, refuse, resolve, rewrite_each, taken_names
+from swirl.transforms.base import Site, checked, command, find_loops, loop_names, refuse, resolve, rewrite_each, taken_names
 
 # --- shared pieces --------------------------------------------------------------------------------------------------
 
@@ -46,7 +39,7 @@ def check_order(old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path
 
 def tagged(body: list[ast.stmt]) -> list[ast.stmt]:
     """A private copy of ``body`` whose leaf statements are numbered."""
-    result = copy.deepcopy(body)
+    result = clones(body)
     tag(result)
     return result
 
@@ -384,149 +377,3 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         return before.with_nest(site.nest, *nests)
 
     return rewrite_each(program, loop_var, nest, rewrite)
-
-
-# --- sinking: a loop moves inwards around each statement of its body ------------------------------------------------
-def sink(program: Program, site: Site, note: str, way_out: str | None = None) -> Program:
-    """Move the loop at ``site`` inwards around each leaf statement (jam); locals declared in it get a dimension.
-
-    The loop must have literal extent, or be a vector loop. A local that does not move with the loop stays a scalar.
-
-    Raises:
-        Refused: a dependence would turn round, or a bound inside moves with the loop.
-    """
-    nest = program.nests[site.nest]
-    node = loop_at(program, site)
-    loop = loop_of(node)
-    declarations, expanded = expand_locals(nest, site.path, loop)
-    with_locals = tagged(replace_at(nest.body, site.path, [*declarations, expanded]))
-    here = (*site.path[:-1], (site.path[-1][0], site.path[-1][1] + len(declarations)))
-    sunk = at(with_locals, here)
-    assert isinstance(sunk, ast.For)
-    new = replace_at(with_locals, here, _sunk(sunk.body, loop, nest, site.path, note))
-    check_order(with_locals, new, nest, site.path, note, way_out)
-    return program.with_nest(site.nest, nest.with_body(simplify_body(new)))
-
-
-def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -> list[ast.stmt]:
-    result: list[ast.stmt] = []
-    run: list[ast.stmt] = []
-
-    def flush() -> None:
-        if run:
-            result.append(loop.node(list(run)))
-            run.clear()
-
-    for node in body:
-        if isinstance(node, ast.For) and not (loop_of(node).kind == "vector" and loop.kind != "vector"):
-            flush()
-            if loop.var in names_in(node.iter):
-                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note,
-                             way_out="tile with tail='peel', so that the bounds are constant")  # fmt: skip
-            result.append(loop_of(node).node(_sunk(node.body, loop, nest, path, note)))
-        elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
-            flush()
-            orelse = _sunk(node.orelse, loop, nest, path, note)
-            result.append(ast.If(node.test, _sunk(node.body, loop, nest, path, note), orelse))
-        elif isinstance(node, ast.If) and _has_loop(node):
-            raise refuse(f"a condition around a loop moves with {loop.var}", nest, path, note,
-                         way_out="split the loop where the condition changes")  # fmt: skip
-        elif isinstance(node, ast.AnnAssign) and loop.var not in names_in(node):
-            flush()
-            result.append(node)
-        else:
-            run.append(node)
-    flush()
-    return result
-
-
-def _has_loop(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.For) and loop_of(inner).kind != "vector" for inner in ast.walk(node))
-
-
-def expand_locals(nest: Nest, path: Path, loop: Loop) -> tuple[list[ast.stmt], ast.For]:
-    """Declarations of the expanded locals, and the loop at ``path`` with every local that moves with it subscripted.
-
-    An unrolled loop's dimension comes first, a vector loop's last, so that the lane is always the last subscript.
-    """
-    node = at(nest.body, path)
-    assert isinstance(node, ast.For)
-    moving = moving_locals(node, loop.var)
-    extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
-    if moving and extent is None:
-        raise refuse(f"{loop.var} has no constant extent, so its locals cannot be expanded", nest, path, "asked to move inwards")
-    declarations: list[ast.stmt] = []
-    position: ast.expr = ast.Name(loop.var, ast.Load())
-    if loop.kind != "vector" and ast.unparse(loop.start) != "0":
-        position = ast.BinOp(position, ast.Sub(), loop.start)
-    last = loop.kind == "vector"
-    for statement in ast.walk(node):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.target.id in moving:
-            type_ = local_type(statement)
-            assert extent is not None
-            shape = (*type_.shape, extent) if last else (extent, *type_.shape)
-            declarations.append(declare(statement.target.id, type(type_)(type_.dtype, shape)))
-    expanded = _Expand(moving, position, last).visit(copy.deepcopy(node))
-    assert isinstance(expanded, ast.For)
-    return declarations, expanded
-
-
-def moving_locals(node: ast.For, var: str) -> set[str]:
-    """Locals declared in the loop whose value may differ between its iterations."""
-    declared: dict[str, list[ast.expr]] = {}
-    lanes_only = {statement.target.id for inner in ast.walk(node) if isinstance(inner, ast.For) and inner is not node
-                  and loop_of(inner).kind == "vector" for statement in ast.walk(inner)
-                  if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)}  # fmt: skip
-    stored = set()
-    assigned: set[str] = set()
-    for statement in ast.walk(node):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            declared[statement.target.id] = [statement.value] if statement.value is not None else []
-            if local_type(statement).shape:
-                assigned.add(statement.target.id)
-        elif isinstance(statement, (ast.Assign, ast.AugAssign)):
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            name = target.value if isinstance(target, ast.Subscript) else target
-            assert isinstance(name, ast.Name)
-            (stored if isinstance(target, ast.Subscript) else assigned).add(name.id)
-    # What is assigned again may accumulate over anything: it is taken to move.
-    moving = {name for name in declared if name in assigned or name in stored}
-    changed = True
-    while changed:
-        changed = False
-        for name, values in declared.items():
-            uses = {used for value in values for used in names_in(value)}
-            if name not in moving and (var in uses or uses & moving or uses & stored):
-                moving.add(name)
-                changed = True
-    return moving - lanes_only
-
-
-class _Expand(ast.NodeTransformer):
-    def __init__(self, names: set[str], position: ast.expr, last: bool):
-        self.names, self.position, self.last = names, position, last
-
-    def _place(self, name: str, own: list[ast.expr], context: ast.expr_context) -> ast.Subscript:
-        extra = copy.deepcopy(self.position)
-        indices = [*own, extra] if self.last else [extra, *own]
-        return reference(name, indices, isinstance(context, ast.Store))
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._place(node.id, [], node.ctx) if node.id in self.names else node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        indices = [self.visit(index) for index in subscripts(node)]
-        if isinstance(node.value, ast.Name) and node.value.id in self.names:
-            return self._place(node.value.id, indices, node.ctx)
-        assert isinstance(node.value, ast.Name)
-        return reference(node.value.id, indices, isinstance(node.ctx, ast.Store))
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
-        assert isinstance(node.target, ast.Name) and node.value is not None
-        if node.target.id not in self.names:
-            node.value = self.visit(node.value)
-            return node
-        if local_type(node).shape:
-            return None  # the expanded declaration stands outside
-        target = self._place(node.target.id, [], ast.Store())
-        return ast.Assign([target], self.visit(node.value))

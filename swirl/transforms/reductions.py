@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import dataclass
 
 from swirl.ir.deps import reduction_extremum
@@ -13,6 +12,8 @@ from swirl.ir.nest import (
     Path,
     Program,
     at,
+    clone,
+    clones,
     constant,
     declare,
     expr,
@@ -194,7 +195,7 @@ class _Partials:
     def element(self, where: ast.expr, store: bool = False) -> ast.Subscript:
         """One partial result: a lane is the last subscript, a copy the first."""
         target = self.reduction.target
-        indices = copy.deepcopy(subscripts(target)) if isinstance(target, ast.Subscript) else []
+        indices = clones(subscripts(target)) if isinstance(target, ast.Subscript) else []
         return reference(self.name, [*indices, where] if self.lanes else [where, *indices], store)
 
     @property
@@ -238,7 +239,7 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
     reduction = partials.reduction
     type_ = _declared_type(nest.body, reduction.name)
     shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
-    body = replace_at(nest.body, path, [_Retarget(partials).visit(copy.deepcopy(at(nest.body, path)))])
+    body = replace_at(nest.body, path, [_Retarget(partials).visit(clone(at(nest.body, path)))])
     neutral = expr(_NEUTRAL[reduction.kind])
     before = [
         declare(partials.name, LocalType(type_.dtype, shape)),
@@ -262,12 +263,12 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
 
 def _combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
     """``target += value``, or the like for the other kinds."""
-    store = copy.deepcopy(target)
+    store = clone(target)
     assert isinstance(store, (ast.Name, ast.Subscript))
     store.ctx = ast.Store()
     if kind in ("add", "mul"):
         return ast.AugAssign(store, ast.Add() if kind == "add" else ast.Mult(), value)
-    load = copy.deepcopy(target)
+    load = clone(target)
     assert isinstance(load, (ast.Name, ast.Subscript))
     load.ctx = ast.Load()
     return ast.Assign([store], ast.Call(ast.Name(kind, ast.Load()), [load, value], []))

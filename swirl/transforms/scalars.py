@@ -19,8 +19,11 @@ from swirl.ir.nest import (
     Path,
     Program,
     at,
+    clone,
+    clones,
     constant,
     declare,
+    expr,
     for_loop,
     fresh,
     loop_of,
@@ -153,7 +156,7 @@ def _candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[_C
             certain = any(use.runs for use in found)
             if not certain and not _in_bounds(program.buffers[name], node, {**ranges, **_head_ranges(heads)}):
                 continue
-            if _alone(nest, parent, name, text):
+            if _alone(nest, parent, name, text, heads):
                 yield _Candidate(parent, text, name, heads, certain)
 
 
@@ -289,20 +292,24 @@ def _gains(uses: list[_Use], heads: tuple[_Head, ...], text: str, asked: bool) -
     return repeated or sum(use.count for use in uses) > 1
 
 
-def _alone(nest: Nest, parent: Path, name: str, text: str) -> bool:
-    """Whether no other reference in the block may touch the same element while one of them is written."""
+def _alone(nest: Nest, parent: Path, name: str, text: str, heads: tuple[_Head, ...]) -> bool:
+    """Whether no other reference in the block may touch the same element while one of them is written.
+
+    Nor may two registers of one array stand for one element.
+    """
     inside = [s for s in statements(nest.body) if s.path[: len(parent)] == parent]
     mine = [one for one in (_only(s, lambda a: a.text == text) for s in inside) if one is not None]
     others = [one for one in (_only(s, lambda a: a.name == name and a.text != text) for s in inside) if one is not None]
     depth = len([1 for d in range(len(parent)) if isinstance(at(nest.body, parent[: d + 1]), ast.For)])
-    for first in mine:
-        for second in others:
-            same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:depth]]
-            try:
-                if find(first, second, same, reductions=True) is not None:
-                    return False
-            except NotProved:
+    pairs = [(first, second, "1 = 1") for first in mine for second in others]
+    pairs += [(first, second, f"{head.var}_a != {head.var}_b") for first in mine for second in mine for head in heads]
+    for first, second, apart in pairs:
+        same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:depth]]
+        try:
+            if find(first, second, [*same, apart], reductions=True) is not None:
                 return False
+        except NotProved:
+            return False
     return True
 
 
@@ -343,13 +350,13 @@ def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
 
     def place(store: bool) -> ast.expr:
         if own:
-            return reference(local, copy.deepcopy(own), store)
+            return reference(local, clones(own), store)
         return ast.Name(local, ast.Store() if store else ast.Load())
 
     def element(store: bool) -> ast.expr:
         node = parsed(candidate.text)
         assert isinstance(node, ast.Subscript)
-        return reference(candidate.name, subscripts(node), store)
+        return reference(candidate.name, clones(subscripts(node)), store)
 
     def over(statement: ast.stmt) -> ast.stmt:
         for head in reversed(candidate.heads):
@@ -359,7 +366,7 @@ def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
     uses = [i for i, s in enumerate(block) if any(ast.unparse(ref) == candidate.text for ref in references(s))]
     writes = [i for i in uses if any(ast.unparse(t) == candidate.text for n in ast.walk(block[i]) for t in _targets(n))]
     rewrite = _Replace(candidate.text, place)
-    new = [rewrite.visit(copy.deepcopy(s)) if i in uses else s for i, s in enumerate(block)]
+    new = [rewrite.visit(clone(s)) if i in uses else s for i, s in enumerate(block)]
     first = uses[0]
     assigned = _assigns_first(block[first], candidate.text)
     head: list[ast.stmt] = []
@@ -369,10 +376,10 @@ def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
             head.append(over(ast.Assign([place(True)], element(False))))
     elif not assigned:
         head.append(declare(local, LocalType(dtype), element(False)))
-    elif isinstance(new[first], ast.Assign):
-        new[first] = declare(local, LocalType(dtype), new[first].value)
+    elif isinstance(assignment := new[first], ast.Assign):
+        new[first] = declare(local, LocalType(dtype), assignment.value)
     else:  # assigned in a loop: what it starts with is never read
-        head.append(declare(local, LocalType(dtype), ast.Constant(_START.get(dtype, 0.0))))
+        head.append(declare(local, LocalType(dtype), expr(_START.get(dtype, 0.0))))
     result = [*new[:first], *head, *new[first:]]
     if writes:
         behind = writes[-1] + 1 + len(head)
@@ -385,7 +392,7 @@ def _replace(program: Program, nest: Nest, candidate: _Candidate) -> Nest:
     return nest.with_body(replace_at(nest.body, candidate.parent, [owner]))
 
 
-_START: dict[str, object] = {"int32": 0, "bool": False}
+_START: dict[str, int] = {"int32": 0, "bool": False}
 
 
 def _assigns_first(node: ast.stmt, text: str) -> bool:

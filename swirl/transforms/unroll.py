@@ -5,9 +5,9 @@ from __future__ import annotations
 from swirl.errors import CommandError
 from swirl.ir.nest import Path, Program, loop_of
 from swirl.transforms.base import Site, check_factor, command, inner_name, loop_at, refuse, rewrite_each
-from swirl.transforms.order import sink
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
+from swirl.transforms.sink import sink
 from swirl.transforms.split import strip
 
 

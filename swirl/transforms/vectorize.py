@@ -10,9 +10,9 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
 from swirl.transforms.base import Site, check_factor, command, inner_name, lane_conflict, loop_at, refuse, rewrite_each
-from swirl.transforms.order import sink
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
+from swirl.transforms.sink import sink
 from swirl.transforms.split import strip
 
 
