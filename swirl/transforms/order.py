@@ -183,6 +183,8 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         node = at(body, end[:depth])
         assert isinstance(node, ast.For)
         chain.append(loop_of(node))
+    if any(loop.kind == "vector" and places.get(loop.var, loop.var) != loop.var for loop in chain):
+        raise refuse("a vector loop stays innermost", nest, path, "asked to move", way_out="reorder, then vectorize")
     by_name = {loop.var: loop for loop in chain}
     new_chain = [by_name[places.get(loop.var, loop.var)] for loop in chain]
     for position, loop in enumerate(new_chain):
@@ -323,6 +325,19 @@ def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
     return nest.with_body(new)
 
 
+def _apart(program: Program, nest: Nest, body: list[ast.stmt]) -> list[Nest]:
+    """One nest for each statement of ``body``; a single one where locals connect them."""
+    if any(isinstance(statement, ast.AnnAssign) for statement in body):
+        return [nest.with_body(body)]
+    labels = {other.label for other in program.nests}
+    result = [make_nest(nest.label, body[:1], program.buffers)]
+    for statement in body[1:]:
+        label = fresh(nest.label, labels)
+        labels.add(label)
+        result.append(make_nest(label, [statement], program.buffers))
+    return result
+
+
 def _bounds_text(loop: Loop) -> tuple[str, str, int]:
     return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
 
@@ -369,11 +384,7 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
                          way_out="scalar_expand makes the local an array")  # fmt: skip
         new = replace_at(old, site.path, list(pieces))
         check_order(old, new, target, site.path, "asked to distribute")
-        if len(site.path) == 1:
-            nests = [make_nest(target.label if i == 0 else f"{target.label}_{i}", [s], before.buffers)
-                     for i, s in enumerate(new)]  # fmt: skip
-        else:
-            nests = [target.with_body(new)]
+        nests = _apart(before, target, new) if len(site.path) == 1 else [target.with_body(new)]
         return before.with_nest(site.nest, *nests)
 
     return rewrite_each(program, loop_var, nest, rewrite)

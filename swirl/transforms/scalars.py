@@ -11,7 +11,7 @@ from math import prod
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import bounds, ranges_at
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import Access, NotProved, Statement, find, parsed, statements
+from swirl.ir.deps import NotProved, find, parsed, statements
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -295,34 +295,36 @@ def _gains(uses: list[_Use], heads: tuple[_Head, ...], text: str, asked: bool) -
 def _alone(nest: Nest, parent: Path, name: str, text: str, heads: tuple[_Head, ...]) -> bool:
     """Whether no other reference in the block may touch the same element while one of them is written.
 
-    Nor may two registers of one array stand for one element.
+    Nor may two registers of one array stand for one element. Whatever the conditions in the block are, the element is
+    loaded and stored whenever the block runs.
     """
+    around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
+    depth = sum(isinstance(node, ast.For) for node in around)
     inside = [s for s in statements(nest.body) if s.path[: len(parent)] == parent]
-    mine = [one for one in (_only(s, lambda a: a.text == text) for s in inside) if one is not None]
-    others = [one for one in (_only(s, lambda a: a.name == name and a.text != text) for s in inside) if one is not None]
-    depth = len([1 for d in range(len(parent)) if isinstance(at(nest.body, parent[: d + 1]), ast.For)])
-    pairs = [(first, second, "1 = 1") for first in mine for second in others]
-    pairs += [(first, second, f"{head.var}_a != {head.var}_b") for first in mine for second in mine for head in heads]
-    for first, second, apart in pairs:
-        same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:depth]]
-        try:
-            if find(first, second, [*same, apart], reductions=True) is not None:
-                return False
-        except NotProved:
-            return False
-    return True
+    own = [(s, access) for s in inside for access in s.accesses if access.text == text]
+    statement, access = next(((s, a) for s, a in own if a.kind != "read"), own[0])
+    element = replace(
+        statement,
+        loops=(*statement.loops[:depth], *(Loop(h.var, h.kind, ast.Constant(0), h.stop) for h in heads)),
+        guards=statement.guards[: len(around) - depth],
+        accesses=(access,),
+    )
+    same = [f"{loop.var}_a = {loop.var}_b" for loop in element.loops[:depth]]
+    questions = [(element, f"{head.var}_a != {head.var}_b") for head in heads]
+    for other in inside:
+        kept = tuple(a for a in other.accesses if a.name == name and a.text != text)
+        if kept:
+            questions.append((replace(other, accesses=kept), "1 = 1"))
+    try:
+        return all(find(element, other, [*same, apart], reductions=True) is None for other, apart in questions)
+    except NotProved:
+        return False
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
         return list(node.targets)
     return [node.target] if isinstance(node, ast.AugAssign) else []
-
-
-def _only(statement: Statement, keep: Callable[[Access], bool]) -> Statement | None:
-    """The statement with some of its accesses; None where nothing is left."""
-    kept = tuple(access for access in statement.accesses if keep(access))
-    return replace(statement, accesses=kept) if kept else None
 
 
 class _Replace(ast.NodeTransformer):
