@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import islpy as isl
 
 from swirl.errors import ValidationError
-from swirl.ir.affine import condition_to_isl, simplify, to_isl
+from swirl.ir.affine import Affine, affine, bounds, condition_to_isl, loop_range, simplify, to_isl
 from swirl.ir.nest import Loop, Path, loop_of, subscripts, substitute
 
 MAX_OPERATIONS = 20_000_000
@@ -40,6 +40,16 @@ class Access:
     indices: tuple[ast.expr, ...]
     kind: str
     text: str
+
+    @cached_property
+    def templates(self) -> tuple[str | None, ...]:
+        """The subscripts for isl, see :func:`template`."""
+        return tuple(template(index) for index in self.indices)
+
+    @cached_property
+    def forms(self) -> tuple[Affine | None, ...]:
+        """The subscripts in canonical form."""
+        return tuple(affine(index) for index in self.indices)
 
 
 @dataclass(frozen=True)
@@ -67,21 +77,37 @@ class Statement:
 
     def domain(self, suffix: str) -> list[str]:
         """Constraints on the instances, every variable renamed with ``suffix``."""
+        return [constraint.replace("@", suffix) for constraint in self._domain]
+
+    @cached_property
+    def _domain(self) -> list[str]:
         constraints = []
-        rename = {var: ast.Name(var + suffix, ast.Load()) for var in self.variables()}
         for loop in self.loops:
-            start, stop = (to_isl(substitute(bound, rename)) for bound in (loop.start, loop.stop))
+            start, stop = template(loop.start), template(loop.stop)
             if start is None or stop is None:
                 raise ValidationError(f"the bounds of loop {loop.var} are not quasi-affine")
-            var = loop.var + suffix
+            var = loop.var + "@"
             constraints.append(f"{start} <= {var} < {stop}" if loop.step > 0 else f"{stop} < {var} <= {start}")
             if abs(loop.step) != 1:
-                constraints.append(f"({var} - {start}) mod {abs(loop.step)} = 0")
+                constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
         for guard in self.guards:
-            renamed = condition_to_isl(substitute(ast.parse(guard, mode="eval").body, rename))
+            renamed = condition_to_isl(_with_at(ast.parse(guard, mode="eval").body))
             if renamed is not None:
-                constraints.append(renamed)
+                constraints.append(renamed.replace(_AT, "@"))
         return constraints
+
+    @cached_property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Least and greatest value of each loop variable, where known."""
+        result: dict[str, tuple[int, int]] = {}
+        for loop in self.loops:
+            result |= loop_range(loop, result)
+        return result
+
+    @cached_property
+    def steps(self) -> dict[str, int]:
+        """Distance between neighbouring values of each loop variable."""
+        return {loop.var: abs(loop.step) for loop in self.loops}
 
     def time(self, suffix: str, length: int) -> list[str]:
         """When an instance runs: positions and loop variables alternate; a vector loop's statement counts before its lane."""
@@ -100,6 +126,21 @@ class Statement:
     @property
     def time_length(self) -> int:
         return len(self.path) + len(self.loops)
+
+
+_AT = "_at_suffix"
+
+
+def _with_at(node: ast.expr) -> ast.expr:
+    """The expression with every variable marked, for :func:`template`."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"min", "max"}
+    return substitute(node, {name: ast.Name(name + _AT, ast.Load()) for name in names})
+
+
+def template(node: ast.expr) -> str | None:
+    """The expression in isl's notation with ``@`` behind every variable, to be replaced by a suffix; None if not affine."""
+    text = to_isl(_with_at(node))
+    return None if text is None else text.replace(_AT, "@")
 
 
 def tag(body: list[ast.stmt]) -> None:
@@ -292,24 +333,82 @@ def find(first: Statement, second: Statement, constraints: list[str], *, reducti
     """
     for a, b in _pairs(first, second, reductions):
         equal = []
-        for index_a, index_b in zip(a.indices, b.indices, strict=False):
-            text_a = to_isl(_suffixed(index_a, first, "_a"))
-            text_b = to_isl(_suffixed(index_b, second, "_b"))
+        for text_a, text_b in zip(a.templates, b.templates, strict=False):
             if text_a is not None and text_b is not None:  # an indirect subscript may be any element
-                equal.append(f"{text_a} = {text_b}")
-        names = [var + "_a" for var in first.variables()] + [var + "_b" for var in second.variables()]
-        parts = first.domain("_a") + second.domain("_b") + equal + constraints
-        formula = "{ [" + ", ".join(names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
-        point = _least(formula, len(names))
-        if point is not None:
-            split = len(first.loops)
-            return Conflict(first, second, a, b, dict(zip(first.variables(), point[:split], strict=True)),
-                            dict(zip(second.variables(), point[split:], strict=True)))  # fmt: skip
+                equal.append(f"{text_a.replace('@', '_a')} = {text_b.replace('@', '_b')}")
+        conflict = _conflict(first, second, a, b, [*equal, *constraints])
+        if conflict is not None:
+            return conflict
     return None
 
 
-def _suffixed(index: ast.expr, statement: Statement, suffix: str) -> ast.expr:
-    return substitute(index, {var: ast.Name(var + suffix, ast.Load()) for var in statement.variables()})
+def _conflict(first: Statement, second: Statement, a: Access, b: Access, constraints: list[str]) -> Conflict | None:
+    names = [var + "_a" for var in first.variables()] + [var + "_b" for var in second.variables()]
+    parts = first.domain("_a") + second.domain("_b") + constraints
+    formula = "{ [" + ", ".join(names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
+    point = _least(formula, len(names))
+    if point is None:
+        return None
+    split = len(first.loops)
+    return Conflict(first, second, a, b, dict(zip(first.variables(), point[:split], strict=True)),
+                    dict(zip(second.variables(), point[split:], strict=True)))  # fmt: skip
+
+
+# --- what equal subscripts say without isl ----------------------------------------------------------------------------
+def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> set[str]:
+    """Variables of both statements that are equal wherever the two accesses meet and the variables ``same`` are equal.
+
+    A subscript ``16 * v + w`` with ``w`` in 0 … 15 on both sides pins ``v``: most questions end here.
+    """
+    equal = set(same)
+    shared = set(first.variables()) & set(second.variables())
+    changed = True
+    while changed:
+        changed = False
+        for one, two in zip(a.forms, b.forms, strict=False):
+            if one is None or two is None:
+                continue
+            for var in (set(one.terms) & set(two.terms) & shared) - equal:
+                if one.terms[var] == two.terms[var] and _rest_is_small(first, second, one, two, var, equal):
+                    equal.add(var)
+                    changed = True
+    return equal
+
+
+def _rest_is_small(first: Statement, second: Statement, one: Affine, two: Affine, var: str, equal: set[str]) -> bool:
+    """Whether everything but ``var`` differs by less than one step of it (or by nothing that is a multiple)."""
+    low = high = one.constant - two.constant
+    for form, statement, sign in ((one, first, 1), (two, second, -1)):
+        for atom, coefficient in form.terms.items():
+            if atom == var:
+                continue
+            other = two if form is one else one
+            if atom in equal and other.terms.get(atom) == coefficient:
+                continue  # the same on both sides
+            limits = bounds(Affine({atom: sign * coefficient}, 0, form.atoms), statement.ranges)
+            if limits is None:
+                return False
+            low, high = low + limits[0], high + limits[1]
+    distance = abs(one.terms[var]) * first.steps[var]
+    return -distance < low and high < distance
+
+
+def _decisions(first: Statement, second: Statement, equal: set[str]) -> tuple[str, ...] | None:
+    """What decides which of two instances runs first, in order: variables that may differ, then ``<``, ``>`` or ``=``.
+
+    None where the two do not align (left to isl).
+    """
+    length = max(first.time_length, second.time_length)
+    result = []
+    for one, two in zip(first.time("", length), second.time("", length), strict=True):
+        if one.isdigit() and two.isdigit():
+            if one != two:
+                return (*result, "<" if int(one) < int(two) else ">")
+        elif one != two:
+            return None
+        elif one.strip("(-)") not in equal:
+            result.append(one)
+    return (*result, "=")
 
 
 def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a", "_b")) -> str:
@@ -334,8 +433,11 @@ def carried(body: list[ast.stmt], path: Path, *, reductions: bool) -> Conflict |
     for i, first in enumerate(inside):
         for second in inside[i:]:
             level = first.loop_depths.index(depth)
+            outer = {loop.var for loop in first.loops[:level]}
             same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:level]]
             var = first.loops[level].var
+            if all(var in pinned(first, second, a, b, outer) for a, b in _pairs(first, second, reductions)):
+                continue
             for order in ("<", ">") if first is not second else ("<",):
                 conflict = find(first, second, [*same, f"{var}_a {order} {var}_b"], reductions=reductions)
                 if conflict is not None:
@@ -356,7 +458,8 @@ def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
     for i, first in enumerate(ordered):
         for second in ordered[i:]:
             for one, two in ((first, second), (second, first)) if first is not second else ((first, first),):
-                if not any(True for _ in _pairs(one, two, False)):
+                new_one, new_two = moved[one.identity], moved[two.identity]
+                if all(_same_order(one, two, new_one, new_two, a, b) for a, b in _pairs(one, two, False)):
                     continue
                 after = before(moved[two.identity], moved[one.identity], ("_b", "_a"))
                 conflict = find(one, two, [before(one, two), after], reductions=False)
@@ -364,3 +467,9 @@ def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
                     return conflict
     return None
 
+
+def _same_order(one: Statement, two: Statement, new_one: Statement, new_two: Statement, a: Access, b: Access) -> bool:
+    """Whether instances that meet in the two accesses certainly keep their order."""
+    equal = pinned(one, two, a, b, set())
+    old, new = _decisions(one, two, equal), _decisions(new_one, new_two, equal)
+    return old is not None and old == new
