@@ -313,7 +313,7 @@ def _least(formula: str, count: int) -> tuple[int, ...] | None:
     return tuple(values)
 
 
-def _pairs(first: Statement, second: Statement, reductions: bool) -> Iterator[tuple[Access, Access]]:
+def meeting(first: Statement, second: Statement, reductions: bool) -> Iterator[tuple[Access, Access]]:
     """Accesses of one element name, at least one writing; two updates of one reduction only where ``reductions``."""
     for a in first.accesses:
         for b in second.accesses:
@@ -331,7 +331,7 @@ def find(first: Statement, second: Statement, constraints: list[str], *, reducti
     Args:
         reductions: whether two updates of one reduction (``+=`` and ``+=``) count as a conflict.
     """
-    for a, b in _pairs(first, second, reductions):
+    for a, b in meeting(first, second, reductions):
         equal = []
         for text_a, text_b in zip(a.templates, b.templates, strict=False):
             if text_a is not None and text_b is not None:  # an indirect subscript may be any element
@@ -436,7 +436,7 @@ def carried(body: list[ast.stmt], path: Path, *, reductions: bool) -> Conflict |
             outer = {loop.var for loop in first.loops[:level]}
             same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:level]]
             var = first.loops[level].var
-            if all(var in pinned(first, second, a, b, outer) for a, b in _pairs(first, second, reductions)):
+            if all(var in pinned(first, second, a, b, outer) for a, b in meeting(first, second, reductions)):
                 continue
             for order in ("<", ">") if first is not second else ("<",):
                 conflict = find(first, second, [*same, f"{var}_a {order} {var}_b"], reductions=reductions)
@@ -459,7 +459,7 @@ def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
         for second in ordered[i:]:
             for one, two in ((first, second), (second, first)) if first is not second else ((first, first),):
                 new_one, new_two = moved[one.identity], moved[two.identity]
-                if all(_same_order(one, two, new_one, new_two, a, b) for a, b in _pairs(one, two, False)):
+                if all(_same_order(one, two, new_one, new_two, a, b) for a, b in meeting(one, two, False)):
                     continue
                 after = before(moved[two.identity], moved[one.identity], ("_b", "_a"))
                 conflict = find(one, two, [before(one, two), after], reductions=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError
-from swirl.ir.deps import Conflict, carried, find, statements
+from swirl.ir.deps import Conflict, carried, find, meeting, pinned, statements
 from swirl.ir.nest import Nest, Path, Program, at, clones, enclosing, fresh, loop_of, loops
 from swirl.ir.validate import validate
 
@@ -202,6 +202,9 @@ def lane_conflict(body: list[ast.stmt], path: Path) -> Conflict | None:
         level = statement.loop_depths.index(depth)
         same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
         var = statement.loops[level].var
+        outer = {loop.var for loop in statement.loops[:level]}
+        if all(var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)):
+            continue
         conflict = find(statement, statement, [*same, f"{var}_a < {var}_b"], reductions=True)
         if conflict is not None:
             return conflict

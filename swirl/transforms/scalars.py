@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from swirl.errors import CommandError, Refused
@@ -146,10 +147,11 @@ def _candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[_C
         outside = {loop_of(node).var for node in around if isinstance(node, ast.For)}
         ranges = ranges_at(nest.body, (*parent, ("body", 0)))
         uses = _uses(block, buffer, program)
+        inside = _Inside(block)
         for text, found in uses.items():
             node = parsed(text)
             assert isinstance(node, ast.Subscript)
-            heads = _heads(block, node, outside)
+            heads = _heads(inside, node, outside)
             if heads is None or not _gains(found, heads, text, buffer is not None):
                 continue
             name = _name_of(node)
@@ -231,37 +233,51 @@ def _stores(use: _Use, text: str) -> bool:
     return isinstance(use.node, ast.stmt) and any(ast.unparse(target) == text for target in _targets(use.node))
 
 
-def _heads(block: list[ast.stmt], node: ast.Subscript, outside: set[str]) -> tuple[_Head, ...] | None:
+@dataclass(frozen=True)
+class _Inside:
+    """What a block binds: found once, asked for every reference."""
+
+    block: list[ast.stmt]
+
+    @cached_property
+    def loops(self) -> dict[str, list[_Head | None]]:
+        """Loop variable → its loops as dimensions of a register array; None for a loop that cannot be one."""
+        result: dict[str, list[_Head | None]] = {}
+        for statement in self.block:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.For):
+                    loop = loop_of(node)
+                    extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
+                    plain = loop.kind in ("unrolled", "vector") and extent is not None and constant(loop.start) == 0
+                    head = _Head(loop.var, loop.stop, extent, loop.kind) if plain and extent is not None else None
+                    result.setdefault(loop.var, []).append(head)
+        return result
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Loop variables and locals of the block."""
+        declared = {ast.unparse(n.target) for s in self.block for n in ast.walk(s) if isinstance(n, ast.AnnAssign)}
+        return set(self.loops) | declared
+
+
+def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[_Head, ...] | None:
     """The unrolled and vector loops inside that the reference moves with; None where it moves with anything else."""
     if any(True for index in subscripts(node) for _ in references(index)):
         return None
-    names = {name for index in subscripts(node) for name in names_in(index)} - {"min", "max"}
-    inner = names - outside
-    if not inner:
-        return ()
-    heads: dict[str, _Head] = {}
-    for statement in block:
-        for loop_node in ast.walk(statement):
-            if isinstance(loop_node, ast.For) and loop_of(loop_node).var in inner:
-                loop = loop_of(loop_node)
-                extent = vector_lanes(loop_node) if loop.kind == "vector" else loop.extent
-                if loop.kind not in ("unrolled", "vector") or extent is None or constant(loop.start) != 0:
-                    return None
-                if names_in(loop.stop) & _bound_inside(block):
-                    return None
-                if loop.var in heads and ast.unparse(heads[loop.var].stop) != ast.unparse(loop.stop):
-                    return None
-                heads[loop.var] = _Head(loop.var, loop.stop, extent, loop.kind)
-    if set(heads) != inner:
-        return None
-    ordered = sorted(heads.values(), key=lambda head: head.kind == "vector")
-    return tuple(ordered) if sum(head.kind == "vector" for head in ordered) <= 1 else None
-
-
-def _bound_inside(block: list[ast.stmt]) -> set[str]:
-    loops_inside = {loop_of(n).var for s in block for n in ast.walk(s) if isinstance(n, ast.For)}
-    locals_inside = {ast.unparse(n.target) for s in block for n in ast.walk(s) if isinstance(n, ast.AnnAssign)}
-    return loops_inside | locals_inside
+    inner = {name for index in subscripts(node) for name in names_in(index)} - {"min", "max"} - outside
+    heads: list[_Head] = []
+    for var in inner:
+        candidates = inside.loops.get(var, [None])
+        head = candidates[0]
+        if head is None or names_in(head.stop) & inside.names:
+            return None
+        if any(other is None or ast.unparse(other.stop) != ast.unparse(head.stop) for other in candidates[1:]):
+            return None
+        heads.append(head)
+    # In the order in which the loops stand: unrolled ones by appearance, the lane last.
+    order = list(inside.loops)
+    heads.sort(key=lambda head: (head.kind == "vector", order.index(head.var)))
+    return tuple(heads) if sum(head.kind == "vector" for head in heads) <= 1 else None
 
 
 def _head_ranges(heads: tuple[_Head, ...]) -> dict[str, tuple[int, int]]:
