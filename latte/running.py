@@ -12,7 +12,7 @@ import numpy as np
 from latte.accessors import check_array, check_labels
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
 from latte.phases import has_gradient_reader, is_loss
-from latte.runtime import CompileReport, Executable, compile_net
+from latte.runtime import CompileReport, Executable, compile_net, sum_of_reports
 from swirl.errors import CommandError, DataError, DeclarationError, TrainingError
 from swirl.jit import progress_bar
 from swirl.runner import Runner
@@ -20,6 +20,8 @@ from swirl.target import resolve_target
 
 if TYPE_CHECKING:
     from latte.connection import Connection
+    from latte.explain import Explanation
+    from latte.timings import Timings
     from latte.training import Evaluation, History
 
 
@@ -42,6 +44,7 @@ class Running:
         self.has_run: set[str] = set()
         self.runner: Runner
         self._executables: dict[int, Executable] = {}
+        self._reports: list[CompileReport] = []
         self._current: Executable | None = None
         self._seeds: dict[str, np.ndarray] = {}
         self._accumulate = False
@@ -64,6 +67,21 @@ class Running:
         if self._current is None:
             raise TrainingError("the net is not compiled", way_out="call net.compile() first")
         return self._current
+
+    @property
+    def report(self) -> CompileReport:
+        """What compiling took so far, all in all: every batch size of the net, and its solver.
+
+        Raises:
+            TrainingError: the net is not compiled.
+        """
+        if not self._reports:
+            raise TrainingError("the net is not compiled", way_out="call net.compile() first")
+        return sum_of_reports(self._reports)
+
+    def add_report(self, report: CompileReport) -> None:
+        """Count what was compiled for this net elsewhere: by a solver."""
+        self._reports.append(report)
 
     def use_recipe(self, ensemble_or_kind: Ensemble | str, path: str | Path) -> None:
         """Use a recipe file for one ensemble, or for every ensemble of a kind (``"conv"``).
@@ -113,10 +131,13 @@ class Running:
     def _compile(self, batch_size: int, shared: Executable | None) -> Executable:
         seeded = frozenset(self._seeds)
         if not self._show_progress:
-            return compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded)  # type: ignore[arg-type]
-        with progress_bar("scheduling layers") as scheduling, progress_bar() as compiling:
-            return compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded,  # type: ignore[arg-type]
-                               on_stage=scheduling, progress=compiling)  # fmt: skip
+            made = compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded)  # type: ignore[arg-type]
+        else:
+            with progress_bar("scheduling layers") as scheduling, progress_bar() as compiling:
+                made = compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded,  # type: ignore[arg-type]
+                                   on_stage=scheduling, progress=compiling)  # fmt: skip
+        self._reports.append(made.report)
+        return made
 
     def _use(self, batch_size: int) -> Executable:
         """Make the executable for a batch size current, compiling it where needed; parameters are shared."""
@@ -259,6 +280,19 @@ class Running:
             self._nan_said = True
             warnings.warn("the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
                           LossIsNaN, stacklevel=3)  # fmt: skip
+
+    # --- looking ------------------------------------------------------------------------------------------
+    def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
+        """What the compiler did with an ensemble; see :func:`latte.explain.explain`."""
+        from latte.explain import explain
+
+        return explain(self, ensemble, phase)
+
+    def timings(self, phase: str = "forward", repeat: int = 10) -> Timings:
+        """How long each layer takes; see :func:`latte.timings.timings`."""
+        from latte.timings import timings
+
+        return timings(self, phase, repeat)
 
     # --- loops ----------------------------------------------------------------------------------------------
     def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True, stop_on_nan: bool = True,

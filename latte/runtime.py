@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -58,6 +58,7 @@ class CompileReport:
         seconds: of this compilation, all in all; ``generating`` of it in passes and recipes.
         compiler_seconds: what the C++ compiler took for all kernels when they were compiled (kept with the cache).
         folder: of the generated code.
+        built: the kernels, by their libraries.
     """
 
     kernels: int
@@ -66,6 +67,12 @@ class CompileReport:
     generating: float
     compiler_seconds: float
     folder: Path
+    built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
+
+    @property
+    def compiled(self) -> int:
+        """Number of kernels that the C++ compiler made now."""
+        return self.kernels - self.cached
 
 
 @dataclass
@@ -183,7 +190,7 @@ def compile_net(net: Net, batch_size: int, target: Target, runner: Runner, *, sh
     ]
     buffers = _buffers(net, batch_size, compiled, layouts)
     arrays = _arrays(buffers, shared, runner)
-    report = _report(compiled, perf_counter() - start, generating)
+    report = make_report((item.built for item in compiled), perf_counter() - start, generating)
     order = _order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
     notes = {programs.ensemble.name: programs.notes for programs in ensembles}
@@ -261,8 +268,18 @@ def _initialise(executable: Executable, everything: bool) -> None:
         executable.arrays["net.seed"][0] = executable.net.seed
 
 
-def _report(compiled: list[CompiledPhase], seconds: float, generating: float) -> CompileReport:
-    unique = {item.built.name: item.built for item in compiled}
-    folder = next(iter(unique.values())).path.parent.parent if unique else Path()
+def make_report(built: Iterable[Built], seconds: float, generating: float) -> CompileReport:
+    """What compiling ``built`` took; a kernel that is there twice counts once."""
+    unique: dict[Path, Built] = {}
+    for item in built:
+        unique.setdefault(item.path, item)
+    folder = next(iter(unique)).parent.parent if unique else Path()
     cached = sum(item.cached for item in unique.values())
-    return CompileReport(len(unique), cached, seconds, generating, sum(b.seconds for b in unique.values()), folder)
+    compiler_seconds = sum(item.seconds for item in unique.values())
+    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique)
+
+
+def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
+    """Several compilations as one; a kernel that one made and later ones found counts as made."""
+    built = (item for report in reports for item in report.built.values())
+    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports))

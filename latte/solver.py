@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from latte.runtime import make_report
 from swirl.errors import DeclarationError, TrainingError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
@@ -60,15 +62,21 @@ class SGD:
         self._settings = {name: np.zeros(1, np.float32) for name in ("learning_rate", "momentum", "weight_decay")}
         sizes = {name: ((arrays[name].size,), np.float32) for name in self._parameters}
         self._velocities = allocate(sizes, self.net.runner)  # type: ignore[arg-type]
+        start = perf_counter()
+        sources = {}  # by size: parameters of one size share a kernel
+        for size in {arrays[name].size for name in self._parameters}:
+            stages = schedule({"update": _step_program(size)}, _RECIPE, target).stages["update"]
+            sources[size] = generate(finish(stages), target)
+        generating = perf_counter() - start
+        built = build([Unit(source.name, source.source) for source in sources.values()], target)
+        kernels = {size: load(unit) for size, unit in zip(sources, built, strict=True)}
+        self.net.add_report(make_report(built, perf_counter() - start, generating))
         steps = []
         for name in self._parameters:
-            program = _step_program(arrays[name].size)
-            stages = finish(schedule({"update": program}, _RECIPE, target).stages["update"])
-            source = generate(stages, target)
-            (built,) = build([Unit(source.name, source.source)], target)
+            source, kernel = sources[arrays[name].size], kernels[arrays[name].size]
             given = {"parameter": arrays[name], "gradient": arrays[_gradient(name)], "velocity": self._velocities[name],
                      **self._settings}  # fmt: skip
-            steps.append((load(built), [given[buffer] for buffer in source.buffers]))
+            steps.append((kernel, [given[buffer] for buffer in source.buffers]))
         self._phase = self.net.runner.phase(steps)
 
     def step(self) -> None:
