@@ -24,6 +24,7 @@ setup(
     packages=packages,
     # The runner's C++ and the frames of translation units.
     package_data={"swirl.codegen.templates": ["*"]},
+    entry_points={"console_scripts": ["latte = latte.cli:main"]},
     install_requires=[
         "numpy>=2",  # buffers; older ones promote float32 scalars to double
         "islpy",  # integer sets: dependences between iterations

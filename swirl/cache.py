@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -135,3 +136,35 @@ def move_into_place(draft: Path, name: str) -> Path:
 def _fingerprint(path: Path) -> list[Any]:
     content = path.read_bytes()
     return [len(content), hashlib.sha256(content).hexdigest()]
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+_ENTRY = re.compile(r"[0-9a-f]{64}(\.draft-\w+)?")
+
+
+def _entries() -> list[Path]:
+    """The folders of entries, of drafts left behind, and of what a compiler refused; nothing else."""
+    root = cache_folder()
+    found = [*root.iterdir(), *((root / "failed").iterdir() if (root / "failed").is_dir() else ())]
+    return [path for path in found if _ENTRY.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+
+
+def cache_contents() -> tuple[int, int]:
+    """Number of entries, and their size in bytes."""
+    entries = _entries()
+    paths = [path for entry in entries for path in entry.rglob("*")]
+    sizes = [path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()]
+    return len(entries), sum(sizes)
+
+
+def clear_cache() -> tuple[int, int]:
+    """Remove every entry, each under its lock; what this module did not make stays.
+
+    Returns:
+        number of entries removed, and their size in bytes.
+    """
+    result = cache_contents()
+    for entry in _entries():
+        with entry_lock(entry.name[:64]):
+            shutil.rmtree(entry, ignore_errors=True)
+    return result

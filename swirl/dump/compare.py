@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +107,11 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
     given = stages[0].arrays(seed)
     results = []
     for stage in stages:
-        arrays = stage.arrays(seed) | {name: given[name] for name in shared}
+        arrays = stage.arrays(seed)
+        arrays |= {name: given[name].reshape(arrays[name].shape) for name in shared}
         results.append(stage.run(arrays, target))
-    left, right = ({name: result[name] for name in shared} for result in results)
+    left = {name: results[0][name] for name in shared}
+    right = {name: results[1][name].reshape(left[name].shape) for name in shared}
     return Comparison(Path(first), Path(second), tuple(differences(left, right, tolerance)), tuple(skipped))
 
 
@@ -117,8 +120,12 @@ def _shared(first: DumpedStage, second: DumpedStage) -> tuple[list[str], list[st
     left, right = first.namespace["BUFFERS"], second.namespace["BUFFERS"]
     written, also = list(dict.fromkeys(_written(first.program))), set(_written(second.program))
     names = [*written, *(name for name in left if name not in written)]
-    same = ("storage", "shape", "dtype")
-    both = [name for name in names if name in right and all(left[name][f] == right[name][f] for f in same)]
+
+    def same(name: str) -> bool:  # flatten() changes a shape, not the order of the elements
+        sizes = (prod(left[name]["shape"]), prod(right[name]["shape"]))
+        return sizes[0] == sizes[1] and left[name]["dtype"] == right[name]["dtype"]
+
+    both = [name for name in names if name in right and same(name)]
     one_only = {
         name for name in both if left[name]["role"] == "temporary" and (name in written) != (name in also)
     }

@@ -1,0 +1,5 @@
+"""``python -m latte``: the command line."""
+
+from latte.cli import main
+
+main()

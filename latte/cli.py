@@ -1,0 +1,194 @@
+"""The command line: ``latte show``, ``latte compare``, ``latte time``, ``latte cache``.
+
+A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
+so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from latte.explain import find_ensemble, phases_of
+from latte.net import Net
+from latte.runtime import CompiledPhase
+from swirl.cache import cache_contents, cache_folder, clear_cache
+from swirl.codegen.emit import listing
+from swirl.dump.compare import TOLERANCE, compare_stages
+from swirl.errors import CommandError, LatteError
+from swirl.pipeline import Stage
+from swirl.target import TARGETS
+
+CPP = "c++"
+Source = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Our own errors are for reading: no traceback."""
+    try:
+        yield
+    except LatteError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.group()
+def main() -> None:
+    """Latte: see what the compiler makes of a net."""
+
+
+# --- nets ---------------------------------------------------------------------------------------------------
+def load_net(path: Path) -> Net:
+    """The net that a file defines, as ``net`` or by a function ``net()``.
+
+    Raises:
+        LatteError: the file defines none, or running it fails.
+    """
+    name = f"latte_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LatteError("is no Python file", place=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where inspect looks for the source of the file's own layers
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        found = getattr(module, "net", None)
+        if callable(found):
+            found = found()
+    except LatteError:
+        raise
+    except Exception as error:  # whatever the user's file raises
+        raise LatteError(f"does not run: {type(error).__name__}: {error}", place=str(path)) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    if not isinstance(found, Net):
+        raise LatteError(
+            "defines no net",
+            place=str(path),
+            way_out="def net(): … return net, or a module-level net; training stands under"
+            ' if __name__ == "__main__"',
+        )
+    return found
+
+
+def _compiled(path: Path, target: str | None) -> Net:
+    net = load_net(path)
+    if not net.compiled:
+        net.compile(target=target)
+    elif target not in (None, net.executable.target.name):
+        raise CommandError(
+            f"{path} compiles its net for {net.executable.target.name}", way_out="leave out --target"
+        )
+    return net
+
+
+def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
+    """A stage by number or by name (the last one of that name).
+
+    Raises:
+        CommandError: there is none; the message lists those that there are.
+    """
+    names = [stage.name for stage in stages]
+    if wanted.isdigit() and int(wanted) < len(stages):
+        return stages[int(wanted)]
+    if wanted in names:
+        return stages[len(names) - 1 - names[::-1].index(wanted)]
+    close = difflib.get_close_matches(wanted, [*names, CPP], 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    raise CommandError(f"no stage {wanted!r}", way_out=f"{hint}the stages are {numbered}, and {CPP}")
+
+
+@main.command()
+@click.argument("file", type=Source)
+@click.option("--layer", help="name of an ensemble; without it, all are listed")
+@click.option("--phase", help="forward, inference, backward or update")
+@click.option("--stage", help=f"number or name of a stage, or {CPP}")
+@click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
+@click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
+def show(file: Path, layer: str | None, phase: str | None, stage: str | None, target: str | None,
+         as_json: bool) -> None:  # fmt: skip
+    """Compile the net of FILE, and show what became of a layer: one stage, or the whole explanation.
+
+    FILE has a function net() or a module-level net; training in it stands under if __name__ == "__main__".
+    """
+    with _plain_errors():
+        net = _compiled(file, target)
+        if layer is None:
+            for ensemble in net.ensembles:
+                phases = ", ".join(item.phase for item in phases_of(net.executable, ensemble))
+                click.echo(f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}")
+        elif stage is None:
+            explanation = net.explain(layer, phase)
+            click.echo(explanation.to_json() if as_json else explanation)
+        else:
+            for item in phases_of(net.executable, find_ensemble(net, layer), phase):
+                click.echo(_stage_text(net, item, stage))
+
+
+def _stage_text(net: Net, item: CompiledPhase, wanted: str) -> str:
+    if wanted.lower() in (CPP, "cpp"):
+        return listing(item.program, net.executable.target)
+    stage = find_stage(item.stages, wanted)
+    title = f"# {stage.program.name}, {stage.command or stage.name}"
+    return f"{title}\n{stage.program.text}\n"
+
+
+@main.command("time")
+@click.argument("file", type=Source)
+@click.option("--phase", default="forward", show_default=True, help="forward, inference or backward")
+@click.option("--repeat", default=10, show_default=True, help="number of runs; times are medians")
+@click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
+def time_command(file: Path, phase: str, repeat: int, target: str | None) -> None:
+    """Compile the net of FILE, and show the share of time in each layer."""
+    with _plain_errors():
+        _compiled(file, target).timings(phase, repeat).print()
+
+
+# --- stages -------------------------------------------------------------------------------------------------
+@main.command()
+@click.argument("first", type=Source)
+@click.argument("second", type=Source)
+@click.option("--seed", default=0, show_default=True, help="of the data")
+@click.option(
+    "--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer"
+)
+@click.option(
+    "--compiled", type=click.Choice(list(TARGETS)), help="compile both for a target, in place of Python"
+)
+def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: str | None) -> None:
+    """Run two stages that SWIRL_DUMP wrote on the same data.
+
+    Names the first buffer and element that differ; the exit status is 1 then.
+    """
+    with _plain_errors():
+        found = compare_stages(first, second, seed=seed, tolerance=tolerance, target=compiled)
+    click.echo(found)
+    if not found.agree:
+        sys.exit(1)
+
+
+# --- cache --------------------------------------------------------------------------------------------------
+@main.command()
+@click.option("--clear", is_flag=True, help="remove the entries")
+def cache(clear: bool) -> None:
+    """Where compiled kernels are kept, and how much room they take."""
+    with _plain_errors():
+        folder = cache_folder()
+        if clear:
+            count, size = clear_cache()
+            click.echo(f"{folder}: {count} entries removed, {size / 1e6:.1f} MB")
+        else:
+            count, size = cache_contents()
+            click.echo(f"{folder}: {count} entries, {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""What the compiler did with one ensemble: commands, what is kept for backward, nests, loops, C++."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latte.ensemble import DataEnsemble, Ensemble
+from latte.recipes_of import recipe_path
+from swirl.codegen.emit import listing
+from swirl.errors import CommandError
+from swirl.ir.affine import loop_range, ranges_at
+from swirl.ir.nest import Program, enclosing, loop_of, loops
+from swirl.pipeline import AFTER_RECIPE, Stage
+from swirl.recipe import PHASE_ALIASES, Outcome
+from swirl.transforms import LAYOUT_COMMANDS
+
+if TYPE_CHECKING:
+    from latte.running import Running
+    from latte.runtime import CompiledPhase, Executable
+
+
+@dataclass(frozen=True)
+class CommandFact:
+    """A command of the recipe, and what became of it.
+
+    Args:
+        text: as it was written.
+        phase: that it names; empty for a command on a layout, which acts on all phases.
+        status: ``applied`` or ``skipped``, with the ``reason``.
+        place: ``file:line`` that asked for it.
+        unsafe: whether it overrides the compiler's analysis.
+    """
+
+    text: str
+    phase: str
+    status: str
+    reason: str
+    place: str | None
+    unsafe: bool
+
+
+@dataclass(frozen=True)
+class LoopFact:
+    """A loop of the final nest.
+
+    Args:
+        nest: label of the nest that it is in.
+        depth: number of loops around it.
+        variable: its name.
+        kind: ``range``, ``parallel``, ``vector`` or ``unrolled``.
+        head: as it is written in the nest.
+        trips: number of iterations, the most where it varies (``exact`` is False then), or None where nothing
+            is known.
+        exact: whether it is always that number.
+    """
+
+    nest: str
+    depth: int
+    variable: str
+    kind: str
+    head: str
+    trips: int | None
+    exact: bool
+
+
+@dataclass(frozen=True)
+class BufferFact:
+    """A buffer that the phase touches: its name in the nests, its storage, and how that is laid out."""
+
+    name: str
+    storage: str
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
+    role: str
+
+
+@dataclass(frozen=True)
+class PhaseExplanation:
+    """One phase of an ensemble.
+
+    Args:
+        phase: its name.
+        stages: names of the stages that it went through, in order.
+        buffers: that it touches.
+        after_recipe: the nests as the recipe left them.
+        final: the nests as they were translated.
+        loops: of the final nests.
+        listing: the C++ as a function that stands alone.
+        folder: of the kernel that was compiled, with its ``kernel.cpp``.
+        command: that compiled it, in that folder.
+    """
+
+    phase: str
+    stages: tuple[str, ...]
+    buffers: tuple[BufferFact, ...]
+    after_recipe: str
+    final: str
+    loops: tuple[LoopFact, ...]
+    listing: str
+    folder: str
+    command: str
+
+    def __str__(self) -> str:
+        buffers = [
+            f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_blocked(b)}, {b.role}" for b in self.buffers
+        ]
+        return "\n\n".join(
+            [
+                f"── {self.phase} " + "─" * (97 - len(self.phase)),
+                _section("stages", [" → ".join(self.stages)]),
+                _section("buffers", buffers),
+                _section("nests after the recipe", self.after_recipe.splitlines()),
+                _section("final nests", self.final.splitlines()),
+                _section("loops", _shown_loops(self.loops)),
+                _section("C++", self.listing.splitlines()),
+                _section("compiled by", [self.command, f"in {self.folder}"]),
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the compiler did with one ensemble. ``print`` shows it, ``to_json`` gives it to programs.
+
+    Args:
+        ensemble, kind, shape: which one (the shape without the batch).
+        batch_size, target: what it was compiled for.
+        recipe: the file that its commands come from, ``commands of <ensemble>``, or empty without one.
+        commands: of its recipe, in order.
+        notes: what autodiff keeps or computes again.
+        phases: see :class:`PhaseExplanation`.
+    """
+
+    ensemble: str
+    kind: str
+    shape: tuple[int, ...]
+    batch_size: int
+    target: str
+    recipe: str
+    commands: tuple[CommandFact, ...]
+    notes: tuple[str, ...]
+    phases: tuple[PhaseExplanation, ...]
+
+    def __str__(self) -> str:
+        head = f"{self.ensemble} ({self.kind}), shape {self.shape}, batch size {self.batch_size}"
+        head += f", for {self.target}"
+        recipe = f"recipe {self.recipe}" if self.recipe else "no recipe: as the automatic passes left it"
+        if not self.phases:
+            return f"{head}\n\nnothing is computed here: the values are set"
+        parts = [head, _section(recipe, _shown_commands(self.commands))]
+        if self.notes:
+            parts.append(_section("autodiff", self.notes))
+        return "\n\n".join([*parts, *map(str, self.phases)])
+
+    def to_json(self) -> str:
+        """The same as a JSON object with the fields of these records."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+
+def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
+    """What the compiler did with an ensemble of a compiled net; see :class:`Explanation`.
+
+    Args:
+        net: a compiled net.
+        ensemble: or its name.
+        phase: ``forward``, ``inference``, ``backward`` or ``update``; all by default.
+
+    Raises:
+        TrainingError: the net is not compiled.
+        CommandError: it has no such ensemble, or the ensemble no such phase.
+    """
+    executable = net.executable
+    found = find_ensemble(net, ensemble)
+    compiled = phases_of(executable, found, phase)
+    outcomes = [_command(outcome) for outcome in executable.outcomes.get(found.name, ())]
+    if phase is not None:
+        asked = PHASE_ALIASES.get(phase, phase)
+        followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
+        outcomes = [fact for fact in outcomes if fact.phase in ("", followed)]
+    return Explanation(
+        found.name,
+        found.kind,
+        tuple(found.shape),
+        executable.batch_size,
+        executable.target.name,
+        "" if isinstance(found, DataEnsemble) else _recipe(net, found),
+        tuple(outcomes),
+        executable.notes.get(found.name, ()),
+        tuple(_phase(executable, item) for item in compiled),
+    )
+
+
+def find_ensemble(net: Running, ensemble: Ensemble | str) -> Ensemble:
+    """The ensemble of that name in the net (or itself).
+
+    Raises:
+        CommandError: there is none; the message has the nearest name and the list.
+    """
+    name = ensemble if isinstance(ensemble, str) else ensemble.name
+    for candidate in net.ensembles:
+        if candidate is ensemble or candidate.name == ensemble:
+            return candidate
+    names = [candidate.name for candidate in net.ensembles]
+    if not isinstance(ensemble, str):
+        raise CommandError(
+            f"{ensemble!r} is not in this net", way_out=f"its ensembles are {', '.join(names)}"
+        )
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise CommandError(f"no ensemble named {name!r}", way_out=f"{hint}the ensembles are {', '.join(names)}")
+
+
+def phases_of(executable: Executable, ensemble: Ensemble, phase: str | None = None) -> list[CompiledPhase]:
+    """The compiled phases of an ensemble, or only the one named.
+
+    Raises:
+        CommandError: the ensemble has no such phase.
+    """
+    compiled = [item for item in executable.compiled if item.ensemble is ensemble]
+    if phase is None:
+        return compiled
+    asked = PHASE_ALIASES.get(phase, phase)
+    found = [item for item in compiled if item.phase == asked]
+    if found:
+        return found
+    names = [item.phase for item in compiled]
+    close = difflib.get_close_matches(asked, names, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    way_out = f"{hint}it has {', '.join(names)}" if names else "it is a data layer: it computes nothing"
+    raise CommandError(f"{ensemble.name} has no phase {phase!r}", way_out=way_out)
+
+
+def after_recipe(stages: Sequence[Stage]) -> Stage:
+    """The last stage before the automatic passes behind the recipe."""
+    return stages[-1 - len(AFTER_RECIPE)]
+
+
+# --- facts --------------------------------------------------------------------------------------------------
+def _recipe(net: Running, ensemble: Ensemble) -> str:
+    path = recipe_path(net, ensemble)  # type: ignore[arg-type]
+    names = [] if path is None else [_short(path)]
+    if ensemble.commands:
+        names.insert(0, f"commands of {ensemble.name}")
+    return ", otherwise ".join(names)
+
+
+def _short(path: Path) -> str:
+    """``recipes/conv.py`` for a file of ours, else the path."""
+    own = Path(__file__).parent
+    return str(path.relative_to(own)) if path.is_relative_to(own) else str(path)
+
+
+def _command(outcome: Outcome) -> CommandFact:
+    command = outcome.command
+    options = dict(command.options)
+    named = options.get("phase", command.arguments[0] if command.arguments else "")
+    phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
+    unsafe = any(key.startswith("unsafe") and value for key, value in options.items())
+    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.place, unsafe)
+
+
+def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
+    buffers = [
+        BufferFact(name, b.name, b.dtype, b.shape, b.layout.blocks, b.role)
+        for name, b in item.stages[-2].program.buffers.items()
+    ]
+    return PhaseExplanation(
+        item.phase,
+        tuple(stage.name for stage in item.stages),
+        tuple(buffers),
+        after_recipe(item.stages).program.text,
+        item.program.text,
+        tuple(loop_facts(item.program)),
+        listing(item.program, executable.target),
+        str(item.built.path.parent),
+        item.built.command,
+    )
+
+
+def loop_facts(program: Program) -> list[LoopFact]:
+    """The loops of a program, outer before inner."""
+    facts = []
+    for nest in program.nests:
+        for path, node in loops(nest.body):
+            loop = loop_of(node)
+            ranges = ranges_at(nest.body, path)
+            head = f"for {loop.var} in {ast.unparse(node.iter)}"
+            trips, exact = loop.extent, True
+            if trips is None:
+                low, high = loop_range(loop, ranges).get(loop.var, (0, -1))
+                trips, exact = ((high - low) // abs(loop.step) + 1 if high >= low else None), False
+            depth = sum(isinstance(around, ast.For) for around in enclosing(nest.body, path))
+            facts.append(LoopFact(nest.label, depth, loop.var, loop.kind, head, trips, exact))
+    return facts
+
+
+# --- printing -----------------------------------------------------------------------------------------------
+def _section(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"{title}:", *(f"    {line}".rstrip() for line in lines or ["none"])])
+
+
+def _blocked(buffer: BufferFact) -> str:
+    return "".join(f", dimension {dim} in blocks of {factor}" for dim, factor in buffer.blocks)
+
+
+def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
+    width = max((len(command.text) for command in commands), default=0)
+    lines = []
+    for command in commands:
+        unsafe = "  (unsafe)" if command.unsafe else ""
+        lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}{unsafe}")
+        lines += [f"         {line}" for line in command.reason.splitlines()]
+    return lines
+
+
+def _shown_loops(facts: Sequence[LoopFact]) -> list[str]:
+    lines: list[str] = []
+    nest = ""
+    for fact in facts:
+        if fact.nest != nest:
+            nest = fact.nest
+            lines.append(nest)
+        trips = "" if fact.trips is None else f"{'' if fact.exact else 'at most '}{fact.trips}"
+        kind = "" if fact.kind == "range" else f"  {fact.kind}"
+        name = "  " * (fact.depth + 1) + fact.variable
+        lines.append(f"{name:24} {trips:>12}{kind}")
+    return lines
