@@ -172,7 +172,7 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         pieces = isolate(node, set(places))
         if pieces is None:
             raise refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
-                         way_out="distribute first, or move the statements between the loops (hoist, scalar_expand)")  # fmt: skip
+                         way_out="distribute first, or give this command before scalar_replace and hoist")  # fmt: skip
         position = next(i for i, piece in enumerate(pieces) if set(places) <= _vars_below(piece))
         body = replace_at(body, path, list(pieces))
         path = (*path[:-1], (path[-1][0], path[-1][1] + position))
@@ -381,7 +381,7 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         pieces = split_body(node, range(1, len(node.body)))
         if pieces is None:
             raise refuse("a local connects the statements of the body", target, site.path, "asked to distribute",
-                         way_out="scalar_expand makes the local an array")  # fmt: skip
+                         way_out="distribute before the command that made the local (scalar_replace, hoist)")  # fmt: skip
         new = replace_at(old, site.path, list(pieces))
         check_order(old, new, target, site.path, "asked to distribute")
         nests = _apart(before, target, new) if len(site.path) == 1 else [target.with_body(new)]

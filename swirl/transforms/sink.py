@@ -41,14 +41,13 @@ def sink(program: Program, site: Site, note: str, way_out: str | None = None) ->
     nest = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
     nest = nest.with_body(replace_at(nest.body, site.path, [own_names(nest, loop_at(program, site))]))
-    declarations, expanded = expand_locals(nest, site.path, loop)
+    expanded = expand_locals(nest, site.path, loop)
     # So far one iteration ran after the other, whatever kind of loop this is going to be.
     in_order = Loop(loop.var, "range", loop.start, loop.stop, loop.step)
-    old = tagged(replace_at(nest.body, site.path, [*declarations, in_order.node(expanded.body)]))
-    here = (*site.path[:-1], (site.path[-1][0], site.path[-1][1] + len(declarations)))
-    sunk = at(old, here)
+    old = tagged(replace_at(nest.body, site.path, [in_order.node(expanded.body)]))
+    sunk = at(old, site.path)
     assert isinstance(sunk, ast.For)
-    new = replace_at(old, here, _sunk(sunk.body, loop, nest, site.path, note))
+    new = replace_at(old, site.path, _sunk(sunk.body, loop, nest, site.path, note))
     check_order(old, new, nest, site.path, note, way_out)
     return program.with_nest(site.nest, nest.with_body(simplify_body(new)))
 
@@ -110,17 +109,38 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
             flush()
             result.append(node)
         else:
-            run.append(node)
+            arrays, kept = _without_arrays([node])
+            if arrays:
+                flush()
+                result += arrays
+            run += kept
     flush()
     return result
+
+
+def _without_arrays(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The declarations of arrays in branches of ``body``, and ``body`` without them."""
+    arrays: list[ast.stmt] = []
+    kept: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and local_type(node).shape:
+            arrays.append(node)
+            continue
+        if isinstance(node, ast.If):
+            node = copy.copy(node)
+            found, node.body = _without_arrays(node.body)
+            others, node.orelse = _without_arrays(node.orelse)
+            arrays += [*found, *others]
+        kept.append(node)
+    return arrays, kept
 
 
 def _has_loop(node: ast.AST) -> bool:
     return any(isinstance(inner, ast.For) and loop_of(inner).kind != "vector" for inner in ast.walk(node))
 
 
-def expand_locals(nest: Nest, path: Path, loop: Loop) -> tuple[list[ast.stmt], ast.For]:
-    """Declarations of the expanded locals, and the loop at ``path`` with every local that moves with it subscripted.
+def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
+    """The loop at ``path`` with a dimension more, and a subscript, for every local that moves with it.
 
     An unrolled loop's dimension comes first, a vector loop's last, so that the lane is always the last subscript.
     """
@@ -130,20 +150,12 @@ def expand_locals(nest: Nest, path: Path, loop: Loop) -> tuple[list[ast.stmt], a
     extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
     if moving and extent is None:
         raise refuse(f"{loop.var} has no constant extent, so its locals cannot be expanded", nest, path, "asked to move inwards")
-    declarations: list[ast.stmt] = []
     position: ast.expr = ast.Name(loop.var, ast.Load())
     if loop.kind != "vector" and ast.unparse(loop.start) != "0":
         position = ast.BinOp(position, ast.Sub(), loop.start)
-    last = loop.kind == "vector"
-    for statement in ast.walk(node):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.target.id in moving:
-            type_ = local_type(statement)
-            assert extent is not None
-            shape = (*type_.shape, extent) if last else (extent, *type_.shape)
-            declarations.append(declare(statement.target.id, LocalType(type_.dtype, shape)))
-    expanded = _Expand(moving, position, last).visit(clone(node))
+    expanded = _Expand(moving, position, extent or 0, loop.kind == "vector").visit(clone(node))
     assert isinstance(expanded, ast.For)
-    return declarations, expanded
+    return expanded
 
 
 def moving_locals(node: ast.For, var: str) -> set[str]:
@@ -161,9 +173,9 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
                 assigned.add(statement.target.id)
         elif isinstance(statement, (ast.Assign, ast.AugAssign)):
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            name = target.value if isinstance(target, ast.Subscript) else target
-            assert isinstance(name, ast.Name)
-            (stored if isinstance(target, ast.Subscript) else assigned).add(name.id)
+            named = target.value if isinstance(target, ast.Subscript) else target
+            assert isinstance(named, ast.Name)
+            (stored if isinstance(target, ast.Subscript) else assigned).add(named.id)
     # What is assigned again may accumulate over anything: it is taken to move.
     moving = {name for name in declared if name in assigned or name in stored}
     changed = True
@@ -178,8 +190,8 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
 
 
 class _Expand(ast.NodeTransformer):
-    def __init__(self, names: set[str], position: ast.expr, last: bool):
-        self.names, self.position, self.last = names, position, last
+    def __init__(self, names: set[str], position: ast.expr, extent: int, last: bool):
+        self.names, self.position, self.extent, self.last = names, position, extent, last
 
     def _place(self, name: str, own: list[ast.expr], context: ast.expr_context) -> ast.Subscript:
         extra = clone(self.position)
@@ -196,12 +208,15 @@ class _Expand(ast.NodeTransformer):
         assert isinstance(node.value, ast.Name)
         return reference(node.value.id, indices, isinstance(node.ctx, ast.Store))
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | None:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | list[ast.stmt]:
         assert isinstance(node.target, ast.Name) and node.value is not None
-        if node.target.id not in self.names:
+        type_ = local_type(node)
+        if not type_.shape:
             node.value = self.visit(node.value)
+        if node.target.id not in self.names:
             return node
-        if local_type(node).shape:
-            return None  # the expanded declaration stands outside
-        target = self._place(node.target.id, [], ast.Store())
-        return ast.Assign([target], self.visit(node.value))
+        shape = (*type_.shape, self.extent) if self.last else (self.extent, *type_.shape)
+        declaration = declare(node.target.id, LocalType(type_.dtype, shape))
+        if type_.shape:
+            return declaration
+        return [declaration, ast.Assign([self._place(node.target.id, [], ast.Store())], node.value)]

@@ -1,0 +1,182 @@
+"""Every wrong result that was ever found, as small as it gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from swirl.errors import Refused
+from swirl.transforms import COMMANDS
+from swirl.transforms.hoist import hoist
+from swirl.transforms.order import distribute, fuse, interchange, reorder
+from swirl.transforms.scalars import scalar_replace
+from swirl.transforms.split import split
+from swirl.transforms.tidy import tidy
+from swirl.transforms.unroll import unroll, unroll_and_jam
+from swirl.transforms.vectorize import vectorize
+from tests.support import assert_same, program
+
+
+def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
+    before = program("for i in range(3):\n for j in range(2):\n  s[i] = x[j]", s=(3,), x=(2,))
+    after = assert_same(before, scalar_replace(before, "s"))
+    assert "s_t: float32 = 0.0" in after.text
+
+
+def test_scalar_replace_does_not_load_what_a_loop_without_iterations_would_have_read() -> None:
+    before = program("for i in range(4):\n for j in range(0, i):\n  s[i] += x[2 * i - 2]", s=(4,), x=(5,))
+    assert_same(before, scalar_replace(before))
+
+
+def test_scalar_replace_stores_only_what_nothing_else_touches_whatever_the_conditions() -> None:
+    # The condition never holds, so the two references never collide; the load and the store of a local do.
+    before = program("""
+for i in range(3):
+    s[max(0, i - 1)] = x[i]
+    for j in range(0, 8, 2):
+        if j == 1:
+            s[1] += x[j]
+        s[2] += x[i]
+""", s=(3,), x=(8,))  # fmt: skip
+    assert_same(before, scalar_replace(before))
+
+
+def test_registers_of_one_array_are_different_elements() -> None:
+    before = program("""
+for i in range(2):
+    for j in range(4):
+        for k in range(3):
+            y[j // 2] += x[i, j] * x[j // 2, k]
+""", y=(2,), x=(2, 4))  # fmt: skip
+    assert_same(before, scalar_replace(unroll(before, "j", 4)))
+
+
+def test_vector_statements_run_one_after_the_other() -> None:
+    # Sequentially, t[i] is made of the old x[i + 1].
+    before = program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,))
+    with pytest.raises(Refused, match="turn round"):
+        vectorize(before, "i", 4)
+
+
+def test_vector_branches_run_one_after_the_other() -> None:
+    before = program("""
+for i in range(4):
+    if i > 0:
+        y[i] = z[0]
+    else:
+        z[0] = x[i]
+""", x=(4,), y=(4,), z=(1,))  # fmt: skip
+    with pytest.raises(Refused):
+        vectorize(before, "i", 4)
+
+
+def test_a_condition_is_evaluated_where_it_stands() -> None:
+    # The second copy's condition reads what the first one's branch wrote.
+    before = program("""
+for i in range(2):
+    if x[0] > 0.0:
+        for j in range(3):
+            x[0] = y[i, j] - 9.0
+""", x=(1,), y=(2, 3))  # fmt: skip
+    with pytest.raises(Refused):
+        unroll_and_jam(before, "i", 2)
+
+
+def test_a_prefix_sum_has_no_partial_results() -> None:
+    before = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]", s=(1,), x=(8,), y=(8,))
+    assert_same(before, unroll(before, "i", 4))
+    with pytest.raises(Refused):
+        vectorize(before, "i", 4)
+
+
+def test_two_kinds_of_accumulation_have_no_partial_results() -> None:
+    before = program("for i in range(8):\n s[0] += x[i]\n s[0] *= 2.0", s=(1,), x=(8,))
+    assert_same(before, unroll(before, "i", 4))
+    with pytest.raises(Refused):
+        vectorize(before, "i", 4)
+
+
+def test_substitution_in_an_expression_that_stands_in_two_places() -> None:
+    before = program("for i in range(7):\n for j in range(5):\n  y[6 - i, 0] += x[j]", y=(7, 1), x=(5,))
+    assert_same(before, unroll(scalar_replace(before), "i", 4))
+
+
+def test_locals_of_one_name_in_two_loops_are_two_arrays() -> None:
+    before = program("""
+for i in range(4):
+    for j in range(3):
+        t: float32 = x[i, j]
+        t += 1.0
+        y[i, j] = t
+    for j in range(2):
+        t: float32 = x[i, j + 1]
+        t *= 2.0
+        z[i, j] = t
+""", x=(4, 3), y=(4, 3), z=(4, 2))  # fmt: skip
+    assert_same(before, unroll_and_jam(before, "i", 2))
+    assert_same(before, vectorize(before, "i", 4, strided="gather"))
+
+
+def test_distributing_leaves_locals_with_their_users() -> None:
+    before = scalar_replace(program("for i in range(4):\n z[0] += x[i]\n y[i] = x[i]", x=(4,), y=(4,), z=(1,)), "z")
+    after = assert_same(before, distribute(before, "i"))
+    assert len(after.nests) == 1
+    hoisted = hoist(program("for i in range(4):\n z[i] = x[i] / y[0]\n u[i] = x[i]", x=(4,), y=(1,), z=(4,), u=(4,)))
+    assert_same(hoisted, distribute(hoisted, "i"))
+
+
+def test_distributed_nests_have_names_of_their_own() -> None:
+    before = program("for i in range(4):\n x[i] = 1.0\n y[i] = 2.0\nfor i in range(4):\n z[i] = 3.0\n u[i] = 1.0",
+                     x=(4,), y=(4,), z=(4,), u=(4,))  # fmt: skip
+    labels = [nest.label for nest in distribute(before, "i").nests]
+    assert len(set(labels)) == 4
+
+
+def test_a_vector_loop_stays_innermost() -> None:
+    before = program("for i in range(4):\n for j in range(3):\n  y[j, i] += x[j, i]", y=(3, 4), x=(3, 4))
+    vector = vectorize(before, "i", 4)
+    with pytest.raises(Refused, match="stays innermost"):
+        reorder(vector, ["i_lane", "j"])
+
+
+def test_reordering_a_loop_with_itself() -> None:
+    before = program("for i in range(4):\n for j in range(3):\n  y[j, i] = 1.0", y=(3, 4))
+    for name in ("reorder", "interchange"):
+        with pytest.raises(Exception, match="not \\['i', 'i'\\]"):
+            COMMANDS[name](before, ["i", "i"])
+
+
+def test_reordering_three_loops_of_which_two_nests_have_two() -> None:
+    before = program("""
+for i in range(2):
+    for j in range(3):
+        x[i, j] = 1.0
+for j in range(3):
+    for i in range(2):
+        for k in range(2):
+            y[i, j] += x[i, j]
+""", x=(2, 3), y=(2, 3))  # fmt: skip
+    assert_same(before, reorder(before, ["k", "i", "j"]))
+    assert_same(before, interchange(before, ["i", "j"]))
+
+
+def test_splitting_two_loops_of_one_name() -> None:
+    before = program("for i in range(4):\n x[i] = 1.0 if i < 2 else 2.0\nfor i in range(4):\n y[i] = x[i]", x=(4,), y=(4,))
+    assert_same(before, split(before, "i", [2]))
+
+
+def test_partials_of_a_reduction_under_a_window_that_moves() -> None:
+    before = program("""
+for y in range(5):
+    for k in range(max(0, 1 - y), min(3, 6 - y)):
+        for i in range(8):
+            for j in range(7):
+                s[0] += x[i, y + k - 1] * x[j, k]
+""", s=(1,), x=(8, 6))  # fmt: skip
+    assert_same(before, vectorize(before, "i", 4, strided="gather"))
+    assert_same(before, tidy(unroll(before, "i", 3)))
+
+
+def test_fusing_into_a_loop_whose_inner_loop_has_the_name() -> None:
+    before = program("for i in range(3):\n x[i] = 1.0\nfor j in range(3):\n for i in range(2):\n  y[j, i] = x[j]",
+                     x=(3,), y=(3, 2))  # fmt: skip
+    assert_same(before, fuse(before, "i", "j"))

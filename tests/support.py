@@ -1,0 +1,60 @@
+"""What tests of programs share: making them, and comparing what they compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from swirl.codegen.emit import emit
+from swirl.ir.buffers import Buffer
+from swirl.ir.execute import execute, random_arrays
+from swirl.ir.nest import Program, parse_program
+from swirl.ir.validate import validate
+from swirl.target import Target
+from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def program(text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **shapes: tuple[int, ...]) -> Program:
+    """A program from text; keywords are the shapes of its buffers."""
+    buffers = {name: Buffer(f"net.{name}", shape) for name, shape in shapes.items()}
+    return validate(parse_program(text, buffers, aliases=aliases))
+
+
+def difference(before: Program, after: Program, seed: int = 0) -> str | None:
+    """Where two programs differ, executed exactly in checking mode; None where they compute the same."""
+    given = random_arrays(before, seed, "rational")
+    expected = {name: array.copy() for name, array in given.items()}
+    got = {name: array.copy() for name, array in given.items()}
+    execute(before, expected, arithmetic="rational")
+    execute(after, got, checking=True, arithmetic="rational", seed=seed)
+    for name in given:
+        different = got[name] != expected[name]
+        if np.any(different):
+            where = tuple(int(i) for i in np.argwhere(different)[0])
+            return f"{name}{list(where)} is {got[name][where]}, was {expected[name][where]}"
+    return None
+
+
+def assert_same(before: Program, after: Program) -> Program:
+    """``after``, if it computes exactly what ``before`` does."""
+    validate(after)
+    for seed in (0, 1):
+        found = difference(before, after, seed)
+        if found is not None:
+            pytest.fail(f"{found}\n{before.text}\n\nbecame\n\n{after.text}")
+    return after
+
+
+def assert_compiles_to_same(program: Program, target: Target) -> None:
+    """The compiled program computes what the executed one does, bit for bit."""
+    given = arrays_for({name: b for name, b in program.buffers.items() if any(name in n.arguments for n in program.nests)})
+    expected = {name: array.copy() for name, array in given.items()}
+    execute(program, expected)
+    source = emit(program, target, contract=False)
+    packed = {name: program.buffers[name].layout.pack(array) for name, array in given.items()}
+    got = run_source(source, packed, target)
+    for name in given:
+        buffer = program.buffers[name]
+        assert_same_bits(buffer.layout.unpack(got[name], buffer.shape), expected[name], name)
