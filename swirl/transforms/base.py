@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError
 from swirl.ir.deps import Conflict, carried, find, meeting, pinned, statements
-from swirl.ir.nest import Nest, Path, Program, at, clones, enclosing, fresh, loop_of, loops
+from swirl.ir.nest import Loop, Nest, Path, Program, at, clones, constant, enclosing, fresh, loop_of, loops
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
@@ -163,6 +164,22 @@ def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict
            way_out: str | None = None) -> Refused:  # fmt: skip
     """A refusal that shows the current nest with the loop at ``path`` marked."""
     return Refused(problem, nest=marked(nest, path, note), witness=None if witness is None else str(witness), way_out=way_out)
+
+
+def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop) -> Refused:
+    """A refusal that came up half way through a rewrite, told about the nest as it is.
+
+    Args:
+        refusal: what was found out.
+        nest, path, note: the nest before the rewrite, the loop that is asked about, and what was asked.
+        inner: the name that the loop's iterations had by then, counted from 0 where ``loop`` starts.
+        loop: the loop that was asked about.
+    """
+    witness = refusal.witness
+    start = constant(loop.start)
+    if witness is not None and start is not None and f"{loop.var}=" not in re.sub(rf"\b{inner}=", "", witness):
+        witness = re.sub(rf"\b{inner}=(\d+)", lambda m: f"{loop.var}={start + int(m[1]) * loop.step}", witness)
+    return refuse(refusal.message, nest, path, note, witness=witness, way_out=refusal.way_out)
 
 
 # --- after a rewrite ------------------------------------------------------------------------------------------------

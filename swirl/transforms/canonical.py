@@ -11,7 +11,20 @@ from dataclasses import dataclass
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, names_in, replace_at
+from swirl.ir.nest import (
+    Nest,
+    Path,
+    Program,
+    at,
+    enclosing,
+    loop_of,
+    loops,
+    names_in,
+    references,
+    replace_at,
+    subscripts,
+    substitute,
+)
 from swirl.transforms.base import Site
 from swirl.transforms.order import fuse_at, permute_at
 
@@ -93,11 +106,64 @@ def _run_from(program: Program, nest: Nest, following: list[Nest]) -> _Run:
     free = _free(nest, root)
     length = 1
     for candidate in following:
-        joined = next(filter(None, (_joined(program, nest, rotated, free) for rotated in _rotations(candidate))), None)
+        rotations = _same_name_first(_rotations(candidate), nest, (("body", 0),), (("body", 0),))
+        joined = next(filter(None, (_joined(program, nest, rotated, free) for rotated in rotations)), None)
         if joined is None:
             break
         nest, length = joined, length + 1
     return _Run(nest, length, free)
+
+
+def _same_name_first(rotations: list[Nest], first: Nest, path: Path, second_path: Path) -> list[Nest]:
+    """Loops that could join the one at ``path``: those over the same dimension, the one of the same name first.
+
+    Equal extents may be chance (a batch of 8 images of 8 channels): where both loops touch an array, they must run over
+    one dimension of it.
+    """
+    head = at(first.body, path)
+    assert isinstance(head, ast.For)
+
+    def other(rotated: Nest) -> ast.stmt:
+        return at(rotated.body, second_path)
+
+    fitting = [r for r in rotations if _same_dimension(head, other(r))]
+    return sorted(fitting, key=lambda r: not (isinstance(o := other(r), ast.For) and loop_of(o).var == loop_of(head).var))
+
+
+def _named_by_author(program: Program, nest: Nest, path: Path, name: str) -> Nest:
+    """``nest`` with the loop at ``path`` called ``name``, where its layer names that dimension so and the loop's own name
+    was made up (for zeroing): recipes name loops as the layer does."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    given = {target for targets in program.aliases.values() for target in targets}
+    var = loop_of(node).var
+    around = {loop_of(n).var for n in enclosing(nest.body, path) if isinstance(n, ast.For)}
+    if var == name or var in given or name not in given or name in names_in(node) | around:
+        return nest
+    return nest.with_body(replace_at(nest.body, path, [substitute(node, {var: ast.Name(name, ast.Load())})]))
+
+
+def _same_dimension(first: ast.For, second: ast.stmt) -> bool:
+    """Whether two loops run over one dimension of an array that both touch, or touch no common array with their variables."""
+    if not isinstance(second, ast.For):
+        return False
+    one, two = _dimensions(first), _dimensions(second)
+    shared = {(name, dim) for name, dim in one if (name, dim) in two}
+    if shared:
+        return True
+    names = {ast.unparse(ref.value) for ref in references(first)} & {ast.unparse(ref.value) for ref in references(second)}
+    return not any(name in names for name, _ in one | two)
+
+
+def _dimensions(node: ast.For) -> set[tuple[str, int]]:
+    """(array, dimension) of every subscript that the loop's variable occurs in."""
+    var = loop_of(node).var
+    return {
+        (ast.unparse(ref.value), dim)
+        for ref in references(node)
+        for dim, index in enumerate(subscripts(ref))
+        if var in names_in(index)
+    }
 
 
 def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | None:
@@ -109,6 +175,7 @@ def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | N
         return None
     if heads[0].step != heads[1].step or heads[0].kind != heads[1].kind:
         return None
+    first = _named_by_author(program, first, (("body", 0),), heads[1].var)
     try:
         pair = program.with_nests([first, second])
         fused = fuse_at(pair, Site(0, (("body", 0),))).nests[0]
@@ -198,9 +265,12 @@ def _fused_pair(program: Program, nest: Nest, path: Path) -> Nest | None:
     if not _plain(first) or not _plain(second) or not names_in(first) & names_in(second):
         return None
     was_free = _free(nest, path)
-    for rotated in _rotated_inside(nest, second_path):
+    for rotated in _same_name_first(_rotated_inside(nest, second_path), nest, path, second_path):
+        partner = at(rotated.body, second_path)
+        assert isinstance(partner, ast.For)
+        named = _named_by_author(program, rotated, path, loop_of(partner).var)
         try:
-            fused = fuse_at(program.with_nests([rotated]), Site(0, path)).nests[0]
+            fused = fuse_at(program.with_nests([named]), Site(0, path)).nests[0]
         except (Refused, NotProved):
             continue
         if was_free and not _free(fused, path):

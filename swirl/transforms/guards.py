@@ -25,7 +25,10 @@ def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]]) -> list[ast.s
         test = simplify_condition(node.test, ranges)
         if isinstance(test, ast.Constant):
             return drop_decided_guards(node.body if test.value else node.orelse, ranges)
-        return [ast.If(test, drop_decided_guards(node.body, ranges), drop_decided_guards(node.orelse, ranges))]
+        body, orelse = drop_decided_guards(node.body, ranges), drop_decided_guards(node.orelse, ranges)
+        if not body:
+            return [ast.If(ast.UnaryOp(ast.Not(), test), orelse, [])] if orelse else []
+        return [ast.If(test, body, orelse)]
     new = _Selects(ranges).visit(clone(node))
     return [new]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from swirl.errors import CommandError
+from swirl.errors import CommandError, Refused
 from swirl.ir.deps import NotProved, reordered, tag
 from swirl.ir.nest import (
     Loop,
@@ -142,6 +142,8 @@ def _permute(program: Program, index: int, names: list[str], swap: bool = False)
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
         if loop_of(node).var in wanted and not wanted & outside and wanted <= _vars_below(node):
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
+            if len(present) < len(names):  # a condition stands between, or they lie side by side
+                raise _imperfect(nest, path)
             order = present[::-1] if swap else names
             nest = permute_at(program, nest, path, dict(zip(present, order, strict=True)))
     return checked(program, program.with_nest(index, nest))
@@ -171,13 +173,13 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         assert isinstance(node, ast.For)
         pieces = isolate(node, set(places))
         if pieces is None:
-            raise refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
-                         way_out="distribute first, or give this command before scalar_replace and hoist")  # fmt: skip
+            raise _imperfect(nest, path)
         position = next(i for i, piece in enumerate(pieces) if set(places) <= _vars_below(piece))
         body = replace_at(body, path, list(pieces))
         path = (*path[:-1], (path[-1][0], path[-1][1] + position))
         end = chain_to(body, path, set(places))
-        assert end is not None
+        if end is None:
+            raise _imperfect(nest, start)
     chain: list[Loop] = []
     for depth in range(len(path), len(end) + 1):
         node = at(body, end[:depth])
@@ -200,6 +202,11 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
     new = replace_at(body, path, inner_body)
     check_order(old, new, nest, start, "asked to move")
     return nest.with_body(new)
+
+
+def _imperfect(nest: Nest, path: Path) -> Refused:
+    return refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
+                  way_out="distribute first, or give this command before scalar_replace and hoist")  # fmt: skip
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:

@@ -31,14 +31,15 @@ def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
     result: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If):
-            result.append(ast.If(node.test, _without_single(node.body), _without_single(node.orelse)))
+            branches = _without_single(node.body), _without_single(node.orelse)
+            result.append(ast.If(node.test, branches[0] or [ast.Pass()], branches[1]))
         elif isinstance(node, ast.For):
             loop = loop_of(node)
             if loop.kind == "range" and loop.extent == 0:
                 continue
             inner = _without_single(node.body)
-            only_loops = all(isinstance(s, (ast.For, ast.If, ast.Assign, ast.AugAssign)) for s in inner)
-            if loop.kind == "range" and loop.extent == 1 and only_loops:
+            declares = any(isinstance(s, ast.AnnAssign) for s in inner)
+            if loop.kind == "range" and loop.extent == 1 and not declares:
                 result += [substitute(s, {loop.var: loop.start}) for s in inner]
             elif inner:
                 result.append(loop.node(inner))

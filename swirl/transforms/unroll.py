@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swirl.errors import CommandError
+from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Path, Program, loop_of
-from swirl.transforms.base import Site, check_factor, command, inner_name, loop_at, refuse, rewrite_each
+from swirl.transforms.base import Site, check_factor, command, in_current, inner_name, loop_at, refuse, rewrite_each
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
@@ -67,7 +67,10 @@ def _unroll(program: Program, loop_var: str, factor: int, nest: int | str | None
         if loop.extent is None:
             raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be unrolled",
                          way_out="tile_loop with tail='peel' makes an inner loop of constant extent")  # fmt: skip
-        return _copies(before, site, min(factor, loop.extent), jam, partials)
+        try:
+            return _copies(before, site, min(factor, loop.extent), jam, partials)
+        except Refused as refusal:
+            raise in_current(refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop) from refusal
 
     return rewrite_each(program, loop_var, nest, rewrite)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from swirl.errors import CommandError
+from swirl.errors import CommandError, Refused
 from swirl.ir.affine import affine, coefficients, ranges_at, simplify
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
-from swirl.transforms.base import Site, check_factor, command, inner_name, lane_conflict, loop_at, refuse, rewrite_each
+from swirl.transforms.base import Site, check_factor, command, in_current, inner_name, lane_conflict, loop_at, refuse, rewrite_each
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
@@ -56,12 +56,18 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
     if loop.kind != "range" or loop.step != 1:
         what = f"a {loop.kind} loop" if loop.kind != "range" else f"a loop of step {loop.step}"
         raise refuse(f"{loop.var} is {what}", target, site.path, note)
+    inner = [loop_of(n).var for _, n in loops(loop_at(program, site).body) if loop_of(n).kind == "vector"]
+    if inner:
+        raise refuse(f"{loop.var} holds the vector loop {inner[0]}", target, site.path, note,
+                     way_out="vectorize one of the loops, unroll_and_jam the other")  # fmt: skip
     if strided is None:
         check_contiguous(program, target, site.path)
     try:
         return _lanes(program, site, factor)
     except NotProved:
         raise refuse("not proved within the time allowed", target, site.path, note) from None
+    except Refused as refusal:
+        raise in_current(refusal, target, site.path, note, f"{loop.var}_lane", loop) from refusal
 
 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
