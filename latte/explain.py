@@ -151,10 +151,12 @@ class Explanation:
     def __str__(self) -> str:
         head = f"{self.ensemble} ({self.kind}), shape {self.shape}, batch size {self.batch_size}"
         head += f", for {self.target}"
-        recipe = f"recipe {self.recipe}" if self.recipe else "no recipe: as the automatic passes left it"
         if not self.phases:
             return f"{head}\n\nnothing is computed here: the values are set"
-        parts = [head, _section(recipe, _shown_commands(self.commands))]
+        recipe = "no recipe: as the automatic passes left it"
+        if self.recipe or self.commands:
+            recipe = _section(f"recipe {self.recipe}", _shown_commands(self.commands))
+        parts = [head, recipe]
         if self.notes:
             parts.append(_section("autodiff", self.notes))
         return "\n\n".join([*parts, *map(str, self.phases)])
