@@ -180,7 +180,7 @@ WRONG_LAYERS = {
         lambda net, image, vector: SoftmaxLossLayer(net, image, vector),
         "reads 1 dimensions",
     ),
-    "labels": (lambda net, image, vector: SoftmaxLossLayer(net, vector, vector), "labels have shape"),
+    "labels": (lambda net, image, vector: SoftmaxLossLayer(net, vector, MemoryDataLayer(net, 2)), "labels have shape"),
     "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), "reads 1 dimensions"),
     "shape": (lambda net, image, vector: MemoryDataLayer(net, (3, 0)), "positive integers"),
     "no shape": (lambda net, image, vector: MemoryDataLayer(net, ()), "positive integers"),
