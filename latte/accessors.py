@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from swirl.errors import DataError, LatteError
+from latte.place import user_place
+from swirl.errors import DataError, LatteError, UnknownName
 
 if TYPE_CHECKING:
     from latte.ensemble import Ensemble
@@ -19,7 +21,7 @@ def accessor(ensemble: Ensemble, name: str) -> Any:
     """The getter or setter called ``name``; None where the name is none.
 
     Raises:
-        DataError: the ensemble has no such field.
+        UnknownName: the ensemble has no such field.
     """
     match = _ACCESSOR.fullmatch(name)
     if match is None:
@@ -42,8 +44,11 @@ def _storage(ensemble: Ensemble, field: str) -> str:
         storage = f"{ensemble.name}.{field}"
         if storage in net.executable.buffers:
             return storage
+    close = get_close_matches(field, buffers, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
     names = ", ".join(sorted(buffers))
-    raise DataError(f"{ensemble!r} has no field {field!r}", way_out=f"its fields are {names}")
+    raise UnknownName(f"{ensemble!r} has no field {field!r}", place=user_place(),
+                      way_out=f"{hint}its fields are {names}")  # fmt: skip
 
 
 def _get(ensemble: Ensemble, field: str, storage: str) -> np.ndarray:
@@ -54,11 +59,14 @@ def _get(ensemble: Ensemble, field: str, storage: str) -> np.ndarray:
 
 
 def _view(ensemble: Ensemble, storage: str) -> np.ndarray:
-    view: np.ndarray = _running(ensemble, "a view").view(storage)
+    executable = _running(ensemble, "a view")
+    view: np.ndarray = executable.view(storage)
     assert ensemble.net is not None
-    if ensemble.net.is_cleared(storage):
-        view[...] = 0
+    if executable.buffers[storage].role == "param_grad":
+        ensemble.net.settle_gradients()
         ensemble.net.gradient_views = True
+    if storage == f"{ensemble.name}.grad":
+        ensemble.net.top_gradient_viewed(ensemble)
     return view
 
 
@@ -70,18 +78,26 @@ def _running(ensemble: Ensemble, what: str) -> Any:
 
 
 def _set(ensemble: Ensemble, field: str, storage: str, values: Any) -> None:
+    from latte.ensemble import DataEnsemble  # which imports this module
+
     executable = _running(ensemble, f"set_{field}")
-    array = check_array(values, executable.buffers[storage].shape if storage in executable.buffers else None, f"set_{field}")
+    net = ensemble.net
+    assert net is not None
+    if field == "grad":
+        net.set_seed_gradient(ensemble, check_array(values, None, "set_grad"))
+        return
+    buffer = executable.buffer(storage)
+    full = ensemble.fields(net.batch_size)[field].shape if field in ensemble.fields() else buffer.shape
+    array = check_array(values, None, f"set_{field}")
+    if field == "value" and isinstance(ensemble, DataEnsemble) and array.shape == full:
+        executable = net.use_full_batch()  # the batch before may have been a smaller one
+        buffer = executable.buffer(storage)
+    check_array(array, buffer.shape, f"set_{field}")
     if field == "value":
         check_labels(ensemble, array)
-    if field == "grad":
-        assert ensemble.net is not None
-        ensemble.net.set_seed_gradient(ensemble, array)
-        return
+    if buffer.role == "param_grad":
+        net.settle_gradients()
     executable.write(storage, array)
-    if executable.buffers[storage].role == "param_grad":
-        assert ensemble.net is not None
-        ensemble.net.keep_gradients()
 
 
 def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from latte.place import user_place
-from swirl.errors import CommandError
+from swirl.errors import CommandError, UnknownName
 from swirl.recipe import PHASE_ALIASES, PHASES, Recorded, unknown_command
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
@@ -34,8 +35,11 @@ class CommandRecorder:
                                way_out="give commands before net.compile()")  # fmt: skip
         command = Recorded(name, arguments, tuple(options.items()), place)
         if name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
-            raise CommandError(f"{command.text}: no phase named {_phase_of(command)!r}", place=place,
-                               way_out=f"the phases are {', '.join(PHASES)}")  # fmt: skip
+            phase = _phase_of(command)
+            close = get_close_matches(str(phase), PHASES, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise CommandError(f"{command.text}: no phase named {phase!r}", place=place,
+                               way_out=f"{hint}the phases are {', '.join(PHASES)}")  # fmt: skip
         self.commands.append(command)
 
     def command(self, name: str) -> Callable[..., None]:
@@ -69,7 +73,16 @@ class CommandRecorder:
         return found
 
 
+def unknown_attribute(ensemble: Any, name: str) -> UnknownName:
+    """The error for a name that is no command, field or attribute of an ensemble, with the nearest one."""
+    known = [attribute for attribute in dir(ensemble) if not attribute.startswith("_")]
+    close = get_close_matches(name, [*COMMANDS, *known], 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return UnknownName(f"{ensemble!r} has no command or attribute {name!r}", place=user_place(),
+                       way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")  # fmt: skip
+
+
 def _phase_of(command: Recorded) -> Any:
     options = dict(command.options)
-    phase = options.get("phase", command.arguments[0] if command.arguments else None)
+    phase: Any = options.get("phase", command.arguments[0] if command.arguments else None)
     return PHASE_ALIASES.get(phase, phase)

@@ -14,7 +14,7 @@ from latte import instances
 from latte.accessors import accessor
 from latte.body import MISSING, Body, read_body
 from latte.checks import PHASES, check_phase, check_shape
-from latte.commands import CommandRecorder
+from latte.commands import CommandRecorder, unknown_attribute
 from latte.connection import Connection
 from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
 from latte.place import user_place
@@ -159,7 +159,7 @@ class Ensemble(CommandRecorder):
             return found
         if name in COMMANDS:
             return self.command(name)
-        raise AttributeError(f"{self!r} has no attribute {name!r}")
+        raise unknown_attribute(self, name)
 
     # --- properties -----------------------------------------------------------------------------------------
     @property

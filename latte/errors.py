@@ -15,6 +15,7 @@ from swirl.errors import (
     Refused,
     TargetError,
     TrainingError,
+    UnknownName,
     ValidationError,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "Refused",
     "TargetError",
     "TrainingError",
+    "UnknownName",
     "ValidationError",
 ]

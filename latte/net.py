@@ -64,6 +64,7 @@ class Net(Running):
         place = user_place()
         if not isinstance(ensemble, Ensemble):
             raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", place=place)
+        self._check_not_compiled(place)
         if ensemble.net is not None:
             which = "this net" if ensemble.net is self else "another net"
             raise DeclarationError(f"{ensemble!r} is in {which} already", place=place)
@@ -237,7 +238,13 @@ class Net(Running):
             graph[position[id(sink)]].append(position[id(source)])
         return graph
 
+    def _check_not_compiled(self, place: str | None) -> None:
+        if self.compiled:
+            raise DeclarationError("the net is compiled already", place=place,
+                                   way_out="add layers and connections before net.compile()")  # fmt: skip
+
     def _check_edge(self, source: Ensemble, sink: Ensemble, place: str | None) -> None:
+        self._check_not_compiled(place)
         for ensemble in (source, sink):
             if not isinstance(ensemble, Ensemble):
                 raise DeclarationError(f"{ensemble!r} is no ensemble", place=place)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,11 @@ class Running:
         self._executables: dict[int, Executable] = {}
         self._reports: list[CompileReport] = []
         self._current: Executable | None = None
-        self._seeds: dict[str, np.ndarray] = {}
+        self._seeds: dict[str, np.ndarray] = {}  # of inner layers: their readers' gradients are added
+        self._tops: dict[str, np.ndarray] = {}  # of layers that nobody sends a gradient to, and of losses
         self._accumulate = False
         self._nan_said = False
+        self._shuffling: np.random.Generator | None = None
         self.gradient_views = False
 
     # --- compiling ----------------------------------------------------------------------------------------
@@ -143,8 +146,14 @@ class Running:
         """Make the executable for a batch size current, compiling it where needed; parameters are shared."""
         if batch_size not in self._executables:
             self._executables[batch_size] = self._compile(batch_size, self.executable)
-        self._current = self._executables[batch_size]
+        if self._executables[batch_size] is not self._current:
+            self._current = self._executables[batch_size]
+            self._start_from_tops()
         return self._current
+
+    def use_full_batch(self) -> Executable:
+        """Back to the net's own batch size, behind a smaller batch."""
+        return self._use(self.batch_size)
 
     def prepare(self, batch_size: int) -> None:
         """Compile the net for a smaller batch size too, so that the first such batch does not wait.
@@ -168,11 +177,28 @@ class Running:
         Raises:
             DataError: wrong number of arrays, wrong shapes or types, labels out of range. Nothing is set then.
         """
+        checked = self.check_data(*arrays)
+        count = len(next(iter(checked.values())))
+        if not 1 <= count <= self.batch_size:
+            raise DataError(f"a batch has 1 to {self.batch_size} items, not {count}")
+        executable = self._use(count)
+        for name, array in checked.items():
+            executable.write(f"{name}.value", array)
+        executable.has_run.discard("forward")  # its values are those of other data
+
+    def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
+        """Arrays for the data layers, any number of items, as arrays of shape (items, …) by the layers' names.
+
+        Raises:
+            DataError: wrong number of arrays, wrong shapes or types, labels out of range.
+        """
         layers = [e for e in self.ensembles if isinstance(e, DataEnsemble)]
+        if not layers:
+            raise DataError("the net has no data layer", way_out="MemoryDataLayer(net, shape)")
         if len(arrays) != len(layers):
             names = ", ".join(layer.name for layer in layers)
             raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}")
-        checked = []
+        checked = {}
         for layer, values in zip(layers, arrays, strict=True):
             array = check_array(values, None, layer.name)
             if array.ndim == 1 and layer.shape == (1,):
@@ -180,15 +206,11 @@ class Running:
             if array.ndim == 0 or array.shape[1:] != layer.shape:
                 raise DataError(f"{layer.name}: the shape is {array.shape}, but (batch, {', '.join(map(str, layer.shape))}) is needed")
             check_labels(layer, array)
-            checked.append(array)
-        count = len(checked[0])
-        if any(len(array) != count for array in checked):
-            raise DataError(f"the arrays have different numbers of items: {[len(a) for a in checked]}")
-        if not 1 <= count <= self.batch_size:
-            raise DataError(f"a batch has 1 to {self.batch_size} items, not {count}")
-        executable = self._use(count)
-        for layer, array in zip(layers, checked, strict=True):
-            executable.write(f"{layer.name}.value", array)
+            checked[layer.name] = array
+        counts = [len(array) for array in checked.values()]
+        if len(set(counts)) > 1:
+            raise DataError(f"the arrays have different numbers of items: {counts}")
+        return checked
 
     def forward(self) -> None:
         """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``."""
@@ -202,21 +224,27 @@ class Running:
     def test(self) -> None:
         """The inference phase: dropout off, batch norm with running statistics. Sets ``net.loss``, ``net.accuracy``."""
         self.executable.run("inference")
+        self.executable.has_run.discard("forward")  # backward needs the values of the training phase
         self._measures()
 
     def backward(self) -> None:
         """Gradients of inputs and parameters; those of parameters add up until ``clear_grad``.
 
         Raises:
-            TrainingError: there is no loss and no gradient was set, or ``forward`` has not run.
+            TrainingError: there is no loss and no gradient was set, or it was set for another batch size, or ``forward``
+                has not run.
         """
         executable = self.executable
-        tops = [e for e in self.ensembles if not isinstance(e, (AccuracyEnsemble, DataEnsemble)) and not has_gradient_reader(self, e)]  # type: ignore[arg-type]
-        if not any(is_loss(e) for e in self.ensembles) and not self._seeds and not any(f"set {e.name}" in self.has_run for e in tops):
+        viewed = any(f"view {ensemble.name}" in self.has_run for ensemble in self.ensembles)
+        if not (self.has_loss or self._seeds or self._tops or viewed):
             raise TrainingError("backward has nothing to start from: the net has no loss",
                                 way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)")  # fmt: skip
         if "forward" not in executable.has_run:
             raise TrainingError("backward needs the values of a forward phase of this batch", way_out="call net.forward() first")
+        for name, values in {**self._seeds, **self._tops}.items():
+            if values.shape != (needed := executable.buffers[f"{name}.grad"].shape):
+                raise TrainingError(f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
+                                    way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)")  # fmt: skip
         if "net.accumulate" in executable.arrays:
             executable.arrays["net.accumulate"][0] = self._accumulate
         for name, values in self._seeds.items():
@@ -236,30 +264,56 @@ class Running:
                 if buffer.role == "param_grad":
                     self.executable.arrays[name][...] = 0
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether backward has a loss to start from."""
+        return any(is_loss(ensemble) for ensemble in self.ensembles)
+
     def is_cleared(self, storage: str) -> bool:
         """Whether a parameter's gradient counts as zero, whatever its storage holds."""
         return not self._accumulate and self.executable.buffers[storage].role == "param_grad"
 
-    def keep_gradients(self) -> None:
-        """The parameters' gradients were set: the next ``backward`` adds to them, those never computed count as zero."""
+    def settle_gradients(self) -> None:
+        """Let cleared gradients of parameters be zeros in memory, for who reads or changes the storage itself."""
         if not self._accumulate:
             for name, buffer in self.executable.buffers.items():
-                if buffer.role == "param_grad" and "backward" not in self.has_run:
+                if buffer.role == "param_grad":
                     self.executable.arrays[name][...] = 0
         self._accumulate = True
 
     def set_seed_gradient(self, ensemble: Ensemble, values: np.ndarray) -> None:
-        """What ``ensemble.set_grad(values)`` does: the gradient that backward starts from, at a top or inner layer."""
-        if values.shape != (self.executable.batch_size, *ensemble.shape):
-            raise DataError(f"set_grad: the shape is {values.shape}, but {(self.executable.batch_size, *ensemble.shape)} is needed")
-        if has_gradient_reader(self, ensemble):  # type: ignore[arg-type]
-            if ensemble.name not in self._seeds:
-                self._seeds[ensemble.name] = values
+        """What ``ensemble.set_grad(values)`` does: the gradient that backward starts from, at a top or inner layer.
+
+        Raises:
+            DataError: the shape is wrong, or the net computes no gradient there.
+        """
+        name, gradient = ensemble.name, np.array(values, np.float32)
+        needed = self.executable.buffer(f"{name}.grad").shape
+        if gradient.shape != needed:
+            raise DataError(f"set_grad: the shape is {gradient.shape}, but {needed} is needed")
+        if not has_gradient_reader(self, ensemble):  # type: ignore[arg-type]
+            self._tops[name] = gradient
+            self._start_from_tops()
+            return
+        known = name in self._seeds
+        self._seeds[name] = gradient
+        if not known:
+            try:
                 self._recompile_seeded()
-            self._seeds[ensemble.name] = np.array(values, np.float32)
-        else:
-            self.executable.write(f"{ensemble.name}.grad", values)
-            self.has_run.add(f"set {ensemble.name}")
+            except Exception:
+                del self._seeds[name]
+                raise
+
+    def top_gradient_viewed(self, ensemble: Ensemble) -> None:
+        """Somebody holds the storage of a gradient: where that starts backward, it counts as set."""
+        if not has_gradient_reader(self, ensemble) and not is_loss(ensemble):  # type: ignore[arg-type]
+            self.has_run.add(f"view {ensemble.name}")
+
+    def _start_from_tops(self) -> None:
+        """Write the gradients that start backward, as far as they are of this batch size."""
+        for name, values in self._tops.items():
+            if self.executable.buffers[f"{name}.grad"].shape == values.shape:
+                self.executable.write(f"{name}.grad", values)
 
     def _recompile_seeded(self) -> None:
         """The net again, with readers that add to the gradients that the user sets."""
@@ -267,10 +321,25 @@ class Running:
         new = self._compile(old.batch_size, old)
         for name, array in old.arrays.items():
             if name in new.arrays and new.arrays[name] is not array:
-                new.arrays[name][...] = array
+                new.write(name, old.read(name))  # a recipe may have laid it out differently
         new.has_run = set(old.has_run)
         self._executables = {old.batch_size: new}
         self._current = new
+
+    @contextmanager
+    def no_warning(self, of_nan: bool) -> Iterator[None]:
+        """Say nothing of NaN in the loss meanwhile (if ``of_nan``): somebody raises an error for it."""
+        said, self._nan_said = self._nan_said, self._nan_said or of_nan
+        try:
+            yield
+        finally:
+            self._nan_said = said if of_nan else self._nan_said
+
+    def permutation(self, items: int) -> np.ndarray:
+        """The next random order of ``items`` items: a sequence that the net's seed fixes."""
+        if self._shuffling is None:
+            self._shuffling = np.random.default_rng(self.seed)
+        return self._shuffling.permutation(items)
 
     def _measures(self) -> None:
         self.loss = float(sum(self.executable.arrays[f"{e.name}.value"][0] for e in self.ensembles if is_loss(e)))

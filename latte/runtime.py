@@ -109,12 +109,12 @@ class Executable:
         Raises:
             DataError: no phase of this net computes the buffer.
         """
-        buffer = self._buffer(storage)
+        buffer = self.buffer(storage)
         return buffer.layout.unpack(self.arrays[storage], buffer.shape)
 
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values of its shape."""
-        buffer = self._buffer(storage)
+        buffer = self.buffer(storage)
         self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
 
     def view(self, storage: str) -> np.ndarray:
@@ -123,13 +123,18 @@ class Executable:
         Raises:
             DataError: the buffer's layout is blocked, so that its storage has not the logical shape.
         """
-        buffer = self._buffer(storage)
+        buffer = self.buffer(storage)
         if buffer.layout != Layout():
             raise DataError(f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
                             way_out="use its getter and setter, which copy")  # fmt: skip
         return self.arrays[storage]
 
-    def _buffer(self, storage: str) -> Buffer:
+    def buffer(self, storage: str) -> Buffer:
+        """The buffer with its layout.
+
+        Raises:
+            DataError: no phase of this net computes it.
+        """
         if storage not in self.buffers:
             raise DataError(f"nothing in this net computes {storage}",
                             way_out="net.force_backward = True before compile() asks for the gradients of data")  # fmt: skip

@@ -61,7 +61,7 @@ class SGD:
         arrays = self.net.executable.arrays
         self._settings = {name: np.zeros(1, np.float32) for name in ("learning_rate", "momentum", "weight_decay")}
         sizes = {name: ((arrays[name].size,), np.float32) for name in self._parameters}
-        self._velocities = allocate(sizes, self.net.runner)  # type: ignore[arg-type]
+        self._velocities = allocate(sizes, self.net.runner)
         start = perf_counter()
         sources = {}  # by size: parameters of one size share a kernel
         for size in {arrays[name].size for name in self._parameters}:
@@ -87,6 +87,7 @@ class SGD:
         """
         if "backward" not in self.net.has_run:
             raise TrainingError("there are no gradients yet", way_out="call net.forward() and net.backward() first")
+        self.net.settle_gradients()
         for name in self._settings:
             self._settings[name][0] = getattr(self, name)
         self._phase.run()

@@ -56,7 +56,8 @@ def fit(net: Running, images: Any, labels: Any, *, solver: Any, epochs: int, shu
         labels: (items,) or (items, 1), class numbers.
         solver: its ``step()`` changes the parameters.
         epochs: how often to go through the data.
-        shuffle: whether each epoch has another order, drawn from the net's seed.
+        shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes, which the next
+            call of ``fit`` goes on with.
         stop_on_nan: raise TrainingError when the loss is NaN; otherwise training goes on (a warning is given once).
         progress: whether to show a progress bar.
         after_epoch: called with the epoch's number (from 0) and the history so far.
@@ -65,17 +66,18 @@ def fit(net: Running, images: Any, labels: Any, *, solver: Any, epochs: int, shu
         DataError: the data do not fit.  TrainingError: NaN in the loss, no loss, or the net is not compiled.
     """
     images, labels = _check(net, images, labels)
-    if epochs < 0:
-        raise DataError(f"the number of epochs must be at least 0, not {epochs}")
+    if not net.has_loss:
+        raise TrainingError("the net has no loss to train by", way_out="SoftmaxLossLayer(net, scores, labels)")
+    if not isinstance(epochs, (int, np.integer)) or epochs < 0:
+        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}")
     history = History()
     _prepare_rest(net, len(images))
-    generator = np.random.default_rng(net.seed)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[measures]}"), TimeRemainingColumn())
-    with Progress(*columns, disable=not progress) as bar:
+    with net.no_warning(of_nan=stop_on_nan), Progress(*columns, disable=not progress) as bar:
         steps = -(-len(images) // net.batch_size)
         task = bar.add_task("training", total=epochs * steps, measures="")
         for epoch in range(epochs):
-            order = generator.permutation(len(images)) if shuffle else np.arange(len(images))
+            order = net.permutation(len(images)) if shuffle else np.arange(len(images))
             for chosen in _batches(order, net.batch_size):
                 start = perf_counter()
                 net.set_batch(images[chosen], labels[chosen])
@@ -116,9 +118,9 @@ def evaluate(net: Running, images: Any, labels: Any) -> Evaluation:
 def _check(net: Running, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     if not net.compiled:
         raise TrainingError("the net is not compiled", way_out="call net.compile() first")
-    images, labels = np.asarray(images), np.asarray(labels)
-    if images.ndim == 0 or len(images) == 0 or len(images) != len(labels):
-        raise DataError(f"images and labels need the same number of items, at least 1: {images.shape}, {labels.shape}")
+    images, labels = net.check_data(images, labels).values()
+    if len(images) == 0:
+        raise DataError("there are no items", way_out="at least one is needed")
     return images, labels
 
 

@@ -91,6 +91,8 @@ def AccuracyLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
 def _check(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> None:
     source_of(net, bottom, layer, 1)
     source_of(net, label, layer, 1)
+    if label is bottom:
+        raise DeclarationError(f"{layer}: {bottom!r} cannot be its own label", place=user_place())
     if label.shape != (1,):
         raise DeclarationError(
             f"{layer}: labels have shape (1,), {label!r} has {label.shape}",

@@ -65,6 +65,10 @@ class CommandError(LatteError):
     """A command names something that does not exist, has bad arguments, or comes too late."""
 
 
+class UnknownName(CommandError, AttributeError):
+    """A layer has no command, field or attribute of this name (so that ``hasattr`` answers False)."""
+
+
 class Refused(CommandError):
     """A command is well formed, but would change the meaning of the program.
 

@@ -61,7 +61,7 @@ class Layout:
             array = np.moveaxis(array, -1, dim + 1)
             merged = (*array.shape[:dim], array.shape[dim] * factor, *array.shape[dim + 2 :])
             array = array.reshape(merged)
-        return np.ascontiguousarray(array[tuple(slice(0, extent) for extent in shape)])
+        return np.array(array[tuple(slice(0, extent) for extent in shape)], order="C")
 
 
 @dataclass(frozen=True)
