@@ -180,7 +180,7 @@ WRONG_LAYERS = {
         lambda net, image, vector: SoftmaxLossLayer(net, image, vector),
         "reads 1 dimensions",
     ),
-    "labels": (lambda net, image, vector: SoftmaxLossLayer(net, vector, MemoryDataLayer(net, 2)), "labels have shape"),
+    "own label": (lambda net, image, vector: SoftmaxLossLayer(net, vector, vector), "cannot be its own label"),
     "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), "reads 1 dimensions"),
     "shape": (lambda net, image, vector: MemoryDataLayer(net, (3, 0)), "positive integers"),
     "no shape": (lambda net, image, vector: MemoryDataLayer(net, ()), "positive integers"),
@@ -200,6 +200,12 @@ def test_layers_refuse_what_does_not_fit(case: str) -> None:
     assert str(caught.value.place).startswith(__file__)
     assert len(net.ensembles) == 2
     assert not net.connections
+
+
+def test_labels_are_one_number_an_item() -> None:
+    net = Net(2)
+    with pytest.raises(DeclarationError, match="labels have shape"):
+        SoftmaxLossLayer(net, MemoryDataLayer(net, 10), MemoryDataLayer(net, 2))
 
 
 def test_ensembles_and_names() -> None:
