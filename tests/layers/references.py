@@ -1,7 +1,7 @@
 """Plain NumPy definitions of the layers in float64, and what the tests of all layers share.
 
-No schedule, no trick: loops over output positions, and ``einsum`` within one. Every function takes and returns
-arrays with the batch first.
+No schedule, no trick: loops over output positions, and ``einsum`` within one. Every function takes and
+returns arrays with the batch first.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def both(value: int | Pair) -> Pair:
     return value if isinstance(value, tuple) else (value, value)
 
 
-# --- how far float32 may be off ------------------------------------------------------------------------------
-def assert_within(actual: np.ndarray, expected: np.ndarray, bound: np.ndarray | float, what: str = "") -> None:
+# --- how far float32 may be off ----------------------------------------------------------------------------
+def assert_within(
+    actual: np.ndarray, expected: np.ndarray, bound: np.ndarray | float, what: str = ""
+) -> None:
     """``|actual - expected| <= bound`` in every element, with equal shapes and no NaN.
 
     Args:
@@ -50,8 +52,8 @@ def assert_within(actual: np.ndarray, expected: np.ndarray, bound: np.ndarray | 
 def sum_bound(terms: int, magnitude: np.ndarray) -> np.ndarray:
     """How far a float32 sum of ``terms`` products may be off, in whatever order it is computed.
 
-    Each product and each addition rounds once, so that the error is at most (terms + 1) roundings of the sum of
-    the absolute values (Higham, *Accuracy and Stability*, 3.5); one more for storing what was accumulated before.
+    Each product and each addition rounds once, so that the error is at most (terms + 1) roundings of the sum
+    of the absolute values (Higham, *Accuracy and Stability*, 3.5); one more for what was accumulated before.
 
     Args:
         terms: number of products in one sum.
@@ -60,7 +62,7 @@ def sum_bound(terms: int, magnitude: np.ndarray) -> np.ndarray:
     return (terms + 2) * ROUNDING * magnitude + 1e-37
 
 
-# --- convolution ---------------------------------------------------------------------------------------------
+# --- convolution -------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Windows:
     """Which elements of an image of (height, width) each window covers; zeros around it."""
@@ -85,7 +87,9 @@ class Windows:
         """The elements of the padded image that window (y, x) covers."""
         top, left = y * self.stride[0], x * self.stride[1]
         (rows, columns), (down, right) = self.kernel, self.dilation
-        return slice(top, top + (rows - 1) * down + 1, down), slice(left, left + (columns - 1) * right + 1, right)
+        return slice(top, top + (rows - 1) * down + 1, down), slice(
+            left, left + (columns - 1) * right + 1, right
+        )
 
     def padded(self, image: np.ndarray) -> np.ndarray:
         """The image with its zeros."""
@@ -130,7 +134,7 @@ def convolve_weight_gradient(gradient: np.ndarray, x: np.ndarray, windows: Windo
     return result
 
 
-# --- max pooling ---------------------------------------------------------------------------------------------
+# --- max pooling -------------------------------------------------------------------------------------------
 def max_pool(
     x: np.ndarray, kernel: Pair, stride: Pair, pad: Pair
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,7 +157,11 @@ def max_pool(
 
 
 def max_pool_gradient(
-    gradient: np.ndarray, masks: tuple[np.ndarray, np.ndarray], shape: tuple[int, ...], stride: Pair, pad: Pair
+    gradient: np.ndarray,
+    masks: tuple[np.ndarray, np.ndarray],
+    shape: tuple[int, ...],
+    stride: Pair,
+    pad: Pair,
 ) -> np.ndarray:
     """Every window's gradient, added to its winner, for a source of ``shape``."""
     result = np.zeros(shape)
@@ -164,7 +172,7 @@ def max_pool_gradient(
     return result
 
 
-# --- batch norm ----------------------------------------------------------------------------------------------
+# --- batch norm --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class BatchNorm:
     """Batch norm of ``x``, (batch, channels, …), in the training phase.
@@ -220,7 +228,7 @@ class BatchNorm:
         return scale * (gradient - spread), of_gamma, of_beta
 
 
-# --- softmax loss --------------------------------------------------------------------------------------------
+# --- softmax loss ------------------------------------------------------------------------------------------
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Of every row."""
     shifted = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
@@ -236,7 +244,7 @@ def softmax_loss(scores: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndar
     return float(-np.log(prob[rows, labels]).mean()), gradient / len(scores)
 
 
-# --- one layer on data ---------------------------------------------------------------------------------------
+# --- one layer on data -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Alone:
     """A compiled net of one data layer and one layer on top of it, with what it was given.

@@ -132,7 +132,7 @@ def test_seed_where_no_gradient_is_computed() -> None:
 
 
 def test_backward_before_forward(chain: Chain) -> None:
-    net, data, _, last = chain
+    net, _, _, last = chain
     last.set_grad(np.ones((3, 2)))
     net.backward()
     net.set_batch(np.ones((3, 4)))  # the values are those of other data
@@ -184,8 +184,8 @@ def test_gradients_that_the_user_sets_are_added_to(chain: Chain) -> None:
 
 
 def test_views_are_what_the_phases_use(chain: Chain) -> None:
-    """In-place updates as the original's scripts do them, or the refusal of a layout that has no such view."""
-    net, _, first, last = chain
+    """In-place updates as the original's scripts do them."""
+    net, _, _, last = chain
     last.set_grad(np.ones((3, 2)))
     try:
         weights, gradient = last.get_weights_view(), last.get_grad_weights_view()
@@ -257,7 +257,7 @@ def test_residual_net_and_one_source_read_twice() -> None:
 
 
 def test_force_backward_is_asked_at_compile() -> None:
-    """Off, a layer that reads data directly sends no gradient there; it may be assigned after the layers exist."""
+    """Off, a layer on data sends no gradient there; it may be assigned after the layers exist."""
     for forced in (False, True):
         net = Net(2, seed=1)
         data, labels = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))

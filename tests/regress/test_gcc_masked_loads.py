@@ -1,7 +1,7 @@
 """g++ 12 at -O3 with AVX2 or AVX-512 compiles an element-wise select over rows of 5 wrongly.
 
-Its loop vectoriser makes masked loads of ``inputs > 0 ? grad : 0``, five for four rows, and gives all of them the
-mask of the first. swirl/jit.py turns off what makes the masked loads.
+Its loop vectoriser makes masked loads of ``inputs > 0 ? grad : 0``, five for four rows, and gives all of them
+the mask of the first. swirl/jit.py turns off what makes the masked loads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_select_over_short_rows(name: str) -> None:
     names = ("grad_inputs", "grad", "inputs")
     source = emit(parse_program(TEXT, {buffer: Buffer(buffer, SHAPE) for buffer in names}), target)
     (built,) = build([Unit(source.name, source.source)], target)
-    arrays = allocate({buffer: (SHAPE, np.float32) for buffer in names})
+    arrays = allocate(dict.fromkeys(names, (SHAPE, np.float32)))
     generator = np.random.default_rng(0)
     for buffer in ("grad", "inputs"):
         arrays[buffer][...] = generator.normal(size=SHAPE)

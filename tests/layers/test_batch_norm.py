@@ -1,0 +1,171 @@
+"""Batch norm, compiled, against its NumPy definition and against PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from latte import BatchNormLayer
+from tests.layers.references import ROUNDING, Alone, BatchNorm, alone, assert_within
+
+SHAPES = {
+    "images": (3, (4, 5, 6)),
+    "channels of the vector width plus one": (2, (17, 3, 3)),
+    "one image, one channel, odd": (1, (1, 7, 5)),
+    "rows longer than a vector": (2, (2, 3, 37)),
+    "vectors": (6, (19,)),
+    "two vectors": (2, (3,)),
+}
+EPSILON = {"images": 1e-5, "vectors": 0.1}  # the others have 1e-3
+MOMENTUM = 0.3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A batch norm that ran forwards and backwards twice, on data with mean 2, parameters drawn."""
+
+    alone: Alone
+    expected: BatchNorm
+
+    @property
+    def relative(self) -> float:
+        """Error of a mean over a channel, relative to the mean of absolute values: one rounding an element,
+        and a few for the division and what follows. The data's means are not far larger than their
+        deviations, so that differences from the mean lose a factor of less than 8."""
+        return 8 * (self.expected.count + 8) * ROUNDING
+
+    @property
+    def gradient_size(self) -> np.ndarray:
+        """The largest gradient of the source in each channel; roundings of its terms are relative to that."""
+        of_source, _, _ = self.expected.gradients(self.alone.gradient)
+        scale = abs(self.expected.gamma) / np.sqrt(self.expected.var + self.expected.epsilon)
+        return self.expected.each(np.maximum(abs(of_source).max(self.expected.axes), 4 * scale))
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def trial(request: pytest.FixtureRequest) -> Trial:
+    batch, shape = SHAPES[request.param]
+    epsilon = EPSILON.get(request.param, 1e-3)
+    result = alone(
+        batch,
+        shape,
+        lambda net, data: BatchNormLayer(net, data, epsilon=epsilon, momentum=MOMENTUM),
+        change=lambda x: x + 2.0,
+    )
+    generator = np.random.default_rng(5)
+    gamma, beta = generator.uniform(-2, 2, shape[0]), generator.normal(size=shape[0])
+    result.layer.set_gamma(gamma)
+    result.layer.set_beta(beta)
+    result.run()
+    gamma, beta = gamma.astype(np.float32), beta.astype(np.float32)
+    return Trial(result, BatchNorm(result.x, gamma, beta, epsilon))
+
+
+def test_value_and_statistics(trial: Trial) -> None:
+    layer, expected, relative = trial.alone.layer, trial.expected, trial.relative
+    np.testing.assert_allclose(layer.get_mean(), expected.mean, rtol=relative)
+    np.testing.assert_allclose(layer.get_var(), expected.var, rtol=relative, atol=relative)
+    # |x - mean| / deviation is below 8 here: an error of the mean or the deviation counts so often.
+    bound = 8 * relative * abs(expected.each(expected.gamma)) + 4 * ROUNDING * abs(
+        expected.each(expected.beta)
+    )
+    assert_within(layer.get_value(), expected.value, bound, "value")
+
+
+def test_gradients(trial: Trial) -> None:
+    layer, expected = trial.alone.layer, trial.expected
+    of_source, of_gamma, of_beta = expected.gradients(trial.alone.gradient)
+    size = abs(trial.alone.gradient).astype(np.float64).sum(expected.axes)
+    assert_within(
+        trial.alone.data.get_grad(), of_source, 4 * trial.relative * trial.gradient_size, "grad_inputs"
+    )
+    assert_within(layer.get_grad_gamma(), of_gamma, 8 * trial.relative * size, "grad_gamma")
+    assert_within(layer.get_grad_beta(), of_beta, trial.relative * size, "grad_beta")
+
+
+def test_against_pytorch(trial: Trial) -> None:
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    layer, expected = trial.alone.layer, trial.expected
+    x, gamma, beta = (
+        torch.tensor(a, dtype=torch.float64, requires_grad=True)
+        for a in (trial.alone.x, expected.gamma, expected.beta)
+    )
+    running = torch.zeros(len(gamma), dtype=torch.float64), torch.ones(len(gamma), dtype=torch.float64)
+    for _ in range(2):  # the trial ran twice: the running statistics have moved twice
+        value = torch.nn.functional.batch_norm(x, *running, gamma, beta, True, MOMENTUM, expected.epsilon)
+    value.backward(torch.tensor(trial.alone.gradient, dtype=torch.float64))
+    relative = trial.relative
+    np.testing.assert_allclose(layer.get_value(), value.detach().numpy(), rtol=0, atol=16 * relative)
+    difference = trial.alone.data.get_grad() - x.grad.numpy()
+    assert (abs(difference) <= 4 * relative * trial.gradient_size).all()
+    np.testing.assert_allclose(layer.get_running_mean(), running[0].numpy(), rtol=relative, atol=relative)
+    np.testing.assert_allclose(layer.get_running_var(), running[1].numpy(), rtol=relative, atol=relative)
+
+
+def test_running_statistics_and_inference(trial: Trial) -> None:
+    """Two steps from (0, 1) with the unbiased variance; inference uses them and leaves them alone."""
+    layer, expected = trial.alone.layer, trial.expected
+    mean, var = np.zeros_like(expected.mean), np.ones_like(expected.var)
+    for _ in range(2):
+        mean = (1 - MOMENTUM) * mean + MOMENTUM * expected.mean
+        var = (1 - MOMENTUM) * var + MOMENTUM * expected.var * expected.count / (expected.count - 1)
+    np.testing.assert_allclose(layer.get_running_mean(), mean, rtol=trial.relative)
+    np.testing.assert_allclose(layer.get_running_var(), var, rtol=trial.relative)
+    before = layer.get_running_mean(), layer.get_running_var()
+    trial.alone.net.test()
+    np.testing.assert_array_equal(layer.get_running_mean(), before[0])
+    np.testing.assert_array_equal(layer.get_running_var(), before[1])
+    # Inference computes with the float32 statistics that the getters show: four operations an element.
+    scale = expected.gamma / np.sqrt(before[1].astype(np.float64) + expected.epsilon)
+    value = (trial.alone.x - expected.each(before[0])) * expected.each(scale) + expected.each(expected.beta)
+    size = (abs(trial.alone.x) + expected.each(abs(before[0]))) * expected.each(abs(scale))
+    bound = 8 * ROUNDING * (size + expected.each(abs(expected.beta)))
+    assert_within(layer.get_value(), value, bound, "value in inference")
+    trial.alone.run()
+    layer.set_running_mean(before[0])
+    layer.set_running_var(before[1])
+
+
+def test_repeated_phases(trial: Trial) -> None:
+    """All but the running statistics is idempotent; gradients of parameters add up until cleared."""
+    net, layer, data = trial.alone.net, trial.alone.layer, trial.alone.data
+    statistics = layer.get_running_mean(), layer.get_running_var()
+    before = layer.get_value(), layer.get_mean(), layer.get_var(), data.get_grad()
+    of_gamma, of_beta = layer.get_grad_gamma(), layer.get_grad_beta()
+    net.forward()
+    net.backward()
+    for now, then in zip(
+        (layer.get_value(), layer.get_mean(), layer.get_var(), data.get_grad()), before, strict=True
+    ):
+        np.testing.assert_array_equal(now, then)
+    _, of_gamma_exact, of_beta_exact = trial.expected.gradients(trial.alone.gradient)
+    size = 2 * abs(trial.alone.gradient).astype(np.float64).sum(trial.expected.axes)
+    assert_within(layer.get_grad_gamma(), 2 * of_gamma_exact, 16 * trial.relative * size, "grad_gamma, twice")
+    assert_within(layer.get_grad_beta(), 2 * of_beta_exact, 2 * trial.relative * size, "grad_beta, twice")
+    trial.alone.run()
+    np.testing.assert_array_equal(layer.get_grad_gamma(), of_gamma)
+    np.testing.assert_array_equal(layer.get_grad_beta(), of_beta)
+    layer.set_running_mean(statistics[0])
+    layer.set_running_var(statistics[1])
+
+
+def test_one_item() -> None:
+    """Variance 0, so that the value is beta and no gradient flows; the running variance stays finite."""
+    result = alone(1, (5,), lambda net, data: BatchNormLayer(net, data, epsilon=0.01, momentum=0.5))
+    result.layer.set_beta([1, 2, 3, 4, 5])
+    result.run()
+    np.testing.assert_array_equal(result.layer.get_value(), [[1, 2, 3, 4, 5]])
+    np.testing.assert_array_equal(result.layer.get_var(), np.zeros(5))
+    # grad - mean(grad) of one element: what remains is rounding, times 1 / sqrt(epsilon) = 10.
+    assert abs(result.data.get_grad()).max() <= 10 * 4 * ROUNDING * abs(result.gradient).max()
+    np.testing.assert_array_equal(result.layer.get_running_var(), np.full(5, 0.25))
+
+
+def test_momentum_zero_and_one() -> None:
+    for momentum in (0.0, 1.0):
+        result = alone(4, (2, 3, 3), lambda net, data, m=momentum: BatchNormLayer(net, data, momentum=m))
+        mean = result.layer.get_mean() if momentum else np.zeros(2)
+        np.testing.assert_array_equal(result.layer.get_running_mean(), mean)
