@@ -78,7 +78,10 @@ class _Body:
         for chunk in self.chunks:
             first = chunk * width
             if self.active is not None:
-                count = self.context.index(ast.BinOp(self.active, ast.Sub(), ast.Constant(first)))
+                rest: ast.expr = ast.BinOp(self.active, ast.Sub(), ast.Constant(first))
+                if first + width > self.count:  # the loop has fewer lanes than its registers
+                    rest = ast.Call(ast.Name("min", ast.Load()), [ast.Constant(self.count - first), rest], [])
+                count = self.context.index(rest)
                 self.masks[chunk] = symbol(self.tail_name(count, chunk, nodes))
             elif first + width > self.count:
                 self.masks[chunk] = self.instructions.first_lanes(self.count - first)

@@ -25,7 +25,6 @@ from swirl.ir.nest import (
     reference,
     replace_at,
     subscripts,
-    walk,
 )
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
@@ -160,13 +159,14 @@ class _OwnLoop:
     """An unrolled or vector loop that the target of a reduction moves with."""
 
     var: str
-    extent: int
+    stop: ast.expr
     kind: str
 
 
 def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
     """The loops that the target's subscripts name; None where a subscript is more than a variable or a literal."""
     own = []
+    inside = {loop_of(n).var for n in ast.walk(region) if isinstance(n, ast.For)}
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
         if constant(index) is not None:
             continue
@@ -177,7 +177,10 @@ def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
         extent = extents.pop()
         if extent is None:
             return None
-        own.append(_OwnLoop(ast.unparse(index), extent, loop_of(heads[0]).kind))
+        stops = {ast.unparse(loop_of(n).stop) for n in heads}
+        outside = len(stops) == 1 and not names_in(loop_of(heads[0]).stop) & inside
+        stop = loop_of(heads[0]).stop if outside else expr(extent)
+        own.append(_OwnLoop(ast.unparse(index), stop, loop_of(heads[0]).kind))
     return own
 
 
@@ -204,12 +207,12 @@ class _Partials:
 
     def over(self, statement: ast.stmt, count: int | None) -> ast.stmt:
         """The statement under loops over ``count`` partials and over the target's own loops; lanes innermost."""
-        heads = [(head.var, head.extent, head.kind) for head in self.own]
+        heads = list(self.own)
         if count is not None:
-            head = (self.var, count, "vector" if self.lanes else "unrolled")
+            head = _OwnLoop(self.var, expr(count), "vector" if self.lanes else "unrolled")
             heads = [*heads, head] if self.lanes else [head, *heads]
-        for var, extent, kind in reversed(heads):
-            statement = for_loop(var, extent, [statement], kind=kind)
+        for head in reversed(heads):
+            statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
         return statement
 
 
@@ -237,7 +240,7 @@ class _Retarget(ast.NodeTransformer):
 def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[Nest, int]:
     """The nest with partials, and by how many statements the region moved down in its block."""
     reduction = partials.reduction
-    type_ = _declared_type(nest.body, reduction.name)
+    type_ = _declared_type(nest.body, region, reduction.name)
     shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
     body = replace_at(nest.body, path, [_Retarget(partials).visit(clone(at(nest.body, path)))])
     neutral = expr(_NEUTRAL[reduction.kind])
@@ -274,8 +277,16 @@ def _combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
     return ast.Assign([store], ast.Call(ast.Name(kind, ast.Load()), [load, value], []))
 
 
-def _declared_type(body: list[ast.stmt], name: str) -> LocalType:
-    for _, statement in walk(body):
-        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
-            return local_type(statement)
-    raise KeyError(name)
+def _declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
+    """The type of the local ``name`` that is visible at ``path`` (others may have the same name elsewhere)."""
+    found = None
+    for depth, (field, index) in enumerate(path):
+        owner = at(body, path[:depth]) if depth else None
+        block = body
+        if isinstance(owner, (ast.For, ast.If)):
+            block = owner.body if field == "body" else owner.orelse
+        for statement in block[:index]:
+            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+                found = local_type(statement)
+    assert found is not None, f"{name} is not declared"
+    return found

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from swirl.errors import Refused
+from swirl.ir.deps import find, pinned, statements
+from swirl.target import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.hoist import hoist
 from swirl.transforms.order import distribute, fuse, interchange, reorder
 from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.split import split
+from swirl.transforms.split import split, tile_loop
 from swirl.transforms.tidy import tidy
 from swirl.transforms.unroll import unroll, unroll_and_jam
 from swirl.transforms.vectorize import vectorize
-from tests.support import assert_same, program
+from tests.support import assert_compiles_to_same, assert_same, program
 
 
 def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
@@ -176,7 +178,68 @@ for y in range(5):
     assert_same(before, tidy(unroll(before, "i", 3)))
 
 
+def test_partials_of_locals_that_share_a_name_with_others() -> None:
+    before = program("""
+for i in range(3):
+    for j in range(4):
+        for k in range(2):
+            s[i] += x[i, j] * x[k, j]
+""", s=(3,), x=(3, 4))  # fmt: skip
+    parts = split(scalar_replace(before), "i", [1])
+    vector = vectorize(parts, "i", 2, strided="gather")
+    assert_same(before, tidy(unroll(vector, "j", 2)))
+
+
+def test_branches_that_tile_loop_empties() -> None:
+    before = program("""
+for i in range(1):
+    for j in range(3):
+        for k in range(5):
+            if 1 <= i and j < 3:
+                y[k] = x[j]
+    z[i] = 1.0
+""", x=(3,), y=(5,), z=(1,))  # fmt: skip
+    assert_same(before, tidy(tile_loop(before, "k", 2, tail="mask")))
+
+
+def test_interchange_across_a_condition_is_refused() -> None:
+    before = tile_loop(program("for i in range(9):\n for j in range(4):\n  y[i, j] = 1.0", y=(9, 4)), "i", 2, tail="mask")
+    with pytest.raises(Refused, match="not perfectly nested"):
+        reorder(before, ["j", "i_outer"])
+
+
+def test_a_loop_that_holds_lanes_does_not_become_lanes() -> None:
+    before = program("for l in range(9):\n for k in range(1):\n  y[l, k] -= u[l, k] + w[0]", y=(9, 1), u=(9, 1), w=(1,))
+    with pytest.raises(Refused, match="holds the vector loop k_lane"):
+        vectorize(unroll_and_jam(vectorize(before, "k", 2), "l", 1), "l", 2, strided="gather")
+
+
+def test_strides_that_do_not_start_together_may_meet() -> None:
+    # 4 * i + w pins i only where both loops take the same steps from the same start.
+    before = program("""
+for i in range(0, 8, 4):
+    for j in range(3):
+        x[i + j] = y[j]
+for i in range(0, 8, 1):
+    for j in range(3):
+        z[i, j] = x[i + j]
+""", x=(10,), y=(3,), z=(8, 3))  # fmt: skip
+    with pytest.raises(Refused):
+        fuse(before, "i")
+    body = before.nests[0].body + before.nests[1].body
+    first, second = (s for s in statements(body))
+    assert find(first, second, ["i_a != i_b"], reductions=True) is not None
+    assert pinned(first, second, first.accesses[0], second.accesses[1], set()) == set()
+
+
 def test_fusing_into_a_loop_whose_inner_loop_has_the_name() -> None:
     before = program("for i in range(3):\n x[i] = 1.0\nfor j in range(3):\n for i in range(2):\n  y[j, i] = x[j]",
                      x=(3,), y=(3, 2))  # fmt: skip
     assert_same(before, fuse(before, "i", "j"))
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
+def test_lanes_of_a_loop_are_fewer_than_those_of_its_register(lanes: int, target: Target) -> None:
+    # The mask of the first strip was that of all lanes which are left.
+    before = program("for i in range(9):\n s[i] += x[i]\n y[i] = s[i] * s[i]", s=(9,), x=(9,), y=(9,))
+    assert_compiles_to_same(vectorize(before, "i", lanes), target)
