@@ -1,8 +1,8 @@
 """A layer of one's own: declared forwards, differentiated by the compiler, checked, trained.
 
 *Gated local contrast* compares every pixel with a weighted mean of its neighbourhood, and moves it away from
-that mean where the difference is large. Edges become sharper, noise below a threshold stays as small as it was.
-Weights, strength and threshold are learned, one set for each channel.
+that mean where the difference is large. Edges become sharper; noise below a threshold stays small. Weights,
+strength and threshold are learned, one set for each channel.
 """
 
 import numpy as np
