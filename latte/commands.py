@@ -17,7 +17,8 @@ class CommandRecorder:
 
     >>> bn.parallelize(phase="forward", loop_var="_neuron_index_1")          # doctest: +SKIP
 
-    The commands replace the shipped recipe for the phases that they name.
+    The commands replace the shipped recipe for the phases that they name; ``tile``, which changes the loops of every phase,
+    replaces all of it.
     """
 
     commands: list[Recorded]

@@ -2,6 +2,9 @@
 
 
 def forward(s, target):
+    if s.blocked("forward"):  # a source laid out in blocks: correct, not tuned
+        s.parallelize("forward", "n")
+        return
     s.reorder("forward", ["ky", "kx", "c"])
     s.unroll_and_jam("forward", "k", 8)
     s.vectorize("forward", "x", target.simd_width, strided="gather")
@@ -10,6 +13,9 @@ def forward(s, target):
 
 
 def backward(s, target):
+    if s.blocked("backward"):  # a source laid out in blocks: correct, not tuned
+        s.parallelize("backward", "n")
+        return
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
     s.unroll_and_jam("backward", "k", 8, unroll_type=1)
     s.vectorize("backward", "x", target.simd_width, strided="gather")
@@ -18,6 +24,9 @@ def backward(s, target):
 
 
 def update(s, target):
+    if s.blocked("update"):  # a source laid out in blocks: correct, not tuned
+        s.parallelize("update", "k")
+        return
     s.reorder("update", ["c", "ky", "kx", "n", "y", "x"])
     s.unroll_and_jam("update", "c", 4)
     s.unroll_and_jam("update", "k", 4)

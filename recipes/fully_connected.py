@@ -8,6 +8,9 @@ def _row(s, phase):
 
 
 def forward(s, target):
+    if s.blocked("forward"):  # a source laid out in blocks: correct, not tuned
+        s.parallelize("forward", "n")
+        return
     row = _row(s, "forward")
     s.unroll_and_jam("forward", "n", 4)
     s.unroll_and_jam("forward", "k", 4)
@@ -17,6 +20,9 @@ def forward(s, target):
 
 
 def backward(s, target):
+    if s.blocked("backward"):  # a source laid out in blocks: correct, not tuned
+        s.parallelize("backward", "n")
+        return
     if not s.loops("backward"):
         return
     row = _row(s, "backward")
@@ -26,6 +32,9 @@ def backward(s, target):
 
 
 def update(s, target):
+    if s.blocked("update"):  # a source laid out in blocks: correct, not tuned
+        s.parallelize("update", "k")
+        return
     row = _row(s, "update")
     s.reorder("update", [row, "n"])
     s.fuse("update", row)

@@ -3,6 +3,9 @@
 
 def _stream(s, target, phase):
     loops = s.loops(phase)
+    if s.blocked(phase):  # a source laid out in blocks: correct, not tuned
+        s.parallelize(phase, loops[0])
+        return
     if len(loops) > 1:
         (row,) = s.flatten(phase, loops)
     else:

@@ -92,6 +92,11 @@ class Schedule:
         program = self.programs.get(self._phase(phase))
         return tuple(loop_names(program)) if program is not None else ()
 
+    def blocked(self, phase: str) -> bool:
+        """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than they look."""
+        program = self.programs.get(self._phase(phase))
+        return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
+
     def extent(self, phase: str, loop_var: str) -> int | None:
         """Iterations of the first loop of that name, or None where its bounds are not constant.
 
@@ -286,7 +291,10 @@ def _raised_at(error: BaseException, filename: str) -> str:
 
 
 def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None) -> Recipe:
-    """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``."""
+    """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``.
+
+    A command on a layout changes the loops of every phase, so then nothing of ``otherwise`` is left.
+    """
 
     def replay(recorded: Sequence[Recorded]) -> Callable[[Schedule, Target], None]:
         def function(schedule: Schedule, target: Target) -> None:
@@ -295,6 +303,7 @@ def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], other
 
         return function
 
-    functions = dict(otherwise.functions) if otherwise else {}
+    lays_out = any(command.name in LAYOUT_COMMANDS for recorded in commands.values() for command in recorded)
+    functions = dict(otherwise.functions) if otherwise and not lays_out else {}
     functions |= {phase: replay(recorded) for phase, recorded in commands.items()}
     return Recipe(name, functions)

@@ -1,0 +1,21 @@
+"""Settings that layer code asks for: ``latte.config.SIMDWIDTH`` and the like. They follow the environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swirl.config import settings
+from swirl.target import resolve_target
+
+_VEC_CONFIGS = {"avx512": "AVX-512", "avx2": "AVX-2", "portable": "AVX-2"}
+
+
+def __getattr__(name: str) -> Any:
+    """``SIMDWIDTH``: lanes of the target that nets are compiled for by default; ``nthreads``; ``vec_config``."""
+    if name == "SIMDWIDTH":
+        return resolve_target().simd_width
+    if name == "nthreads":
+        return settings().threads
+    if name == "vec_config":
+        return _VEC_CONFIGS[resolve_target().name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
