@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 from swirl.errors import CommandError
-from swirl.ir.deps import Conflict, NotProved, carried
-from swirl.ir.nest import Program, at, loop_of, replace_at
+from swirl.ir.deps import NotProved, carried
+from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, replace_at
 from swirl.transforms.base import Site, command, loop_at, refuse, rewrite_each
 
 
@@ -49,6 +49,10 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not directly:
             raise refuse(f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly", target,
                          site.path, note, way_out="parallelize one of them")  # fmt: skip
+    for path, inner in loops(node.body):
+        if loop_of(inner).kind == "parallel" and (len(path) > 1 or len(node.body) > 1):
+            raise refuse(f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly", target,
+                         site.path, note, way_out="parallelize one of them")  # fmt: skip
     try:
         race = carried(target.body, site.path, reductions=True)
     except NotProved:
@@ -57,14 +61,21 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         problem = "two iterations would update the same element"
         if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
             problem = "two iterations would touch the same element, one of them writing"
-        raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(race))
+        raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(target))
     options = (("schedule", schedule),) if schedule else ()
     shared = replace(loop, kind="parallel", options=options).node(node.body)
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
 
 
-def _ways_out(race: Conflict) -> str:
-    loops = [loop.var for loop in race.first.loops]
-    free = [loop for loop in loops if any(loop in ast.unparse(index) for index in race.first_access.indices)]
-    which = f"a loop that the element moves with ({', '.join(free)}) can run in parallel" if free else ""
-    return which or "the element is one for all iterations: fuse and parallelize a loop outside, or keep it sequential"
+def _ways_out(nest: Nest) -> str:
+    free = [loop_of(node).var for path, node in loops(nest.body) if loop_of(node).kind == "range" and _free(nest, path)]
+    if not free:
+        return "the element is one for all iterations: fuse and parallelize a loop outside, or keep it sequential"
+    return f"{' or '.join(dict.fromkeys(free))} can run in parallel"
+
+
+def _free(nest: Nest, path: Path) -> bool:
+    try:
+        return carried(nest.body, path, reductions=True) is None
+    except NotProved:
+        return False

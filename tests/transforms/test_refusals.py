@@ -1,0 +1,309 @@
+"""What commands refuse, the whole message; and that the two instances a message names do touch that element."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from inspect import cleandoc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swirl.errors import CommandError, LayoutError, Refused
+from swirl.ir.nest import Nest, Program, clone, loop_of
+from swirl.transforms import COMMANDS
+from tests.support import program
+
+COLUMNS = program("for i in range(4):\n for j in range(6):\n  y[j, i] = x[j, i]", y=(6, 4), x=(6, 4))
+SUMS = program("for i in range(4):\n for j in range(6):\n  s[i] += x[i, j]", s=(4,), x=(4, 6))
+SCATTER = program("""
+for n in range(2):
+    for y in range(5):
+        for k in range(3):
+            grad_inputs[n, y + k] += grad[n, y] * weights[k]
+""", grad_inputs=(2, 7), grad=(2, 5), weights=(3,))  # fmt: skip
+SHIFT = program("for i in range(5):\n for j in range(4):\n  x[i + 1, j] = x[i, j + 1]", x=(6, 5))
+TRIANGLE = program("for i in range(5):\n for j in range(0, i + 1):\n  x[i, j] = 1.0", x=(5, 5))
+BLUR = program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 1]", x=(6,), y=(7,), z=(6,))
+PREFIX = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]", s=(1,), x=(8,), y=(8,))
+LOCAL = program("for i in range(4):\n t: float32 = x[i]\n y[i] = t", x=(4,), y=(4,))
+JAM = program("for i in range(4):\n for j in range(3):\n  x[i + 1] = x[i] + y[j]", x=(5,), y=(3,))
+
+
+def command(name: str, *arguments: Any, **options: Any) -> Callable[[Program], Program]:
+    return lambda program: COMMANDS[name](program, *arguments, **options)
+
+
+REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
+    "race": (SCATTER, command("parallelize", "y"), """
+        two iterations would update the same element
+            for n in range(2):
+                for y in range(5):    ← asked to run in parallel
+                    for k in range(3):
+                        grad_inputs[n, y + k] += grad[n, y] * weights[k]
+          y=0, k=1 and y=1, k=0 both update grad_inputs[n, 1]
+          n or k can run in parallel"""),
+    "sum in parallel": (SUMS, command("parallelize", "j"), """
+        two iterations would update the same element
+            for i in range(4):
+                for j in range(6):    ← asked to run in parallel
+                    s[i] += x[i, j]
+          j=0 and j=1 both update s[i]
+          i can run in parallel"""),
+    "read and written in parallel": (SHIFT, command("parallelize", "i"), """
+        two iterations would touch the same element, one of them writing
+            for i in range(5):    ← asked to run in parallel
+                for j in range(4):
+                    x[i + 1, j] = x[i, j + 1]
+          i=0, j=1 writes x[1, 1], which i=1, j=0 reads
+          j can run in parallel"""),
+    "parallel around parallel": (program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]",
+                                         y=(4, 6), x=(4, 6)),
+                                 lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "j"), "i"), """
+        i holds the parallel loop j, not directly
+            for i in range(4):    ← asked to run in parallel
+                y[i, 0] = 1.0
+                for j in parallel(6):
+                    y[i, j] = x[i, j]
+          parallelize one of them"""),
+    "parallel in parallel": (program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]",
+                                     y=(4, 6), x=(4, 6)),
+                             lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "i"), "j"), """
+        j lies inside the parallel loop i, not directly
+            for i in parallel(4):
+                y[i, 0] = 1.0
+                for j in range(6):    ← asked to run in parallel
+                    y[i, j] = x[i, j]
+          parallelize one of them"""),
+    "columns": (COLUMNS, command("vectorize", "j", 4), """
+        y[j, i] is not contiguous in j
+            for i in range(4):
+                for j in range(6):    ← asked to become lanes
+                    y[j, i] = x[j, i]
+          neighbouring j lie 4 elements apart in y
+          tile('y', dim=0, factor=…) makes j innermost in memory; strided='gather' takes the elements one by one"""),
+    "prefix sum": (PREFIX, command("vectorize", "i", 4), """
+        a dependence would turn round
+            for i in range(8):    ← asked to become lanes
+                s[0] += x[i]
+                y[i] = s[0]
+          i=0 reads s[0], which i=1 updates"""),
+    "lanes of one element": (program("for i in range(8):\n s[i // 2] += x[i]", s=(4,), x=(8,)),
+                             command("vectorize", "i", 4, strided="gather"), """
+        one iteration needs what another one makes
+            for i in range(8):    ← asked to become lanes
+                s[i // 2] += x[i]
+          i=0 and i=1 both update s[0]
+          vectorize another loop"""),
+    "lanes in the wrong order": (program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,)),
+                                 command("vectorize", "i", 4), """
+        a dependence would turn round
+            for i in range(8):    ← asked to become lanes
+                x[i] = y[i]
+                t[i] = x[i + 1]
+          i=0 reads x[1], which i=1 writes"""),
+    "interchange": (SHIFT, command("interchange", ["i", "j"]), """
+        a dependence would turn round
+            for i in range(5):    ← asked to move
+                for j in range(4):
+                    x[i + 1, j] = x[i, j + 1]
+          i=0, j=1 writes x[1, 1], which i=1, j=0 reads"""),
+    "a bound that moves": (TRIANGLE, command("interchange", ["i", "j"]), """
+        the bounds of j move with i
+            for i in range(5):    ← asked to move
+                for j in range(0, i + 1):
+                    x[i, j] = 1.0
+          tile with tail='peel', so that the bounds are constant"""),
+    "fuse": (BLUR, command("fuse", "i"), """
+        a dependence would turn round
+            for i in range(6):    ← asked to fuse
+                y[i] = x[i]
+            for i in range(6):
+                z[i] = y[i + 1]
+          i=1 writes y[1], which i=0 reads
+          interchange so that another loop is outermost, or leave the loops apart"""),
+    "fuse without a neighbour": (SUMS, command("fuse", "i"), """
+        no loop 'i' follows directly
+            for i in range(4):    ← asked to fuse
+                for j in range(6):
+                    s[i] += x[i, j]
+          interchange brings a loop outermost; distribute separates what stands between"""),
+    "fuse unequal": (program("for i in range(4):\n x[i] = 1.0\nfor i in range(3):\n y[i] = 2.0", x=(4,), y=(3,)),
+                     command("fuse", "i"), """
+        the loops do not have the same bounds
+            for i in range(4):    ← asked to fuse
+                x[i] = 1.0
+            for i in range(3):
+                y[i] = 2.0
+          split the longer one first"""),
+    "distribute": (program("for i in range(4):\n x[i + 1] = y[i]\n y[i + 1] = x[i]", x=(5,), y=(5,)),
+                   command("distribute", "i"), """
+        a dependence would turn round
+            for i in range(4):    ← asked to distribute
+                x[i + 1] = y[i]
+                y[i + 1] = x[i]
+          i=0 writes y[1], which i=1 reads"""),
+    "distribute a local": (LOCAL, command("distribute", "i"), """
+        a local connects the statements of the body
+            for i in range(4):    ← asked to distribute
+                t: float32 = x[i]
+                y[i] = t
+          distribute before the command that made the local (scalar_replace, hoist)"""),
+    "unroll": (TRIANGLE, command("unroll", "j", 2), """
+        the bounds of j are not constant
+            for i in range(5):
+                for j in range(0, i + 1):    ← asked to be unrolled
+                    x[i, j] = 1.0
+          tile_loop with tail='peel' makes an inner loop of constant extent"""),
+    "jam": (JAM, command("unroll_and_jam", "i", 2), """
+        a dependence would turn round
+            for i in range(4):    ← asked to be unrolled
+                for j in range(3):
+                    x[i + 1] = x[i] + y[j]"""),
+    "jam a bound": (TRIANGLE, command("unroll_and_jam", "i", 2), """
+        the bounds of j move with i_unrolled
+            for i in range(5):    ← asked to be unrolled
+                for j in range(0, i + 1):
+                    x[i, j] = 1.0
+          tile with tail='peel', so that the bounds are constant"""),
+    "tile a parallel loop": (COMMANDS["parallelize"](SUMS, "i"), command("tile_loop", "i", 2), """
+        i is a parallel loop
+            for i in parallel(4):    ← asked to be tiled
+                for j in range(6):
+                    s[i] += x[i, j]
+          give this command before the one that made it so"""),
+    "split": (TRIANGLE, command("split", "j", [1]), """
+        the bounds of j are not constant
+            for i in range(5):
+                for j in range(0, i + 1):    ← asked to be split
+                    x[i, j] = 1.0"""),
+    "scalar_replace": (program("for i in range(4):\n for j in range(3):\n  x[i] += x[j] * y[j]", x=(4,), y=(3,)),
+                       command("scalar_replace", "x"), """
+        no reference to x stays the same over a loop, or another one may touch the same element
+            for i in range(4):    ← asked for scalars
+                for j in range(3):
+                    x[i] += x[j] * y[j]
+          interchange brings the loop inside"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_message(name: str) -> None:
+    before, rewrite, expected = REFUSALS[name]
+    with pytest.raises(Refused) as caught:
+        rewrite(before)
+    assert str(caught.value).startswith(cleandoc(expected))
+
+
+# --- the witness ----------------------------------------------------------------------------------------------------
+class _Touched:
+    """An array that notes which elements are used."""
+
+    def __init__(self, name: str, array: np.ndarray, seen: set[tuple[str, tuple[int, ...]]]):
+        self.name, self.array, self.seen = name, array, seen
+
+    def _at(self, index: Any) -> tuple[int, ...]:
+        index = tuple(map(int, index if isinstance(index, tuple) else (index,)))
+        self.seen.add((self.name, index))
+        return index
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.array[self._at(index)]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.array[self._at(index)] = value
+
+
+class _Fixed(ast.NodeTransformer):
+    """Loops of which only one iteration runs."""
+
+    def __init__(self, values: dict[str, int]):
+        self.values = values
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        self.generic_visit(node)
+        var = loop_of(node).var
+        assert isinstance(node.iter, ast.Call)
+        if var in self.values:
+            node.iter = ast.parse(f"[{self.values[var]}]", mode="eval").body
+        return node
+
+
+def touched(nest: Nest, arrays: dict[str, np.ndarray], values: dict[str, int]) -> set[tuple[str, tuple[int, ...]]]:
+    """The elements that the statement instances with these values of the loop variables touch."""
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    function = ast.fix_missing_locations(_Fixed(values).visit(clone(nest.function)))
+    scope: dict[str, Any] = {"parallel": range, "float32": Fraction}
+    exec(compile(ast.Module([function], []), "nest", "exec"), scope)
+    scope[nest.label](*(_Touched(name, arrays[name], seen) for name in nest.arguments))
+    return seen
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, text) in REFUSALS.items() if re.search(r"\d (and|writes|reads) ", text)])  # fmt: skip
+def test_witness(name: str) -> None:
+    before, rewrite, _ = REFUSALS[name]
+    with pytest.raises(Refused) as caught:
+        rewrite(before)
+    witness = str(caught.value.witness)
+    # "y=0, k=1 and y=1, k=0 both update e" or "i=0 writes e, which i=1 reads"
+    found = re.fullmatch(r"(.*) (?:and (.*) both \w+ (.*)|\w+ (.*), which (.*) \w+)", witness)
+    assert found, witness
+    first, second = found[1], found[2] or found[5]
+    element = found[3] or found[4]
+    instances = [{var: int(value) for var, value in re.findall(r"(\w+)=(\d+)", text)} for text in (first, second)]
+    assert instances[0].keys() == instances[1].keys() and instances[0] != instances[1]
+    shared = {n.id: 0 for n in ast.walk(ast.parse(element)) if isinstance(n, ast.Name)}
+    buffer, index = element[:-1].split("[")
+    where = eval(f"({index},)", dict(shared))
+    for instance in instances:
+        reached = set()
+        for nest in before.nests:
+            arrays = {n: np.ones(b.shape, dtype=object) for n, b in before.buffers.items()}
+            reached |= touched(nest, arrays, {**{v: x for v, x in shared.items() if v != buffer}, **instance})
+        assert (buffer, where) in reached, (instance, reached)
+
+
+# --- bad arguments --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("rewrite", "message"),
+    [
+        (command("tile_loop", "i", 0), "factor must be a whole number of at least 1, not 0"),
+        (command("tile_loop", "i", 2.5), "factor must be a whole number of at least 1, not 2.5"),
+        (command("unroll", "i", True), "factor must be a whole number of at least 1, not True"),
+        (command("unroll_and_jam", "i", -1), "factor must be a whole number of at least 1, not -1"),
+        (command("unroll", "i", 2, unroll_type=2), "unroll_type must be 0 or 1, not 2"),
+        (command("vectorize", "j", 6), "the number of lanes must be a power of two above 1, not 6"),
+        (command("vectorize", "j", 1), "the number of lanes must be a power of two above 1, not 1"),
+        (command("vectorize", "j", 4, strided="yes"), "strided must be 'gather' or left out, not 'yes'"),
+        (command("tile_loop", "i", 2, tail="cut"), "tail must be one of min, mask, peel, not 'cut'"),
+        (command("split", "i", [3, 2]), r"cuts must increase and lie inside \(0, 4\), not \[3, 2\]"),
+        (command("split", "i", [4]), r"cuts must increase and lie inside \(0, 4\), not \[4\]"),
+        (command("parallelize", "i", schedule="fast"), "schedule must be 'static'"),
+        (command("interchange", ["i"]), r"interchange takes two loops, not \['i'\]"),
+        (command("tile", "values", 0, 4), "no buffer named 'values'"),
+        (command("tile", "x", 2, 4), "x has dimensions 0 to 0, not 2"),
+        (command("scalar_replace", "t"), "no buffer named 't'"),
+        (command("hoist", "k"), "no loop named 'k' in program"),
+        (command("parallelize", "ii"), "no loop named 'ii' in program"),
+        (command("unroll", "i", 2, nest="other"), "no loop 'i' in nest 'other' of program"),
+    ],
+)
+def test_bad_arguments(rewrite: Callable[[Program], Program], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        rewrite(SUMS)
+
+
+def test_unknown_loops_get_the_nearest_name_and_the_list() -> None:
+    with pytest.raises(CommandError) as caught:
+        COMMANDS["parallelize"](program("for row in range(3):\n x[row] = 1.0", x=(3,)), "rows")
+    assert caught.value.way_out == "did you mean 'row'? the loops are row"
+
+
+def test_a_buffer_is_not_blocked_twice_in_different_ways() -> None:
+    state = program("for i in range(4):\n s[i, 0] = 1.0", s=(4, 1))
+    tiled = COMMANDS["tile"](state, "s", 0, 1)
+    with pytest.raises(LayoutError, match="blocked"):
+        COMMANDS["tile"](tiled, "s", 0, 2)
