@@ -51,7 +51,7 @@ for _ in range(51):
     for name, (net, _) in nets.items():
         seconds[name] += [time for _, _, time in net.executable.run_timed("forward")]
 shipped, own = median(seconds["shipped"]), median(seconds["own"])
-print(f"one thread: shipped {shipped * 1e6:.0f} µs, own {own * 1e6:.0f} µs ({shipped / own:.1f} ×)")
+print(f"shipped {shipped * 1e6:.0f} µs, own {own * 1e6:.0f} µs: {shipped / own:.1f} times as fast")
 
 # A command that would give other results is refused, and nothing is compiled.
 try:

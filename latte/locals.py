@@ -215,7 +215,7 @@ def declare_locals(block: list[ast.stmt], names: Collection[str], types: Types, 
         if any(mentions(statement, name) for statement in block):
             use = first_use(block, name)
             if use == "read":
-                node = next(statement for statement in block if mentions(statement, name))
+                node = next(statement for statement in block if _first_use(statement, name) == "read")
                 fail(node, f"the local variable {name} may be read before it is assigned")
             block = _declare(block, name, types.locals[name])
     return block

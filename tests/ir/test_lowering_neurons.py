@@ -571,9 +571,9 @@ class Refused:
         """t may be read before it is assigned"""
 
         def forward(self):
-            if self.input > 0.0:  # here
+            if self.input > 0.0:
                 t = 1.0
-            self.value = t
+            self.value = t  # here
 
     class Undefined(Neuron):
         """'undefined' is not defined"""

@@ -1,0 +1,120 @@
+"""The examples run and keep what they promise; the README's first block is the first example."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).parents[2]
+
+# Runs a script as `python script` does, then writes as JSON what the script's variables of these names hold.
+RUN = """
+import json, runpy, sys
+facts = runpy.run_path(sys.argv[1], run_name="__main__")
+report, history, test = facts["report"], facts["history"], facts["test"]
+print("\\n" + json.dumps({
+    "compiled": report.compiled, "kernels": report.kernels, "seconds": report.compiler_seconds,
+    "losses": history.losses, "accuracy": test.accuracy, "items": test.items,
+}))
+"""
+
+
+def run(*arguments: str, folder: Path) -> str:
+    """Run Python in ``folder``; what it printed."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(name: str) -> str:
+    return str(ROOT / "examples" / name)
+
+
+def python_blocks(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_begins_with_the_first_example():
+    """The block is the script without its docstring."""
+    script = Path(example("01_digits_cnn.py")).read_text(encoding="utf-8")
+    body = script.split('"""', 2)[2].strip()
+    assert python_blocks(ROOT / "README.md")[0].strip() == body
+
+
+def test_the_readme_shows_the_recipe_of_the_third_example():
+    recipe = Path(example("recipes/conv_channels.py")).read_text(encoding="utf-8")
+    body = recipe.split('"""', 2)[2].strip()
+    assert body in [block.strip() for block in python_blocks(ROOT / "README.md")]
+
+
+@pytest.mark.slow
+def test_digits_are_learned_and_a_second_run_compiles_nothing(tmp_path):
+    first, second = (
+        json.loads(run("-c", RUN, example("01_digits_cnn.py"), folder=tmp_path).splitlines()[-1])
+        for _ in range(2)
+    )
+    assert first["items"] == 360
+    assert first["accuracy"] >= 0.98
+    assert second["compiled"] == 0
+    assert second["kernels"] == first["kernels"] > 0
+    assert second["seconds"] > 0  # of the compiler when the cache was cold, kept with the kernels
+    assert second["losses"] == first["losses"]  # the same bits
+    assert (tmp_path / "out" / "digits_loss.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_layer_of_ones_own_is_differentiated_and_helps(tmp_path):
+    printed = run(example("02_own_layer.py"), folder=tmp_path)
+    assert float(re.search(r"agree to (\S+)", printed)[1]) < 1e-3
+    means = [float(mean) for mean in re.findall(r"mean ([\d.]+)%", printed)]
+    assert len(means) == 2
+    assert min(means) > 95
+
+
+@pytest.mark.slow
+def test_a_recipe_of_ones_own_gives_the_same_values_and_a_wrong_one_is_refused(tmp_path):
+    printed = run(example("03_own_recipe.py"), folder=tmp_path)
+    assert float(re.search(r"differ by (\S+) at most", printed)[1]) < 1e-4
+    assert re.search(r"conv_race\.py:5: parallelize\('backward', 'y'\): two iterations would update", printed)
+    assert "for k_outer in parallel" in printed
+
+
+# Runs the Python blocks of a page one after the other; what each prints or raises, as JSON. Blocks are files,
+# as bodies of layers are read from their files.
+BLOCKS = """
+import contextlib, io, json, sys
+from pathlib import Path
+from latte.errors import LatteError
+
+results, scope = [], {"__name__": "my_layer"}
+for number, block in enumerate(json.loads(Path("blocks.json").read_text(encoding="utf-8"))):
+    path = Path(str(number)).absolute() / "my_layer.py"
+    path.parent.mkdir()
+    path.write_text(block, encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            exec(compile(block, str(path), "exec"), scope)
+        except LatteError as error:
+            print(str(error).replace(f"{path.parent}/", ""))
+    results.append(printed.getvalue().strip())
+print(json.dumps(results))
+"""
+
+
+def test_the_page_on_layers_is_true(tmp_path):
+    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == page.count("```python")
+    (tmp_path / "blocks.json").write_text(json.dumps([code for code, _ in blocks]), encoding="utf-8")
+    results = json.loads(run("-c", BLOCKS, folder=tmp_path).splitlines()[-1])
+    assert results == [expected.strip() for _, expected in blocks]
