@@ -121,6 +121,7 @@ class Schedule:
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
+            self.programs = before  # nothing is half done
             located = _located(error, command)
             if not optional:
                 raise located from error

@@ -1,0 +1,247 @@
+"""What recipes are given: commands by phase, handles, aliases, records of what was skipped, and errors with their place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swirl.errors import CommandError, LayoutError, RecipeError, Refused
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, parse_program
+from swirl.pipeline import schedule
+from swirl.recipe import Recipe, Schedule, read_recipe
+from swirl.target import TARGETS
+from tests.support import assert_same
+
+TARGET = TARGETS["portable"]
+FORWARD = """
+for n in range(2):
+    for c in range(20):
+        for x in range(17):
+            value[n, c, x] = inputs[n, c, x] * weights[c]
+"""
+BACKWARD = """
+for n in range(2):
+    for c in range(20):
+        for x in range(17):
+            grad_inputs[n, c, x] += grad[n, c, x] * weights[c]
+"""
+UPDATE = """
+for n in range(2):
+    for c in range(20):
+        for x in range(17):
+            grad_weights[c] += grad[n, c, x] * inputs[n, c, x]
+"""
+WHOLE = (2, 20, 17)
+BUFFERS = {
+    "value": Buffer("scale1.value", WHOLE), "grad": Buffer("scale1.grad", WHOLE, role="grad"),
+    "inputs": Buffer("data1.value", WHOLE), "grad_inputs": Buffer("data1.grad", WHOLE, role="grad"),
+    "weights": Buffer("scale1.weights", (20,), role="param"),
+    "grad_weights": Buffer("scale1.grad_weights", (20,), role="param_grad"),
+}  # fmt: skip
+ALIASES = {"_neuron_index_0": ("n",), "_neuron_index_1": ("c",), "_neuron_index_2": ("x",)}
+
+
+def programs() -> dict[str, Program]:
+    texts = {"forward": FORWARD, "backward": BACKWARD, "update": UPDATE}
+    result = {}
+    for phase, text in texts.items():
+        program = parse_program(text, BUFFERS, f"scale1.{phase}", ALIASES)
+        used = {name: buffer for name, buffer in BUFFERS.items() if any(name in nest.arguments for nest in program.nests)}
+        result[phase] = parse_program(text, used, f"scale1.{phase}", ALIASES)
+    return result
+
+
+def new() -> Schedule:
+    return Schedule(programs(), TARGET, "scale1.")
+
+
+def test_commands_act_on_their_phase() -> None:
+    s = new()
+    s.parallelize("forward", "n")
+    assert "parallel(2)" in s.programs["forward"].text
+    assert "parallel" not in s.programs["backward"].text
+    assert s.programs["forward"].commands == ("parallelize('forward', 'n')",)
+
+
+def test_the_phase_may_be_named_and_has_an_alias() -> None:
+    s = new()
+    s.parallelize(phase="update_internal", loop_var="c")
+    s.simd(phase="backward", loop_var="x", factor=8)
+    assert "parallel(20)" not in s.programs["backward"].text
+    assert "for c in parallel(20)" in s.programs["update"].text
+    assert "vector(" in s.programs["backward"].text
+
+
+def test_handles_are_the_loops_that_a_command_made() -> None:
+    s = new()
+    outer, inner = s.tile_loop("forward", "c", 16)
+    assert (outer, inner) == ("c_outer", "c_inner")
+    s.parallelize("forward", outer)
+    (lane,) = s.vectorize("forward", "x", 8)
+    assert lane == "x_lane"
+    (copy,) = s.unroll("forward", inner, 2, optional=True) or ("refused",)
+    assert copy in ("c_inner_unrolled", "refused")
+    assert s.parallelize("backward", "n") == ()
+    for phase, program in programs().items():
+        assert_same(program, s.programs[phase])
+
+
+def test_aliases_of_the_thesis() -> None:
+    s = new()
+    s.tile_loop("forward", "_neuron_index_1", 4)
+    s.parallelize("forward", "_neuron_index_1_outer")
+    s.unroll("forward", "_neuron_index_1_inner", 4)
+    s.vectorize("forward", "_neuron_index_2", 16)
+    assert "for c_outer in parallel(5)" in s.programs["forward"].text
+    assert_same(programs()["forward"], s.programs["forward"])
+    with pytest.raises(CommandError, match="no loop named '_neuron_index_1'"):
+        s.parallelize("forward", "_neuron_index_1")
+
+
+def test_tiling_a_buffer_strip_mines_its_loops_in_every_phase() -> None:
+    s = new()
+    s.tile("value", dim=0, factor=16)
+    s.tile("grad", 0, 16)
+    for phase in ("forward", "backward", "update"):
+        assert "for c_outer in range(2)" in s.programs[phase].text
+        assert_same(programs()[phase], s.programs[phase])
+    assert s.programs["forward"].buffers["value"].layout.blocks == ((1, 16),)
+    assert s.programs["backward"].buffers["grad"].layout == s.programs["update"].buffers["grad"].layout
+
+
+def test_a_layout_belongs_to_the_ensemble_that_makes_the_buffer() -> None:
+    s = new()
+    with pytest.raises(LayoutError) as caught:
+        s.tile("inputs", dim=0, factor=16)
+    assert "inputs is data1.value, whose layout data1 chooses" in str(caught.value)
+    assert "tile 'value' in data1's recipe" in str(caught.value)
+    assert {phase: p.text for phase, p in s.programs.items()} == {phase: p.text for phase, p in programs().items()}
+
+
+def test_a_layout_command_that_fails_in_a_later_phase_changes_nothing() -> None:
+    s = new()
+    s.parallelize("update", "x", optional=True)
+    s.tile("inputs", dim=0, factor=16, optional=True)
+    assert s.outcomes[-1].status == "skipped"
+    assert all(not b.layout.blocks for p in s.programs.values() for b in p.buffers.values())
+    assert s.programs["forward"].text == programs()["forward"].text
+
+
+def test_optional_commands_are_recorded_as_skipped_with_their_reason() -> None:
+    s = new()
+    assert s.parallelize("update", "x", optional=True) == ()
+    s.parallelize("update", "c")
+    assert [outcome.status for outcome in s.outcomes] == ["skipped", "applied"]
+    assert "two iterations would update the same element" in s.outcomes[0].reason
+    assert "x=0 and x=1 both update grad_weights[c]" in s.outcomes[0].reason
+    assert s.outcomes[0].command.text == "parallelize('update', 'x', optional=True)"
+
+
+def test_a_refusal_names_file_line_and_command() -> None:
+    with pytest.raises(Refused) as caught:
+        new().parallelize("update", "x")
+    error = caught.value
+    assert error.place is not None and error.place.split(":")[0].endswith("test_schedule.py")
+    assert error.message == "parallelize('update', 'x'): two iterations would update the same element"
+    told = json.loads(error.to_json())
+    assert told["place"] == error.place and "← asked to run in parallel" in told["nest"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.parallelise("forward", "n"), "no command named 'parallelise'\n  did you mean 'parallelize'?"),
+        (lambda s: s.parallelize("foward", "n"), "no phase named 'foward'\n  did you mean 'forward'? the phases are"),
+        (lambda s: s.parallelize(), "no phase named None"),
+        (lambda s: s.parallelize("forward", "cc"), "no loop named 'cc' in scale1.forward\n  did you mean 'c'? the loops are n, c, x"),
+        (lambda s: s.tile("valu", 0, 4), "no buffer named 'valu'"),
+        (lambda s: s.tile("value", 7, 4), "value has dimensions 0 to 1, not 7\n  its shape is (20, 17) without the batch"),
+        (lambda s: s.tile_loop("forward", "c", 0), "factor must be a whole number of at least 1, not 0"),
+        (lambda s: s.tile_loop("forward", "c"), "missing 1 required positional argument: 'factor'"),
+        (lambda s: s.tile_loop("forward", "c", 2, depth=1), "unexpected keyword argument 'depth'"),
+    ],
+)  # fmt: skip
+def test_bad_commands(call, message: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        call(new())
+    assert message in str(caught.value)
+    assert caught.value.place is not None and "test_schedule.py:" in caught.value.place
+
+
+def test_a_phase_that_has_nothing_to_compute() -> None:
+    s = Schedule({"forward": programs()["forward"]}, TARGET)
+    assert s.parallelize("update", "c") == ()
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+def write(folder: Path, text: str) -> Path:
+    path = folder / "scale.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_of_phases(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, """
+def forward(s, target):
+    s.parallelize("forward", "n")
+    s.vectorize("forward", "x", 8)
+
+def update(s, target):
+    s.parallelize("update", "c")
+"""))  # fmt: skip
+    assert set(recipe.functions) == {"forward", "update"}
+    scheduled = schedule(programs(), recipe, TARGET, "scale1.")
+    assert [outcome.status for outcome in scheduled.outcomes] == ["applied"] * 3
+    for phase, program in programs().items():
+        assert_same(program, scheduled.stages[phase][-1].program)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        ("def forward(s, target)\n    pass\n", "is no Python", 1),
+        ("\n1 / 0\n", "raised ZeroDivisionError: division by zero", 2),
+        ("x = 1\n", "defines no phase", None),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str, line: int | None) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(path)
+    assert message in caught.value.message
+    assert caught.value.place == (f"{path}:{line}" if line else str(path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot be read: No such file"):
+        read_recipe(tmp_path / "none.py")
+
+
+def test_a_recipe_that_raises(tmp_path: Path) -> None:
+    path = write(tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n")
+    with pytest.raises(RecipeError) as caught:
+        schedule(programs(), read_recipe(path), TARGET, "scale1.")
+    assert caught.value.place == f"{path}:3"
+    assert "forward() raised AttributeError" in caught.value.message
+
+
+def test_a_recipe_that_is_refused_names_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "def update(s, target):\n\n    s.parallelize('update', 'x')\n")
+    with pytest.raises(Refused) as caught:
+        schedule(programs(), read_recipe(path), TARGET, "scale1.")
+    assert str(caught.value).startswith(f"{path}:3: parallelize('update', 'x'): two iterations would update")
+
+
+def test_without_a_recipe_the_program_is_canonical() -> None:
+    scheduled = schedule(programs(), None, TARGET)
+    assert scheduled.outcomes == ()
+    assert_same(programs()["update"], scheduled.stages["update"][-1].program)
+
+
+def test_a_recipe_of_functions() -> None:
+    recipe = Recipe("mine", {"forward": lambda s, target: s.tile_loop("forward", "x", target.simd_width)})
+    scheduled = schedule(programs(), recipe, TARGETS["avx2"])
+    assert "x_outer" in scheduled.stages["forward"][-1].program.text
