@@ -42,7 +42,7 @@ test = net.evaluate(test_images, test_labels)
 report = net.report
 print(f"test accuracy   {test.accuracy:.2%} of {test.items} images")
 print(f"training        {history.items_per_second:,.0f} images per second")
-print(f"compiled        {report.compiled} of {report.kernels} kernels, the others were in the cache")
+print(f"compiled        {report.compiled} kernels, {report.cached} were in the cache")
 print(f"compile time    {report.seconds:.1f} s in this run, {report.generating:.1f} s of it making the C++")
 print(f"                {report.compiler_seconds:.1f} s in the C++ compiler, when the cache was empty")
 print(f"generated code  {report.folder}")
