@@ -122,6 +122,8 @@ class Running:
         for ensemble in self.ensembles:
             if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
                 raise DeclarationError(f"{ensemble!r} reads nothing", way_out="net.add_connections(source, ensemble, mapping)")
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise DeclarationError(f"the number of threads must be a positive integer, not {threads!r}")
         self._target = resolve_target(target)
         self.runner = Runner(threads)
         self._show_progress = progress
