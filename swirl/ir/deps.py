@@ -430,13 +430,15 @@ def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a
 
 
 # --- the questions that commands ask --------------------------------------------------------------------------------
-def carried(body: list[ast.stmt], path: Path, *, reductions: bool) -> Conflict | None:
+def carried(body: list[ast.stmt], path: Path, *, reductions: bool,
+            known: list[Statement] | None = None) -> Conflict | None:  # fmt: skip
     """A conflict between two iterations of the loop at ``path`` within one iteration of the loops around it, or None.
 
     Args:
         reductions: True asks for a race (two ``+=`` collide); False for an order that matters.
+        known: the statements of ``body``, where they are at hand.
     """
-    inside = [s for s in statements(body) if s.path[: len(path)] == path and len(s.path) > len(path)]
+    inside = [s for s in known or statements(body) if s.path[: len(path)] == path and len(s.path) > len(path)]
     depth = len(path) - 1
     for i, first in enumerate(inside):
         for second in inside[i:]:

@@ -8,11 +8,12 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError
-from swirl.ir.deps import Conflict, carried, find, meeting, pinned, statements
-from swirl.ir.nest import Loop, Nest, Path, Program, at, clones, constant, enclosing, fresh, loop_of, loops
+from swirl.ir.deps import Conflict, NotProved, Statement, carried, find, meeting, pinned, statements
+from swirl.ir.nest import Loop, Nest, Path, Program, at, clones, constant, enclosing, fresh, loop_of, loops, names_in
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
@@ -196,24 +197,34 @@ def checked(before: Program, after: Program) -> Program:
     return after
 
 
+@lru_cache(maxsize=1024)
 def check_marks(nest: Nest) -> None:
     """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each other."""
+    known = statements(nest.body)
     for path, node in loops(nest.body):
         kind = loop_of(node).kind
-        if kind == "parallel":
-            race = carried(nest.body, path, reductions=True)
-            if race is not None:
-                raise refuse("the parallel loop would no longer be free of races", nest, path, "runs in parallel", witness=race)
-        elif kind == "vector":
-            conflict = lane_conflict(nest.body, path)
-            if conflict is not None:
-                raise refuse("lanes would depend on each other", nest, path, "a vector loop", witness=conflict)
+        try:
+            if kind == "parallel":
+                conflict = carried(nest.body, path, reductions=True, known=known)
+                problem, note = "the parallel loop would no longer be free of races", "runs in parallel"
+            elif kind == "vector":
+                conflict = lane_conflict(known, path)
+                problem, note = "lanes would depend on each other", "a vector loop"
+            else:
+                continue
+        except NotProved:
+            raise refuse("not proved within the time allowed", nest, path, f"a {kind} loop") from None
+        if conflict is not None:
+            raise refuse(problem, nest, path, note, witness=conflict)
 
 
-def lane_conflict(body: list[ast.stmt], path: Path) -> Conflict | None:
-    """Two lanes of one statement in the vector loop at ``path`` that touch one element, one writing; or None."""
+def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
+    """Two lanes of one statement in the vector loop at ``path`` that touch one element, one writing; or None.
+
+    ``known`` are the statements of the whole nest.
+    """
     depth = len(path) - 1
-    for statement in statements(body):
+    for statement in known:
         if statement.path[: len(path)] != path or len(statement.path) == len(path):
             continue
         level = statement.loop_depths.index(depth)
@@ -231,5 +242,4 @@ def lane_conflict(body: list[ast.stmt], path: Path) -> Conflict | None:
 def taken_names(program: Program, nests: Iterable[Nest] | None = None) -> set[str]:
     """Names that a new loop or local must not have."""
     trees = [nest.function for nest in (program.nests if nests is None else nests)]
-    used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return used | set(program.buffers)
+    return set(program.buffers).union(*(names_in(tree) for tree in trees))

@@ -7,7 +7,7 @@ import ast
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import affine, coefficients, ranges_at, simplify
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import NotProved
+from swirl.ir.deps import NotProved, statements
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
 from swirl.transforms.base import Site, check_factor, command, in_current, inner_name, lane_conflict, loop_at, refuse, rewrite_each
 from swirl.transforms.reductions import with_partials
@@ -80,7 +80,7 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
     nest = program.nests[site.nest]
     for path, node in loops(nest.body):
         if loop_of(node).var == lane:
-            conflict = lane_conflict(nest.body, path)
+            conflict = lane_conflict(statements(nest.body), path)
             if conflict is not None:
                 raise refuse("one iteration needs what another one makes", nest, path, "asked to become lanes",
                              witness=conflict, way_out="vectorize another loop")  # fmt: skip
