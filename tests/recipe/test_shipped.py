@@ -1,0 +1,49 @@
+"""What the shipped recipes do on usual and on odd shapes: a recipe that quietly skips everything is a defect."""
+
+import pytest
+
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    ConvLayerNoBias,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+    TanhLayer,
+)
+from latte.phases import net_programs
+from latte.recipes_of import recipe_of
+from swirl.pipeline import schedule
+from swirl.target import get_target
+
+LAYERS = {
+    "conv, 16 × 32 channels of 28 × 28": lambda net: ConvLayer(net, MemoryDataLayer(net, (16, 28, 28)), 32),
+    "conv, odd": lambda net: ConvLayerNoBias(net, MemoryDataLayer(net, (3, 7, 5)), 17, stride=2),
+    "batch norm of images": lambda net: BatchNormLayer(net, MemoryDataLayer(net, (64, 14, 14))),
+    "batch norm of vectors": lambda net: BatchNormLayer(net, MemoryDataLayer(net, 37)),
+    "ReLU": lambda net: ReLULayer(net, MemoryDataLayer(net, (5, 7, 3))),
+    "tanh": lambda net: TanhLayer(net, MemoryDataLayer(net, 10)),
+    "max pooling": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (8, 28, 28))),
+    "max pooling, clipped": lambda net: MaxPoolingLayer(
+        net, MemoryDataLayer(net, (8, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
+    ),
+    "fully connected": lambda net: FullyConnectedLayer(net, MemoryDataLayer(net, (64, 7, 7)), 128),
+    "fully connected, odd": lambda net: FullyConnectedLayer(net, MemoryDataLayer(net, 13), 10),
+    "softmax loss": lambda net: SoftmaxLossLayer(net, MemoryDataLayer(net, 10), MemoryDataLayer(net, 1)),
+}
+
+
+@pytest.mark.parametrize("layer", list(LAYERS))
+def test_applied_and_skipped(layer: str, snapshot) -> None:
+    net = Net(8, seed=0)
+    net.force_backward = True
+    ensemble = LAYERS[layer](net)
+    (programs,) = [p.programs for p in net_programs(net, 8) if p.ensemble is ensemble]
+    # get_target: the same on every machine, whatever it can run.
+    scheduled = schedule(programs, recipe_of(net, ensemble), get_target("avx512"), f"{ensemble.name}.")
+    lines = [f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip() for o in scheduled.outcomes]
+    assert any(line.startswith("applied") for line in lines)
+    assert "\n".join(lines) == snapshot
