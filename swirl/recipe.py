@@ -1,4 +1,5 @@
-"""Recipes: small files of commands, applied to the programs of one ensemble; and the record of what became of each."""
+"""Recipes: small files of commands, applied to the programs of one ensemble; and the record of what became of
+each."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Recorded:
     @property
     def text(self) -> str:
         """``tile_loop('forward', 'c', 16, tail='peel')``."""
-        shown = [repr(argument) for argument in self.arguments] + [f"{key}={value!r}" for key, value in self.options]
+        shown = [repr(argument) for argument in self.arguments] + [
+            f"{key}={value!r}" for key, value in self.options
+        ]
         return f"{self.name}({', '.join(shown)})"
 
 
@@ -65,8 +68,8 @@ class Schedule:
         owned: prefix of the storage names that this ensemble lays out (``"conv1."``).
 
     Commands take the phase first (``s.parallelize("forward", "n")``); those on layouts take none
-    (``s.tile("value", dim=0, factor=16)``) and act on every phase that touches the buffer. ``optional=True`` records a
-    command that is refused as skipped instead of failing.
+    (``s.tile("value", dim=0, factor=16)``) and act on every phase that touches the buffer.
+    ``optional=True`` records a command that is refused as skipped instead of failing.
     """
 
     def __init__(self, programs: Mapping[str, Program], target: Target, owned: str = ""):
@@ -88,12 +91,14 @@ class Schedule:
         return run
 
     def loops(self, phase: str) -> tuple[str, ...]:
-        """The names of the loops of a phase as they are now, in order of first appearance; none without the phase."""
+        """The names of the loops of a phase as they are now, in order of first appearance; none without the
+        phase."""
         program = self.programs.get(self._phase(phase))
         return tuple(loop_names(program)) if program is not None else ()
 
     def blocked(self, phase: str) -> bool:
-        """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than they look."""
+        """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than
+        they look."""
         program = self.programs.get(self._phase(phase))
         return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
 
@@ -153,7 +158,7 @@ class Schedule:
 
     def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         touched = False
-        buffer = command.arguments[0] if command.arguments else options.get("buffer")
+        buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
         for phase, program in list(self.programs.items()):
             if buffer in program.buffers:
                 storage = program.buffers[buffer]
@@ -161,8 +166,10 @@ class Schedule:
                 layout = after.buffers[buffer].layout
                 if layout != storage.layout and not storage.name.startswith(self._owned):
                     owner = storage.name.split(".")[0]
-                    raise LayoutError(f"{buffer} is {storage.name}, whose layout {owner} chooses",
-                                      way_out=f"tile {storage.name.split('.')[1]!r} in {owner}'s recipe")  # fmt: skip
+                    raise LayoutError(
+                        f"{buffer} is {storage.name}, whose layout {owner} chooses",
+                        way_out=f"tile {storage.name.split('.')[1]!r} in {owner}'s recipe",
+                    )
                 self.programs[phase] = replace(after, commands=(*after.commands, command.text))
                 self._share_layout(storage.name, layout)
                 touched = True
@@ -181,31 +188,43 @@ class Schedule:
         if phase not in PHASES:
             close = difflib.get_close_matches(str(phase), PHASES, 1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise CommandError(f"no phase named {phase!r}", way_out=f"{hint}the phases are {', '.join(PHASES)}")
+            raise CommandError(
+                f"no phase named {phase!r}", way_out=f"{hint}the phases are {', '.join(PHASES)}"
+            )
         return str(phase)
 
 
-def _call(command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]) -> Program:
+def _call(
+    command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Program:
     try:
         return COMMANDS[command.name](program, *arguments, **options)
     except TypeError as error:
         if "argument" not in str(error):
             raise
         wrong = str(error).split("() ", 1)[-1]
-        raise CommandError(f"{wrong}", way_out=f"see help(swirl.transforms.COMMANDS[{command.name!r}])") from error
+        raise CommandError(
+            f"{wrong}", way_out=f"see help(swirl.transforms.COMMANDS[{command.name!r}])"
+        ) from error
 
 
 def unknown_command(name: str, place: str | None) -> CommandError:
     """The error for a command that does not exist, with the nearest one that does."""
     close = difflib.get_close_matches(name, COMMANDS, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return CommandError(f"no command named {name!r}", place=place, way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")
+    return CommandError(
+        f"no command named {name!r}",
+        place=place,
+        way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}",
+    )
 
 
 def _located(error: LatteError, command: Recorded) -> LatteError:
     message = f"{command.text}: {error.message}"
     if isinstance(error, Refused):
-        return Refused(message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out)
+        return Refused(
+            message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out
+        )
     return type(error)(message, place=command.place, way_out=error.way_out)
 
 
@@ -227,7 +246,7 @@ def _shown(filename: str) -> str:
         return filename
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Recipe:
     """The functions of a recipe file, by phase; or commands recorded on the ensemble itself.
@@ -256,8 +275,11 @@ class Recipe:
             except LatteError:
                 raise
             except Exception as error:
-                raise RecipeError(f"{phase}() raised {type(error).__name__}: {error}", place=_raised_at(error, self.name),
-                                  way_out="mend the recipe; the net was not compiled") from error  # fmt: skip
+                raise RecipeError(
+                    f"{phase}() raised {type(error).__name__}: {error}",
+                    place=_raised_at(error, self.name),
+                    way_out="mend the recipe; the net was not compiled",
+                ) from error
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -279,10 +301,14 @@ def read_recipe(path: str | Path) -> Recipe:
     try:
         exec(code, scope)
     except Exception as error:
-        raise RecipeError(f"raised {type(error).__name__}: {error}", place=_raised_at(error, shown)) from error
+        raise RecipeError(
+            f"raised {type(error).__name__}: {error}", place=_raised_at(error, shown)
+        ) from error
     functions = {phase: scope[phase] for phase in PHASES if callable(scope.get(phase))}
     if not functions:
-        raise RecipeError("defines no phase", place=shown, way_out="def forward(s, target): …, or backward, or update")
+        raise RecipeError(
+            "defines no phase", place=shown, way_out="def forward(s, target): …, or backward, or update"
+        )
     return Recipe(shown, functions)
 
 
@@ -291,7 +317,9 @@ def _raised_at(error: BaseException, filename: str) -> str:
     return f"{filename}:{frames[-1].lineno}" if frames else filename
 
 
-def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None) -> Recipe:
+def recorded_recipe(
+    name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None
+) -> Recipe:
     """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``.
 
     A command on a layout changes the loops of every phase, so then nothing of ``otherwise`` is left.

@@ -16,7 +16,9 @@ from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
 Shapes = dict[str, tuple[int, ...]]
 
 
-def program(text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **shapes: tuple[int, ...]) -> Program:
+def program(
+    text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **shapes: tuple[int, ...]
+) -> Program:
     """A program from text; keywords are the shapes of its buffers."""
     buffers = {name: Buffer(f"net.{name}", shape) for name, shape in shapes.items()}
     return validate(parse_program(text, buffers, aliases=aliases))
@@ -49,7 +51,9 @@ def assert_same(before: Program, after: Program) -> Program:
 
 def assert_compiles_to_same(program: Program, target: Target) -> None:
     """The compiled program computes what the executed one does, bit for bit."""
-    given = arrays_for({name: b for name, b in program.buffers.items() if any(name in n.arguments for n in program.nests)})
+    given = arrays_for(
+        {name: b for name, b in program.buffers.items() if any(name in n.arguments for n in program.nests)}
+    )
     expected = {name: array.copy() for name, array in given.items()}
     execute(program, expected)
     source = emit(program, target, contract=False)

@@ -1,4 +1,5 @@
-"""Quasi-affine integer expressions: a canonical form, simplification under known ranges, bounds, isl's notation."""
+"""Quasi-affine integer expressions: a canonical form, simplification under known ranges, bounds, isl's
+notation."""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ Ranges = Mapping[str, tuple[int, int]]
 
 @dataclass
 class Affine:
-    """``sum(coefficient * atom) + constant``; an atom is a variable, a ``//``, a ``%``, a ``min`` or a ``max``."""
+    """``sum(coefficient * atom) + constant``; an atom is a variable, a ``//``, a ``%``, a ``min`` or a
+    ``max``."""
 
     terms: dict[str, int] = field(default_factory=dict)
     constant: int = 0
     atoms: dict[str, ast.expr] = field(default_factory=dict)
 
     def add(self, other: Affine, factor: int = 1) -> Affine:
-        result = Affine(dict(self.terms), self.constant + factor * other.constant, {**self.atoms, **other.atoms})
+        result = Affine(
+            dict(self.terms), self.constant + factor * other.constant, {**self.atoms, **other.atoms}
+        )
         for atom, coefficient in other.terms.items():
             total = result.terms.get(atom, 0) + factor * coefficient
             if total:
@@ -40,7 +44,9 @@ class Affine:
     def mentions(self, var: str) -> bool:
         """Whether ``var`` occurs at all, inside atoms included."""
         return any(
-            isinstance(node, ast.Name) and node.id == var for key in self.terms for node in ast.walk(self.atoms[key])
+            isinstance(node, ast.Name) and node.id == var
+            for key in self.terms
+            for node in ast.walk(self.atoms[key])
         )
 
     def to_expr(self) -> ast.expr:
@@ -78,7 +84,8 @@ def affine(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -
     Args:
         node: the expression.
         ranges: of its variables.
-        fix: replace a variable of one value by that value. By default it stays: the subscripts of a loop that happens
+        fix: replace a variable of one value by that value. By default it stays: the subscripts of a loop that
+            happens
             to run once still say that they move with it.
     """
     ranges = ranges or {}
@@ -117,13 +124,16 @@ def _binary(node: ast.BinOp, ranges: Ranges, fix: bool) -> Affine | None:
 
 
 def _divide(value: Affine, divisor: int, modulo: bool, ranges: Ranges) -> Affine:
-    """``value // divisor`` or ``value % divisor``: multiples of the divisor are taken out, the rest by its bounds."""
+    """``value // divisor`` or ``value % divisor``: multiples of the divisor are taken out, the rest by its
+    bounds."""
     if divisor == 1:
         return Affine() if modulo else value
     quotient, rest = Affine(atoms=dict(value.atoms)), Affine(atoms=dict(value.atoms))
     for atom, coefficient in value.terms.items():
         (quotient if coefficient % divisor == 0 else rest).terms[atom] = coefficient
-    quotient = Affine({k: c // divisor for k, c in quotient.terms.items()}, value.constant // divisor, quotient.atoms)
+    quotient = Affine(
+        {k: c // divisor for k, c in quotient.terms.items()}, value.constant // divisor, quotient.atoms
+    )
     rest.constant = value.constant % divisor
     limits = bounds(rest, ranges)
     if limits is not None and limits[0] // divisor == limits[1] // divisor:
@@ -159,7 +169,8 @@ def _never_above(a: Affine, b: Affine, sign: int, ranges: Ranges) -> bool:
 
 
 def bounds(value: Affine | ast.expr, ranges: Ranges) -> tuple[int, int] | None:
-    """Least and greatest value by interval arithmetic (exact for one occurrence a variable); None where unknown."""
+    """Least and greatest value by interval arithmetic (exact for one occurrence a variable); None where
+    unknown."""
     if isinstance(value, ast.expr):
         form = affine(value, ranges)
         if form is None:
@@ -197,7 +208,8 @@ def _atom_bounds(node: ast.expr, ranges: Ranges) -> tuple[int, int] | None:
 
 
 def simplify(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -> ast.expr:
-    """The canonical expression equal to ``node`` within ``ranges``; ``node`` itself where it is not quasi-affine.
+    """The canonical expression equal to ``node`` within ``ranges``; ``node`` itself where it is not
+    quasi-affine.
 
     ``fix``: see :func:`affine`.
 
@@ -225,8 +237,12 @@ class _Simplifier(ast.NodeTransformer):
         assert isinstance(node.iter, ast.Call)
         lanes = literal_lanes(node.iter.args[0]) if loop_of(node).kind == "vector" else None
         node.iter.args = [simplify(arg, self.ranges) for arg in node.iter.args]
-        if lanes is not None and literal_lanes(node.iter.args[0]) is None:  # the number of lanes stays in sight
-            node.iter.args = [ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])]
+        if (
+            lanes is not None and literal_lanes(node.iter.args[0]) is None
+        ):  # the number of lanes stays in sight
+            node.iter.args = [
+                ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])
+            ]
         loop = loop_of(node)
         outer, self.ranges = self.ranges, {**self.ranges, **loop_range(loop, self.ranges)}
         node.body = [self.visit(statement) for statement in node.body]
@@ -283,19 +299,21 @@ def ranges_at(body: list[ast.stmt], path: Path) -> dict[str, tuple[int, int]]:
 
 
 def coefficients(node: ast.expr, var: str) -> int | None:
-    """The coefficient of ``var`` in an affine expression; None where ``var`` occurs inside ``//``, ``%``, ``min``…, or the
-    expression is not affine."""
+    """The coefficient of ``var`` in an affine expression; None where ``var`` occurs inside ``//``, ``%``,
+    ``min``…, or the expression is not affine."""
     form = affine(node)
     if form is None:
         return None if any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(node)) else 0
     inside = any(
-        key != var and any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(form.atoms[key])) for key in form.terms
+        key != var and any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(form.atoms[key]))
+        for key in form.terms
     )
     return None if inside else form.coefficient(var)
 
 
 def to_isl(node: ast.expr) -> str | None:
-    """The expression in isl's notation, a sum without outer parentheses; None where it is not quasi-affine."""
+    """The expression in isl's notation, a sum without outer parentheses; None where it is not
+    quasi-affine."""
     form = affine(node)
     if form is None:
         return None
@@ -318,7 +336,11 @@ def _atom_to_isl(node: ast.expr) -> str | None:
         divisor = constant(node.right)
         if inner is None:
             return None
-        return f"floor(({inner})/{divisor})" if isinstance(node.op, ast.FloorDiv) else f"(({inner}) mod {divisor})"
+        return (
+            f"floor(({inner})/{divisor})"
+            if isinstance(node.op, ast.FloorDiv)
+            else f"(({inner}) mod {divisor})"
+        )
     assert isinstance(node, ast.Call)
     parts = [to_isl(arg) for arg in node.args]
     if any(part is None for part in parts):
@@ -343,9 +365,10 @@ def condition_to_isl(node: ast.expr) -> str | None:
         inner = condition_to_isl(node.operand)
         return inner and f"(not {inner})"
     if isinstance(node, ast.Compare):
-        operands = [to_isl(operand) for operand in (node.left, *node.comparators)]
-        if any(operand is None for operand in operands) or any(type(op) not in symbols for op in node.ops):
+        sides = [to_isl(operand) for operand in (node.left, *node.comparators)]
+        operands = [side for side in sides if side is not None]
+        if len(operands) < len(sides) or any(type(op) not in symbols for op in node.ops):
             return None
-        parts = [f"{operands[i]} {symbols[type(op)]} {operands[i + 1]}" for i, op in enumerate(node.ops)]
-        return "(" + " and ".join(parts) + ")"
+        pairs = [f"{operands[i]} {symbols[type(op)]} {operands[i + 1]}" for i, op in enumerate(node.ops)]
+        return "(" + " and ".join(pairs) + ")"
     return None

@@ -1,9 +1,10 @@
 """Running programs: the definition of what a nest means.
 
-Plain execution compiles the printed nests with Python definitions of the loop kinds and calls. *Checking* execution
-makes wrong schedules visible: ``parallel`` loops run in a seeded shuffled order and what an iteration touches is compared
-with the others; ``vector`` loops run each statement for all lanes before the next; locals read before they are written are
-NaN. *Rational* arithmetic executes over ``fractions.Fraction``, where equal means equal.
+Plain execution compiles the printed nests with Python definitions of the loop kinds and calls. *Checking*
+execution makes wrong schedules visible: ``parallel`` loops run in a seeded shuffled order and what an
+iteration touches is compared with the others; ``vector`` loops run each statement for all lanes before the
+next; locals read before they are written are NaN. *Rational* arithmetic executes over
+``fractions.Fraction``, where equal means equal.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class RaceError(LatteError):
     """Two iterations of a parallel loop touched the same element, one of them writing."""
 
 
-# --- calls ----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------------
 def _maximum(first: Any, *others: Any) -> Any:
     for other in others:
         first = first if first > other or first != first else other
@@ -39,13 +40,19 @@ def _minimum(first: Any, *others: Any) -> Any:
 
 
 def philox(seed: int, step: int, stream: int, index: int) -> int:
-    """The first word of Philox4x32-10 (Salmon et al., SC 2011) of counter (index, stream, step, 0) and key (seed, 0)."""
+    """The first word of Philox4x32-10 (Salmon et al., SC 2011) of counter (index, stream, step, 0) and key
+    (seed, 0)."""
     mask = 0xFFFFFFFF
     counter = [int(index) & mask, int(stream) & mask, int(step) & mask, 0]
     key = [int(seed) & mask, 0]
     for _ in range(10):
         first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = [(second >> 32) ^ counter[1] ^ key[0], second & mask, (first >> 32) ^ counter[3] ^ key[1], first & mask]
+        counter = [
+            (second >> 32) ^ counter[1] ^ key[0],
+            second & mask,
+            (first >> 32) ^ counter[3] ^ key[1],
+            first & mask,
+        ]
         key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
     return counter[0]
 
@@ -97,7 +104,11 @@ def _environment(arithmetic: str) -> dict[str, Any]:
         casts["empty"] = lambda *shape: np.full(shape, np.nan, dtype=dtype)
         special = _floating(dtype)
         casts["INFINITY"] = dtype(np.inf)
-    casts |= {"int32": lambda x: np.int32(int(x)), "bool": bool, "empty_int32": lambda *shape: np.zeros(shape, np.int32)}
+    casts |= {
+        "int32": lambda x: np.int32(int(x)),
+        "bool": bool,
+        "empty_int32": lambda *shape: np.zeros(shape, np.int32),
+    }
     return {**_loops(), **special, **casts, "min": _minimum, "max": _maximum, "inf": casts["INFINITY"]}
 
 
@@ -112,7 +123,10 @@ class _Typed(ast.NodeTransformer):
         value = self.visit(node.value)
         if isinstance(node.annotation, ast.Name):
             value = ast.Call(ast.Name(node.annotation.id, ast.Load()), [value], [])
-        elif isinstance(node.annotation, ast.Subscript) and ast.unparse(node.annotation.value) in ("int32", "bool"):
+        elif isinstance(node.annotation, ast.Subscript) and ast.unparse(node.annotation.value) in (
+            "int32",
+            "bool",
+        ):
             value.func.id = "empty_int32"
         return ast.Assign([node.target], value)
 
@@ -130,7 +144,7 @@ class _Typed(ast.NodeTransformer):
         return node
 
 
-# --- checking -------------------------------------------------------------------------------------------------------
+# --- checking -------------------------------------------------------------------------------------------
 class _Recorder:
     """What the iterations of the parallel loops around the current statement have touched."""
 
@@ -151,7 +165,9 @@ class _Recorded:
 
     def _index(self, index: Any) -> tuple[int, ...]:
         index = tuple(map(int, index if isinstance(index, tuple) else (index,)))
-        inside = len(index) == len(self.shape) and all(0 <= i < extent for i, extent in zip(index, self.shape, strict=True))
+        inside = len(index) == len(self.shape) and all(
+            0 <= i < extent for i, extent in zip(index, self.shape, strict=True)
+        )
         if not inside:
             raise LatteError(f"{self.name}{list(index)} is outside its shape {self.shape}")
         return index
@@ -182,24 +198,34 @@ def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: obje
             other = owner.get(element, readers.get(element))
             if other is not None and other != iteration:
                 name, index = element
-                raise RaceError(f"iterations {other} and {iteration} of a parallel loop share {name}{list(index)}")
+                raise RaceError(
+                    f"iterations {other} and {iteration} of a parallel loop share {name}{list(index)}"
+                )
         for element in frame["reads"]:
             if owner.get(element, iteration) != iteration:
                 name, index = element
-                raise RaceError(f"iterations {owner[element]} and {iteration} of a parallel loop share {name}{list(index)}")
+                raise RaceError(
+                    f"iterations {owner[element]} and {iteration} of a parallel loop share"
+                    f" {name}{list(index)}"
+                )
         owner |= dict.fromkeys(frame["writes"], iteration)
         readers |= dict.fromkeys(frame["reads"], iteration)
 
 
 class _Lanes(ast.NodeTransformer):
-    """Distributes each vector loop over its statements; a local declared in one becomes an array with one element a lane."""
+    """Distributes each vector loop over its statements; a local declared in one becomes an array with one
+    element a lane."""
 
     def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
         loop = loop_of(node)
         if loop.kind != "vector":
             self.generic_visit(node)
             return node
-        declared = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        declared = {
+            s.target.id
+            for s in ast.walk(node)
+            if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        }
         result: list[ast.stmt] = [
             ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)
         ]  # fmt: skip
@@ -242,7 +268,7 @@ def _subscript_locals(tree: Any, declared: set[str], lane: str) -> Any:
     return Rewrite().visit(tree)
 
 
-# --- entry ----------------------------------------------------------------------------------------------------------
+# --- entry ----------------------------------------------------------------------------------------------
 def execute(
     program: Program,
     arrays: Mapping[str, np.ndarray],
@@ -255,8 +281,10 @@ def execute(
 
     Args:
         program: nests that reference buffers logically (or physically, after layouts).
-        arrays: name in the nests → array of the buffer's shape; object arrays of ``Fraction`` for rational arithmetic.
-        checking: shuffle parallel loops and find races, run vector loops statement by statement, check subscripts.
+        arrays: name in the nests → array of the buffer's shape; object arrays of ``Fraction`` for rational
+            arithmetic.
+        checking: shuffle parallel loops and find races, run vector loops statement by statement, check
+            subscripts.
         arithmetic: ``float32``, ``float64`` or ``rational``.
         seed: of the shuffling.
 
@@ -288,7 +316,8 @@ def execute(
 
 
 def random_arrays(program: Program, seed: int = 0, arithmetic: str = "float32") -> dict[str, np.ndarray]:
-    """Arrays for every buffer a program touches: small integers (exact in float32), as Fractions where asked."""
+    """Arrays for every buffer a program touches: small integers (exact in float32), as Fractions where
+    asked."""
     generator = np.random.default_rng(seed)
     touched = {name for nest in program.nests for name in names_in(nest.function) if name in program.buffers}
     result = {}

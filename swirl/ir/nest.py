@@ -24,10 +24,11 @@ CALLS: dict[str, int | None] = {
 }  # fmt: skip
 
 Path = tuple[tuple[str, int], ...]
-"""Where a statement stands in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first loop."""
+"""Where a statement stands in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first
+loop."""
 
 
-# --- building -------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------------
 def expr(source: str | int | float | ast.expr, **parts: ast.expr | str | int) -> ast.expr:
     """An expression from text; names given as keywords are replaced by those expressions.
 
@@ -84,15 +85,16 @@ class _Substitute(ast.NodeTransformer):
 
 
 def substitute(tree: T, mapping: Mapping[str, ast.expr]) -> T:
-    """A copy of ``tree`` with names replaced by expressions (loop targets and declarations too, where names map to names)."""
+    """A copy of ``tree`` with names replaced by expressions (loop targets and declarations too, where names
+    map to names)."""
     return _Substitute(mapping).visit(clone(tree))
 
 
-
-# --- loops ----------------------------------------------------------------------------------------------------------
+# --- loops ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Loop:
-    """The head of a ``for``: variable, kind and bounds. ``options`` are a ``parallel`` loop's (``schedule="dynamic,1"``)."""
+    """The head of a ``for``: variable, kind and bounds. ``options`` are a ``parallel`` loop's
+    (``schedule="dynamic,1"``)."""
 
     var: str
     kind: str
@@ -151,7 +153,9 @@ def loop_of(node: ast.For) -> Loop:
     stop = args[1] if len(args) > 1 else args[0]
     step = constant(args[2]) if len(args) > 2 else 1
     assert step is not None
-    options = tuple((k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
+    options = tuple(
+        (k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant)
+    )
     return Loop(node.target.id, node.iter.func.id, start, stop, step, options, getattr(node, "mark", None))
 
 
@@ -161,10 +165,11 @@ def for_loop(var: str, stop: int | str | ast.expr, body: list[ast.stmt], *, star
     return Loop(var, kind, expr(start), expr(stop), step).node(body)
 
 
-# --- records --------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Nest:
-    """One top-level loop with its body (or one straight statement), as a function of the buffers it touches."""
+    """One top-level loop with its body (or one straight statement), as a function of the buffers it
+    touches."""
 
     function: ast.FunctionDef
 
@@ -250,7 +255,8 @@ class Program:
 
 def parse_program(source: str, buffers: Mapping[str, Buffer], name: str = "program",
                   aliases: Mapping[str, tuple[str, ...]] | None = None) -> Program:  # fmt: skip
-    """A program from text: either function definitions (one a nest), or plain statements (one nest a statement)."""
+    """A program from text: either function definitions (one a nest), or plain statements (one nest a
+    statement)."""
     nests = []
     for index, statement in enumerate(ast.parse(source).body):
         if isinstance(statement, ast.FunctionDef):
@@ -260,7 +266,7 @@ def parse_program(source: str, buffers: Mapping[str, Buffer], name: str = "progr
     return Program(name, tuple(nests), dict(buffers), dict(aliases or {}))
 
 
-# --- finding and replacing ------------------------------------------------------------------------------------------
+# --- finding and replacing ------------------------------------------------------------------------------
 def walk(body: list[ast.stmt], prefix: Path = ()) -> Iterator[tuple[Path, ast.stmt]]:
     """Every statement with its path, outer before inner, in textual order."""
     yield from _walk_field(body, prefix, "body")
@@ -316,7 +322,8 @@ def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[as
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every statement and expression in ``tree``, in no particular order; three times as fast as ``ast.walk``."""
+    """Every statement and expression in ``tree``, in no particular order; three times as fast as
+    ``ast.walk``."""
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -14,7 +14,8 @@ _TYPES = ("float32", "float64", "int32", "bool")
 
 
 def validate(program: Program) -> Program:
-    """The program itself, if every nest keeps to ``docs/ir.md``; raises ValidationError naming nest and statement."""
+    """The program itself, if every nest keeps to ``docs/ir.md``; raises ValidationError naming nest and
+    statement."""
     for nest in program.nests:
         _Validator(program, nest).block(nest.body, {})
     return program

@@ -1,9 +1,33 @@
 """The commands of recipes, by name, and the automatic passes."""
 
-from swirl.transforms import flatten, hoist, layout, order, parallel, scalars, split, unroll, vectorize
+from swirl.transforms import (
+    flatten,
+    fusion,
+    hoist,
+    layout,
+    order,
+    parallel,
+    scalars,
+    split,
+    unroll,
+    vectorize,
+)
 from swirl.transforms.base import COMMANDS
 
 LAYOUT_COMMANDS = frozenset({"tile"})
 """Commands on buffers: they take no phase."""
 
-__all__ = ["COMMANDS", "LAYOUT_COMMANDS", "flatten", "hoist", "layout", "order", "parallel", "scalars", "split", "unroll", "vectorize"]
+__all__ = [
+    "COMMANDS",
+    "LAYOUT_COMMANDS",
+    "flatten",
+    "fusion",
+    "hoist",
+    "layout",
+    "order",
+    "parallel",
+    "scalars",
+    "split",
+    "unroll",
+    "vectorize",
+]

@@ -1,4 +1,5 @@
-"""What every command shares: the registry, finding loops by name, refusals that show the nest, checks after a rewrite."""
+"""What every command shares: the registry, finding loops by name, refusals that show the nest, checks after a
+rewrite."""
 
 from __future__ import annotations
 
@@ -12,14 +13,29 @@ from functools import lru_cache
 from typing import ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError
-from swirl.ir.deps import Conflict, NotProved, Statement, carried, find, meeting, pinned, statements
-from swirl.ir.nest import Loop, Nest, Path, Program, at, clones, constant, enclosing, fresh, loop_of, loops, names_in
+from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Path,
+    Program,
+    at,
+    clones,
+    constant,
+    enclosing,
+    fresh,
+    loop_of,
+    loops,
+    names_in,
+)
+from swirl.ir.statements import Statement, statements
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
 
 COMMANDS: dict[str, Callable[..., Program]] = {}
-"""Every command by name: a pure function program → program that raises :class:`Refused` where it would change the meaning."""
+"""Every command by name: a pure function program → program that raises :class:`Refused` where it would change
+the meaning."""
 
 
 def command(*names: str) -> Callable[[Callable[P, Program]], Callable[P, Program]]:
@@ -33,7 +49,7 @@ def command(*names: str) -> Callable[[Callable[P, Program]], Callable[P, Program
     return register
 
 
-# --- finding loops --------------------------------------------------------------------------------------------------
+# --- finding loops --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Site:
     """A loop of a program: the nest's index and the path in its body."""
@@ -48,7 +64,8 @@ def loop_names(program: Program) -> list[str]:
 
 
 def resolve(program: Program, name: str) -> tuple[str, ...]:
-    """The loop variables that ``name`` means: itself, or what the alias stands for (suffixes of tiling kept)."""
+    """The loop variables that ``name`` means: itself, or what the alias stands for (suffixes of tiling
+    kept)."""
     names = loop_names(program)
     if name in names:
         return (name,)
@@ -61,7 +78,9 @@ def resolve(program: Program, name: str) -> tuple[str, ...]:
     shown = [*names, *(alias for alias in program.aliases)]
     close = difflib.get_close_matches(name, shown, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise CommandError(f"no loop named {name!r} in {program.name}", way_out=f"{hint}the loops are {', '.join(names)}")
+    raise CommandError(
+        f"no loop named {name!r} in {program.name}", way_out=f"{hint}the loops are {', '.join(names)}"
+    )
 
 
 def find_loops(program: Program, name: str, nest: int | str | None = None) -> list[Site]:
@@ -78,7 +97,9 @@ def find_loops(program: Program, name: str, nest: int | str | None = None) -> li
         sites += [Site(index, path) for path, node in loops(candidate.body) if loop_of(node).var in wanted]
     if not sites:
         labels = ", ".join(candidate.label for candidate in program.nests)
-        raise CommandError(f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}")
+        raise CommandError(
+            f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}"
+        )
     return sites[::-1]
 
 
@@ -97,7 +118,8 @@ def check_factor(factor: object, what: str = "factor") -> int:
 
 
 def with_mark(program: Program, site: Site, mark: str) -> Program:
-    """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have moved."""
+    """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have
+    moved."""
     body = clones(program.nests[site.nest].body)
     at(body, site.path).mark = mark  # type: ignore[attr-defined]
     return program.with_nest(site.nest, program.nests[site.nest].with_body(body))
@@ -113,8 +135,11 @@ def take_mark(program: Program, mark: str) -> Site:
     raise ValidationError("a rewrite has lost the loop that it was about")
 
 
-def rewrite_each(program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program]) -> Program:
-    """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and checked."""
+def rewrite_each(
+    program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program]
+) -> Program:
+    """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
+    checked."""
     sites = find_loops(program, name, nest)
     result = program
     for number, site in enumerate(sites):
@@ -137,7 +162,7 @@ def inner_name(program: Program, site: Site, base: str) -> str:
     return fresh(base, set(program.buffers) | locals_ | around | inside)
 
 
-# --- refusing -------------------------------------------------------------------------------------------------------
+# --- refusing -------------------------------------------------------------------------------------------
 def marked(nest: Nest, path: Path, note: str) -> str:
     """The nest's statements as text, the line of the statement at ``path`` pointed out."""
     lines: list[tuple[str, bool]] = []
@@ -148,7 +173,9 @@ def marked(nest: Nest, path: Path, note: str) -> str:
             if isinstance(node, (ast.For, ast.If)):
                 head = copy.copy(node)
                 head.body, head.orelse = [ast.Pass()], []
-                lines.append((indent + ast.unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path))
+                lines.append(
+                    (indent + ast.unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path)
+                )
                 show(node.body, "body", here, indent + "    ")
                 if node.orelse:
                     lines.append((indent + "else:", False))
@@ -164,7 +191,12 @@ def marked(nest: Nest, path: Path, note: str) -> str:
 def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict | str | None = None,
            way_out: str | None = None) -> Refused:  # fmt: skip
     """A refusal that shows the current nest with the loop at ``path`` marked."""
-    return Refused(problem, nest=marked(nest, path, note), witness=None if witness is None else str(witness), way_out=way_out)
+    return Refused(
+        problem,
+        nest=marked(nest, path, note),
+        witness=None if witness is None else str(witness),
+        way_out=way_out,
+    )
 
 
 def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop) -> Refused:
@@ -178,16 +210,23 @@ def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, 
     """
     witness = refusal.witness
     start = constant(loop.start)
-    if witness is not None and start is not None and f"{loop.var}=" not in re.sub(rf"\b{inner}=", "", witness):
-        witness = re.sub(rf"\b{inner}=(\d+)", lambda m: f"{loop.var}={start + int(m[1]) * loop.step}", witness)
+    if (
+        witness is not None
+        and start is not None
+        and f"{loop.var}=" not in re.sub(rf"\b{inner}=", "", witness)
+    ):
+        witness = re.sub(
+            rf"\b{inner}=(\d+)", lambda m: f"{loop.var}={start + int(m[1]) * loop.step}", witness
+        )
     return refuse(refusal.message, nest, path, note, witness=witness, way_out=refusal.way_out)
 
 
-# --- after a rewrite ------------------------------------------------------------------------------------------------
+# --- after a rewrite ------------------------------------------------------------------------------------
 def checked(before: Program, after: Program) -> Program:
     """``after``, if it is grammatical and its marks hold: parallel loops race-free, lanes independent.
 
-    A command that moves statements may break a mark that an earlier command made; this is where that is noticed.
+    A command that moves statements may break a mark that an earlier command made; this is where that is
+    noticed.
     """
     validate(after)
     known = {nest.text for nest in before.nests}
@@ -199,7 +238,8 @@ def checked(before: Program, after: Program) -> Program:
 
 @lru_cache(maxsize=1024)
 def check_marks(nest: Nest) -> None:
-    """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each other."""
+    """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each
+    other."""
     known = statements(nest.body)
     for path, node in loops(nest.body):
         kind = loop_of(node).kind
@@ -231,7 +271,9 @@ def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
         same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
         var = statement.loops[level].var
         outer = {loop.var for loop in statement.loops[:level]}
-        if all(var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)):
+        if all(
+            var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)
+        ):
             continue
         conflict = find(statement, statement, [*same, f"{var}_a < {var}_b"], reductions=True)
         if conflict is not None:

@@ -1,4 +1,5 @@
-"""Conditions on loop variables move outwards and become bounds: a loop runs over what its condition lets through."""
+"""Conditions on loop variables move outwards and become bounds: a loop runs over what its condition lets
+through."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _FLIPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 
 def tighten(body: list[ast.stmt]) -> list[ast.stmt]:
-    """``body`` with conditions on loop variables moved out of the loops that do not decide them, and into bounds.
+    """``body`` with conditions on loop variables moved out of the loops that do not decide them, and into
+    bounds.
 
     rewrite:
         for ky in range(3):                             for ky in range(max(0, 1 - y), 3):
@@ -45,7 +47,7 @@ def _statement(node: ast.stmt) -> list[ast.stmt]:
                 inside.append(part)
             else:
                 loop = tighter
-    content = [ast.If(conjunction(inside), inner[0].body, [])] if inside else inner[0].body
+    content: list[ast.stmt] = [ast.If(conjunction(inside), inner[0].body, [])] if inside else inner[0].body
     whole: ast.stmt = loop.node(content)
     return [ast.If(conjunction(outside), [whole], [])] if outside else [whole]
 
@@ -56,7 +58,10 @@ def conjuncts(test: ast.expr) -> list[ast.expr]:
         return [part for value in test.values for part in conjuncts(value)]
     if isinstance(test, ast.Compare) and len(test.ops) > 1:
         operands = [test.left, *test.comparators]
-        return [ast.Compare(left, [op], [right]) for left, op, right in zip(operands, test.ops, operands[1:], strict=False)]
+        return [
+            ast.Compare(left, [op], [right])
+            for left, op, right in zip(operands, test.ops, operands[1:], strict=False)
+        ]
     return [test]
 
 
@@ -67,11 +72,14 @@ def conjunction(parts: list[ast.expr]) -> ast.expr:
 
 def _on_loops_only(part: ast.expr) -> bool:
     """Whether the condition compares quasi-affine expressions (data could change inside the loop)."""
-    return isinstance(part, ast.Compare) and all(affine(side) is not None for side in (part.left, *part.comparators))
+    return isinstance(part, ast.Compare) and all(
+        affine(side) is not None for side in (part.left, *part.comparators)
+    )
 
 
 def _bound(loop: Loop, part: ast.expr) -> Loop | None:
-    """The loop restricted by ``part``, a comparison that is linear in its variable with coefficient ±1; else None."""
+    """The loop restricted by ``part``, a comparison that is linear in its variable with coefficient ±1; else
+    None."""
     assert isinstance(part, ast.Compare)
     operator = type(part.ops[0])
     difference = affine(expr("a - b", a=part.left, b=part.comparators[0]))
@@ -83,7 +91,9 @@ def _bound(loop: Loop, part: ast.expr) -> Loop | None:
     }:
         return None
     # var OP rest, after moving everything else to the right.
-    rest = difference.add(affine(ast.Name(loop.var, ast.Load())) or difference, -coefficient).scale(-coefficient)
+    rest = difference.add(affine(ast.Name(loop.var, ast.Load())) or difference, -coefficient).scale(
+        -coefficient
+    )
     if coefficient < 0:
         operator = _FLIPPED[operator]
     limit = rest.to_expr()

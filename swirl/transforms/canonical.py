@@ -1,7 +1,8 @@
 """The automatic passes before a recipe: neighbouring nests share an outermost loop that needs no order.
 
-From the naive loops of Lake's Figs. 3.1 to 3.3 these passes, followed by scalar replacement and hoisting, reach the shape
-of Figs. 3.4 to 3.6. They look at loops and dependences only: names, loop order and the kind of layer play no part.
+From the naive loops of Lake's Figs. 3.1 to 3.3 these passes, followed by scalar replacement and hoisting,
+reach the shape of Figs. 3.4 to 3.6. They look at loops and dependences only: names, loop order and the kind
+of layer play no part.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.transforms.base import Site
-from swirl.transforms.order import fuse_at, permute_at
+from swirl.transforms.fusion import fuse_at
+from swirl.transforms.order import permute_at
 
 
 def canonicalise(program: Program) -> Program:
     """Fuse neighbouring nests under a common outermost loop without dependences, and so on inwards.
 
-    A nest that has no partner gets a loop without dependences outermost, if it has one and its first loop is none.
+    A nest that has no partner gets a loop without dependences outermost, if it has one and its first loop is
+    none.
     """
     nests: list[Nest] = []
     pending = list(program.nests)
@@ -55,7 +58,8 @@ class _Run:
 
 
 def _best_run(program: Program, nest: Nest, following: list[Nest]) -> _Run | None:
-    """The longest run under a loop without dependences; of equals, the one whose loop is outermost already."""
+    """The longest run under a loop without dependences; of equals, the one whose loop is outermost
+    already."""
     best: _Run | None = None
     for rotated in _rotations(nest):
         run = _run_from(program, rotated, following)
@@ -87,8 +91,11 @@ def _rotations(nest: Nest) -> list[Nest]:
 
 
 def _plain(node: ast.stmt) -> bool:
-    """Whether the statement is a loop of which every loop inside is a ``range`` too: not scheduled by hand yet."""
-    return isinstance(node, ast.For) and all(loop_of(n).kind == "range" for n in ast.walk(node) if isinstance(n, ast.For))
+    """Whether the statement is a loop of which every loop inside is a ``range`` too: not scheduled by hand
+    yet."""
+    return isinstance(node, ast.For) and all(
+        loop_of(n).kind == "range" for n in ast.walk(node) if isinstance(n, ast.For)
+    )
 
 
 def _rotated(nest: Nest, root: Path, chain: list[str]) -> Nest | None:
@@ -115,10 +122,11 @@ def _run_from(program: Program, nest: Nest, following: list[Nest]) -> _Run:
 
 
 def _same_name_first(rotations: list[Nest], first: Nest, path: Path, second_path: Path) -> list[Nest]:
-    """Loops that could join the one at ``path``: those over the same dimension, the one of the same name first.
+    """Loops that could join the one at ``path``: those over the same dimension, the one of the same name
+    first.
 
-    Equal extents may be chance (a batch of 8 images of 8 channels): where both loops touch an array, they must run over
-    one dimension of it.
+    Equal extents may be chance (a batch of 8 images of 8 channels): where both loops touch an array, they
+    must run over one dimension of it.
     """
     head = at(first.body, path)
     assert isinstance(head, ast.For)
@@ -127,12 +135,15 @@ def _same_name_first(rotations: list[Nest], first: Nest, path: Path, second_path
         return at(rotated.body, second_path)
 
     fitting = [r for r in rotations if _same_dimension(head, other(r))]
-    return sorted(fitting, key=lambda r: not (isinstance(o := other(r), ast.For) and loop_of(o).var == loop_of(head).var))
+    return sorted(
+        fitting,
+        key=lambda r: not (isinstance(o := other(r), ast.For) and loop_of(o).var == loop_of(head).var),
+    )
 
 
 def _named_by_author(program: Program, nest: Nest, path: Path, name: str) -> Nest:
-    """``nest`` with the loop at ``path`` called ``name``, where its layer names that dimension so and the loop's own name
-    was made up (for zeroing): recipes name loops as the layer does."""
+    """``nest`` with the loop at ``path`` called ``name``, where its layer names that dimension so and the
+    loop's own name was made up (for zeroing): recipes name loops as the layer does."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     given = {target for targets in program.aliases.values() for target in targets}
@@ -144,14 +155,17 @@ def _named_by_author(program: Program, nest: Nest, path: Path, name: str) -> Nes
 
 
 def _same_dimension(first: ast.For, second: ast.stmt) -> bool:
-    """Whether two loops run over one dimension of an array that both touch, or touch no common array with their variables."""
+    """Whether two loops run over one dimension of an array that both touch, or touch no common array with
+    their variables."""
     if not isinstance(second, ast.For):
         return False
     one, two = _dimensions(first), _dimensions(second)
     shared = {(name, dim) for name, dim in one if (name, dim) in two}
     if shared:
         return True
-    names = {ast.unparse(ref.value) for ref in references(first)} & {ast.unparse(ref.value) for ref in references(second)}
+    names = {ast.unparse(ref.value) for ref in references(first)} & {
+        ast.unparse(ref.value) for ref in references(second)
+    }
     return not any(name in names for name, _ in one | two)
 
 
@@ -171,7 +185,10 @@ def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | N
     one, two = first.body[0], second.body[0]
     assert isinstance(one, ast.For) and isinstance(two, ast.For)
     heads = loop_of(one), loop_of(two)
-    if any(ast.unparse(a) != ast.unparse(b) for a, b in ((heads[0].start, heads[1].start), (heads[0].stop, heads[1].stop))):
+    if any(
+        ast.unparse(a) != ast.unparse(b)
+        for a, b in ((heads[0].start, heads[1].start), (heads[0].stop, heads[1].stop))
+    ):
         return None
     if heads[0].step != heads[1].step or heads[0].kind != heads[1].kind:
         return None
@@ -194,7 +211,7 @@ def _free(nest: Nest, path: Path) -> bool:
         return False
 
 
-# --- inside a fused loop --------------------------------------------------------------------------------------------
+# --- inside a fused loop --------------------------------------------------------------------------------
 def _inwards(program: Program, nest: Nest) -> Nest:
     """Neighbouring loops inside are fused in the same way, level by level."""
     pending: list[Path] = [path for path, _ in loops(nest.body)]
@@ -216,8 +233,8 @@ def _exists(body: list[ast.stmt], path: Path) -> bool:
 
 
 def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
-    """Neighbouring loops directly in the loop at ``parent`` are fused where that is legal; statements between them move up
-    if they touch nothing that the first loop touches."""
+    """Neighbouring loops directly in the loop at ``parent`` are fused where that is legal; statements
+    between them move up if they touch nothing that the first loop touches."""
     index = 0
     while True:
         node = at(nest.body, parent)
@@ -227,7 +244,9 @@ def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
         if not isinstance(node.body[index], ast.For):
             index += 1
             continue
-        behind = next((i for i in range(index + 1, len(node.body)) if isinstance(node.body[i], ast.For)), None)
+        behind = next(
+            (i for i in range(index + 1, len(node.body)) if isinstance(node.body[i], ast.For)), None
+        )
         between = node.body[index + 1 : behind] if behind is not None else []
         if behind is None or any(not _independent(node.body[index], s) for s in between):
             index += 1
@@ -242,8 +261,14 @@ def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
 
 
 def _independent(loop: ast.stmt, statement: ast.stmt) -> bool:
-    """Whether no array or local is touched by both (read by both is fine too, but not worth telling apart)."""
-    calls = {n.func.id for s in (loop, statement) for n in ast.walk(s) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    """Whether no array or local is touched by both (read by both is fine too, but not worth telling
+    apart)."""
+    calls = {
+        n.func.id
+        for s in (loop, statement)
+        for n in ast.walk(s)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+    }
     stored = _stored(loop) | _stored(statement)
     return not ((names_in(loop) & names_in(statement)) - calls) & stored
 
@@ -251,14 +276,21 @@ def _independent(loop: ast.stmt, statement: ast.stmt) -> bool:
 def _stored(tree: ast.AST) -> set[str]:
     names = set()
     for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, (ast.AugAssign, ast.AnnAssign))
+            else []
+        )
         for target in targets:
             names.add(ast.unparse(target.value if isinstance(target, ast.Subscript) else target))
     return names
 
 
 def _fused_pair(program: Program, nest: Nest, path: Path) -> Nest | None:
-    """The loop at ``path`` joined with the next one; the second may have another of its loops brought outermost."""
+    """The loop at ``path`` joined with the next one; the second may have another of its loops brought
+    outermost."""
     first = at(nest.body, path)
     second_path: Path = (*path[:-1], (path[-1][0], path[-1][1] + 1))
     second = at(nest.body, second_path)

@@ -43,7 +43,8 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
         loop_vars: two or more loops, outermost first.
 
     Raises:
-        Refused: the loops are not directly nested or do not cover the dimensions, a reference uses their variables in
+        Refused: the loops are not directly nested or do not cover the dimensions, a reference uses their
+            variables in
             another way, or an array is touched elsewhere in another way, or laid out in blocks.
     """
     if len(loop_vars) < 2:
@@ -59,18 +60,27 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
         program = program.with_nest(index, nest)
     if not joined:
         site = find_loops(program, loop_vars[0])[0]
-        raise refuse("the loops are not directly nested", program.nests[site.nest], site.path, "asked to be flattened",
-                     way_out="interchange or distribute first")  # fmt: skip
+        raise refuse(
+            "the loops are not directly nested",
+            program.nests[site.nest],
+            site.path,
+            "asked to be flattened",
+            way_out="interchange or distribute first",
+        )
     buffers = {}
     for name, (dim, count) in joined.items():
         shape = program.buffers[name].shape
-        buffers[name] = replace(program.buffers[name], shape=(*shape[:dim], prod(shape[dim : dim + count]), *shape[dim + count :]))
+        buffers[name] = replace(
+            program.buffers[name], shape=(*shape[:dim], prod(shape[dim : dim + count]), *shape[dim + count :])
+        )
     result = program.with_buffers(**buffers)
     _check_all_flat(result)
     return checked(program, result)
 
 
-def _flatten_in(program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]]) -> Nest:
+def _flatten_in(
+    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]]
+) -> Nest:
     """Every place in one nest where the loops of ``group`` are directly nested."""
     for path, node in reversed(list(loops(nest.body))):
         if loop_of(node).var != group[0]:
@@ -82,9 +92,19 @@ def _flatten_in(program: Program, index: int, nest: Nest, group: tuple[str, ...]
         heads, inner = chain
         extents = []
         for head in heads:
-            if head.kind != "range" or head.step != 1 or ast.unparse(head.start) != "0" or head.extent is None:
-                raise refuse(f"{head.var} is no plain loop over a whole dimension", nest, path, "asked to be flattened",
-                             way_out="flatten before tiling, splitting or marking the loops")  # fmt: skip
+            if (
+                head.kind != "range"
+                or head.step != 1
+                or ast.unparse(head.start) != "0"
+                or head.extent is None
+            ):
+                raise refuse(
+                    f"{head.var} is no plain loop over a whole dimension",
+                    nest,
+                    path,
+                    "asked to be flattened",
+                    way_out="flatten before tiling, splitting or marking the loops",
+                )
             extents.append(head.extent)
         base = "".join(group)
         var = inner_name(program.with_nest(index, nest), Site(index, path), base)
@@ -113,8 +133,16 @@ def _chain(nest: Nest, path: Path, group: tuple[str, ...]) -> tuple[list[Loop], 
 class _Join(ast.NodeTransformer):
     """Replaces the subscripts ``y, x`` by ``yx``; any other use of the variables is refused."""
 
-    def __init__(self, program: Program, nest: Nest, path: Path, group: tuple[str, ...], extents: list[int], var: str,
-                 joined: dict[str, tuple[int, int]]):  # fmt: skip
+    def __init__(
+        self,
+        program: Program,
+        nest: Nest,
+        path: Path,
+        group: tuple[str, ...],
+        extents: list[int],
+        var: str,
+        joined: dict[str, tuple[int, int]],
+    ):
         self.program, self.nest, self.path = program, nest, path
         self.group, self.extents, self.var, self.joined = group, extents, var, joined
 
@@ -153,5 +181,10 @@ def _check_all_flat(program: Program) -> None:
             for ref in references(node):
                 name = ast.unparse(ref.value)
                 if name in program.buffers and len(subscripts(ref)) != len(program.buffers[name].shape):
-                    raise refuse(f"{ast.unparse(ref)} uses the dimensions apart", nest, path, "touches a flattened array",
-                                 way_out="flatten its loops too, in the same command")  # fmt: skip
+                    raise refuse(
+                        f"{ast.unparse(ref)} uses the dimensions apart",
+                        nest,
+                        path,
+                        "touches a flattened array",
+                        way_out="flatten its loops too, in the same command",
+                    )

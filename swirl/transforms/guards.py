@@ -8,8 +8,11 @@ from swirl.ir.affine import affine, bounds, loop_range
 from swirl.ir.nest import clone, loop_of, with_inner
 
 
-def drop_decided_guards(body: list[ast.stmt], ranges: dict[str, tuple[int, int]] | None = None) -> list[ast.stmt]:
-    """A copy of ``body`` without the branches and selects whose condition has one value everywhere it is evaluated."""
+def drop_decided_guards(
+    body: list[ast.stmt], ranges: dict[str, tuple[int, int]] | None = None
+) -> list[ast.stmt]:
+    """A copy of ``body`` without the branches and selects whose condition has one value everywhere it is
+    evaluated."""
     result: list[ast.stmt] = []
     for node in body:
         result += _statement(node, ranges or {})
@@ -62,7 +65,11 @@ def simplify_condition(test: ast.expr, ranges: dict[str, tuple[int, int]]) -> as
         return parts[0] if len(parts) == 1 else ast.BoolOp(test.op, parts)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = simplify_condition(test.operand, ranges)
-        return ast.Constant(not inner.value) if isinstance(inner, ast.Constant) else ast.UnaryOp(ast.Not(), inner)
+        return (
+            ast.Constant(not inner.value)
+            if isinstance(inner, ast.Constant)
+            else ast.UnaryOp(ast.Not(), inner)
+        )
     if isinstance(test, ast.Compare):
         operands = [test.left, *test.comparators]
         undecided: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
@@ -81,7 +88,9 @@ def simplify_condition(test: ast.expr, ranges: dict[str, tuple[int, int]]) -> as
     return test
 
 
-def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[str, tuple[int, int]]) -> bool | None:
+def _compare(
+    left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[str, tuple[int, int]]
+) -> bool | None:
     one, two = affine(left, ranges), affine(right, ranges)
     limits = None if one is None or two is None else bounds(two.add(one, -1), ranges)
     if limits is None:

@@ -110,7 +110,9 @@ class _Invariants(ast.NodeTransformer):
                 target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
                 name = target.value if isinstance(target, ast.Subscript) else target
                 self.stored.add(ast.unparse(name))
-        self.types = {ast.unparse(s.target): local_type(s) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)}
+        self.types = {
+            ast.unparse(s.target): local_type(s) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)
+        }
         self.integers = {loop_of(n).var for _, n in loops(nest.body)}
         self.taken = taken_names(program, [nest])
         self.before: list[ast.stmt] = []
@@ -172,7 +174,8 @@ class _Invariants(ast.NodeTransformer):
         return not (names & (self.moving | self.stored)) and not self._integer(node) and "rand" not in names
 
     def _invariant_operand(self, node: ast.expr) -> bool:
-        """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal where every iteration divides."""
+        """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal where every
+        iteration divides."""
         if isinstance(node, ast.Constant):
             return self.innermost
         return self._invariant(node)

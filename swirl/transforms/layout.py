@@ -13,12 +13,17 @@ from swirl.transforms.split import tile_loop
 def buffer_dim(program: Program, buffer: str, dim: int) -> int:
     """The buffer's dimension that a recipe's ``dim`` means: values and gradients count without the batch."""
     if buffer not in program.buffers:
-        raise CommandError(f"no buffer named {buffer!r} in {program.name}", way_out=f"the buffers are {', '.join(program.buffers)}")
+        raise CommandError(
+            f"no buffer named {buffer!r} in {program.name}",
+            way_out=f"the buffers are {', '.join(program.buffers)}",
+        )
     target = program.buffers[buffer]
     offset = 1 if target.role in ("value", "grad") else 0
     if not isinstance(dim, int) or not 0 <= dim < len(target.shape) - offset:
-        raise CommandError(f"{buffer} has dimensions 0 to {len(target.shape) - offset - 1}, not {dim!r}",
-                           way_out=f"its shape is {target.shape[offset:]}" + (" without the batch" if offset else ""))  # fmt: skip
+        raise CommandError(
+            f"{buffer} has dimensions 0 to {len(target.shape) - offset - 1}, not {dim!r}",
+            way_out=f"its shape is {target.shape[offset:]}" + (" without the batch" if offset else ""),
+        )
     return dim + offset
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from itertools import pairwise
 
 from swirl.errors import CommandError, Refused
-from swirl.ir.deps import NotProved, reordered, tag
+from swirl.ir.deps import NotProved, reordered
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -14,21 +15,28 @@ from swirl.ir.nest import (
     Program,
     at,
     clones,
-    fresh,
     loop_of,
     loops,
-    make_nest,
     names_in,
     replace_at,
-    substitute,
 )
-from swirl.transforms.base import Site, checked, command, find_loops, loop_names, refuse, resolve, rewrite_each, taken_names
+from swirl.ir.statements import tag
+from swirl.transforms.base import (
+    checked,
+    command,
+    loop_names,
+    refuse,
+    resolve,
+)
 
-# --- shared pieces --------------------------------------------------------------------------------------------------
+# --- shared pieces ---------------------------------------------------------------------------------------
 
 
-def check_order(old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: str | None = None) -> None:
-    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence round."""
+def check_order(
+    old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: str | None = None
+) -> None:
+    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence
+    round."""
     try:
         conflict = reordered(old, new)
     except NotProved:
@@ -45,7 +53,8 @@ def tagged(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def chain_to(body: list[ast.stmt], path: Path, names: set[str]) -> Path | None:
-    """The path of the innermost of perfectly nested loops that start at ``path`` and cover ``names``; else None."""
+    """The path of the innermost of perfectly nested loops that start at ``path`` and cover ``names``; else
+    None."""
     missing = set(names)
     while True:
         node = at(body, path)
@@ -59,7 +68,7 @@ def chain_to(body: list[ast.stmt], path: Path, names: set[str]) -> Path | None:
         path = (*path, ("body", 0))
 
 
-# --- interchange ----------------------------------------------------------------------------------------------------
+# --- interchange ----------------------------------------------------------------------------------------
 @command("swap_loops")
 def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str | None = None) -> Program:
     """Swap two loops; an imperfect nest between them is distributed first where that is legal.
@@ -86,8 +95,10 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
             for index in _nests_with(program, (first, second), nest):
                 program, done = _permute(program, index, [first, second], swap=True), True
     if not done:
-        raise CommandError(f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
-                           way_out=f"the loops are {', '.join(loop_names(program))}")  # fmt: skip
+        raise CommandError(
+            f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
+            way_out=f"the loops are {', '.join(loop_names(program))}",
+        )
     return program
 
 
@@ -140,7 +151,7 @@ def _permute(program: Program, index: int, names: list[str], swap: bool = False)
     wanted = set(names)
     for path, node in reversed(list(loops(nest.body))):
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
-        if loop_of(node).var in wanted and not wanted & outside and wanted <= _vars_below(node):
+        if loop_of(node).var in wanted and not wanted & outside and wanted <= vars_below(node):
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
             if len(present) < len(names):  # a condition stands between, or they lie side by side
                 raise _imperfect(nest, path)
@@ -154,17 +165,18 @@ def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
     found = [loop_of(node).var]
     rest = wanted - set(found)
     for statement in node.body:
-        if rest and isinstance(statement, ast.For) and rest <= _vars_below(statement):
+        if rest and isinstance(statement, ast.For) and rest <= vars_below(statement):
             return found + _vars_towards(statement, rest)
     return found
 
 
-def _vars_below(node: ast.For) -> set[str]:
+def vars_below(node: ast.For) -> set[str]:
     return {loop_of(inner).var for inner in ast.walk(node) if isinstance(inner, ast.For)}
 
 
 def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str]) -> Nest:
-    """``nest`` with the loops at and below ``path`` permuted: where loop ``v`` stood, ``places[v]`` will stand."""
+    """``nest`` with the loops at and below ``path`` permuted: where loop ``v`` stood, ``places[v]`` will
+    stand."""
     old = tagged(nest.body)
     body, start = old, path
     end = chain_to(body, path, set(places))
@@ -174,7 +186,7 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         pieces = isolate(node, set(places))
         if pieces is None:
             raise _imperfect(nest, path)
-        position = next(i for i, piece in enumerate(pieces) if set(places) <= _vars_below(piece))
+        position = next(i for i, piece in enumerate(pieces) if set(places) <= vars_below(piece))
         body = replace_at(body, path, list(pieces))
         path = (*path[:-1], (path[-1][0], path[-1][1] + position))
         end = chain_to(body, path, set(places))
@@ -186,14 +198,21 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         assert isinstance(node, ast.For)
         chain.append(loop_of(node))
     if any(loop.kind == "vector" and places.get(loop.var, loop.var) != loop.var for loop in chain):
-        raise refuse("a vector loop stays innermost", nest, path, "asked to move", way_out="reorder, then vectorize")
+        raise refuse(
+            "a vector loop stays innermost", nest, path, "asked to move", way_out="reorder, then vectorize"
+        )
     by_name = {loop.var: loop for loop in chain}
     new_chain = [by_name[places.get(loop.var, loop.var)] for loop in chain]
     for position, loop in enumerate(new_chain):
         inner = {later.var for later in new_chain[position + 1 :]}
         if (names_in(loop.start) | names_in(loop.stop)) & inner:
-            raise refuse(f"the bounds of {loop.var} move with {', '.join(sorted(inner))}", nest, path, "asked to move",
-                         way_out="tile with tail='peel', so that the bounds are constant")  # fmt: skip
+            raise refuse(
+                f"the bounds of {loop.var} move with {', '.join(sorted(inner))}",
+                nest,
+                path,
+                "asked to move",
+                way_out="tile with tail='peel', so that the bounds are constant",
+            )
     leaf = at(body, end)
     assert isinstance(leaf, ast.For)
     inner_body = leaf.body
@@ -205,19 +224,25 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
 
 
 def _imperfect(nest: Nest, path: Path) -> Refused:
-    return refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
-                  way_out="distribute first, or give this command before scalar_replace and hoist")  # fmt: skip
+    return refuse(
+        "the loops are not perfectly nested, and cannot be made so",
+        nest,
+        path,
+        "asked to move",
+        way_out="distribute first, or give this command before scalar_replace and hoist",
+    )
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:
-    """The loop distributed so that one of the pieces is a perfect chain covering ``names``; None where it cannot be.
+    """The loop distributed so that one of the pieces is a perfect chain covering ``names``; None where it
+    cannot be.
 
     Whether the distribution is legal is checked with the permutation that follows.
     """
     rest = names - {loop_of(node).var}
     if not rest:
         return [node]
-    holders = [i for i, s in enumerate(node.body) if isinstance(s, ast.For) and rest <= _vars_below(s)]
+    holders = [i for i, s in enumerate(node.body) if isinstance(s, ast.For) and rest <= vars_below(s)]
     if len(holders) != 1:
         return None
     holder = node.body[holders[0]]
@@ -226,172 +251,24 @@ def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:
     if pieces is None:
         return None
     whole = loop_of(node).node([*node.body[: holders[0]], *pieces, *node.body[holders[0] + 1 :]])
-    chain = holders[0] + next(i for i, piece in enumerate(pieces) if rest <= _vars_below(piece))
+    chain = holders[0] + next(i for i, piece in enumerate(pieces) if rest <= vars_below(piece))
     return split_body(whole, [chain, chain + 1])
 
 
 def split_body(node: ast.For, cuts: Sequence[int]) -> list[ast.For] | None:
-    """The loop distributed over its body cut at ``cuts``; None where a local would be cut off from its declaration."""
+    """The loop distributed over its body cut at ``cuts``; None where a local would be cut off from its
+    declaration."""
     groups = []
     edges = [0, *[cut for cut in cuts if 0 < cut < len(node.body)], len(node.body)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         if start < stop:
             groups.append(node.body[start:stop])
     for index, group in enumerate(groups):
-        declared = {s.target.id for s in group if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        declared = {
+            s.target.id for s in group if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        }
         later = {name for other in groups[index + 1 :] for statement in other for name in names_in(statement)}
         if declared & later:
             return None
     loop = loop_of(node)
     return [loop.node(group) for group in groups]
-
-
-# --- fuse and distribute --------------------------------------------------------------------------------------------
-@command()
-def fuse(program: Program, first: str, second: str | None = None, *, nest: int | str | None = None) -> Program:
-    """Join a loop with the next one of equal bounds: neighbouring nests, or neighbours in one body.
-
-    rewrite:
-        for c in range(C): s                for c in range(C):
-        for d in range(C): t        →           s
-                                                t   (c for d)
-
-    Args:
-        first: name of the first loop.
-        second: name of the second loop; by default the same name.
-        nest: only where the first loop is in this nest (index or label).
-
-    Raises:
-        Refused: a dependence would be violated, or the bounds differ.
-    """
-    seconds = set(resolve(program, second or first))
-    found = False
-    sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
-    for site in sites:
-        neighbour = _next_loop(program, site)
-        if neighbour is not None and loop_of(neighbour).var in seconds:
-            return fuse_at(program, site)
-        found = True
-    assert found
-    site = sites[0]
-    raise refuse(f"no loop {second or first!r} follows directly", program.nests[site.nest], site.path, "asked to fuse",
-                 way_out="interchange brings a loop outermost; distribute separates what stands between")  # fmt: skip
-
-
-def _next_loop(program: Program, site: Site) -> ast.For | None:
-    if len(site.path) == 1:
-        body = program.nests[site.nest].body
-        if site.path[0][1] + 1 < len(body):
-            following: ast.stmt | None = body[site.path[0][1] + 1]
-        elif site.nest + 1 < len(program.nests):
-            following = program.nests[site.nest + 1].body[0]
-        else:
-            return None
-    else:
-        parent = at(program.nests[site.nest].body, site.path[:-1])
-        block = getattr(parent, site.path[-1][0])
-        position = site.path[-1][1] + 1
-        following = block[position] if position < len(block) else None
-    return following if isinstance(following, ast.For) else None
-
-
-def fuse_at(program: Program, site: Site) -> Program:
-    """``program`` with the loop at ``site`` and the one that follows it joined."""
-    nest = program.nests[site.nest]
-    if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
-        merged = [*nest.body, *program.nests[site.nest + 1].body]
-        joined = make_nest(nest.label, merged, program.buffers)
-        nests = [*program.nests[: site.nest], joined, *program.nests[site.nest + 2 :]]
-        return checked(program, program.with_nests(nests).with_nest(site.nest, _fuse_in(program, joined, site.path)))
-    return checked(program, program.with_nest(site.nest, _fuse_in(program, nest, site.path)))
-
-
-def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
-    old = tagged(nest.body)
-    first = at(old, path)
-    field, index = path[-1]
-    second_path = (*path[:-1], (field, index + 1))
-    second = at(old, second_path)
-    assert isinstance(first, ast.For) and isinstance(second, ast.For)
-    second = rename_locals(second, first, taken_names(program, [nest]))
-    head, other = loop_of(first), loop_of(second)
-    if other.var != head.var:
-        if head.var in _vars_below(second):  # a loop inside has the name that the outer one will get
-            inner = fresh(head.var, taken_names(program, [nest]))
-            second = substitute(second, {head.var: ast.Name(inner, ast.Load())})
-        second = substitute(second, {other.var: ast.Name(head.var, ast.Load())})
-        other = loop_of(second)
-    old = replace_at(old, second_path, [second])
-    if _bounds_text(head) != _bounds_text(other):
-        raise refuse("the loops do not have the same bounds", nest, path, "asked to fuse",
-                     way_out="split the longer one first")  # fmt: skip
-    joined = Loop(head.var, head.kind if head.kind == other.kind else "range", head.start, head.stop, head.step, head.options)
-    new = replace_at(replace_at(old, second_path, []), path, [joined.node([*first.body, *second.body])])
-    check_order(old, new, nest, path, "asked to fuse",
-                "interchange so that another loop is outermost, or leave the loops apart")  # fmt: skip
-    return nest.with_body(new)
-
-
-def _apart(program: Program, nest: Nest, body: list[ast.stmt]) -> list[Nest]:
-    """One nest for each statement of ``body``; a single one where locals connect them."""
-    if any(isinstance(statement, ast.AnnAssign) for statement in body):
-        return [nest.with_body(body)]
-    labels = {other.label for other in program.nests}
-    result = [make_nest(nest.label, body[:1], program.buffers)]
-    for statement in body[1:]:
-        label = fresh(nest.label, labels)
-        labels.add(label)
-        result.append(make_nest(label, [statement], program.buffers))
-    return result
-
-
-def _bounds_text(loop: Loop) -> tuple[str, str, int]:
-    return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
-
-
-def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
-    """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
-    mine = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
-    theirs = names_in(other)
-    mapping: dict[str, ast.expr] = {}
-    for name in sorted(mine & theirs):
-        new = fresh(name, taken)
-        taken.add(new)
-        mapping[name] = ast.Name(new, ast.Load())
-    if not mapping:
-        return node
-    return substitute(node, mapping)
-
-
-@command()
-def distribute(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
-    """Split a loop into one loop for each statement of its body.
-
-    rewrite:
-        for c in range(C):                  for c in range(C): s
-            s                       →       for c in range(C): t
-            t
-
-    Args:
-        loop_var: the loop.
-        nest: only in this nest (index or label).
-
-    Raises:
-        Refused: a dependence would be violated, or a local connects the statements.
-    """
-
-    def rewrite(before: Program, site: Site) -> Program:
-        target = before.nests[site.nest]
-        old = tagged(target.body)
-        node = at(old, site.path)
-        assert isinstance(node, ast.For)
-        pieces = split_body(node, range(1, len(node.body)))
-        if pieces is None:
-            raise refuse("a local connects the statements of the body", target, site.path, "asked to distribute",
-                         way_out="distribute before the command that made the local (scalar_replace, hoist)")  # fmt: skip
-        new = replace_at(old, site.path, list(pieces))
-        check_order(old, new, target, site.path, "asked to distribute")
-        nests = _apart(before, target, new) if len(site.path) == 1 else [target.with_body(new)]
-        return before.with_nest(site.nest, *nests)
-
-    return rewrite_each(program, loop_var, nest, rewrite)

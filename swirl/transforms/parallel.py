@@ -13,7 +13,9 @@ from swirl.transforms.base import Site, command, loop_at, refuse, rewrite_each
 
 
 @command()
-def parallelize(program: Program, loop_var: str, *, schedule: str | None = None, nest: int | str | None = None) -> Program:
+def parallelize(
+    program: Program, loop_var: str, *, schedule: str | None = None, nest: int | str | None = None
+) -> Program:
     """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
 
     rewrite:
@@ -47,8 +49,13 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         around = at(target.body, site.path[:depth])
         directly = depth == len(site.path) - 1 and isinstance(around, ast.For) and len(around.body) == 1
         if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not directly:
-            raise refuse(f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly", target,
-                         site.path, note, way_out="parallelize one of them")  # fmt: skip
+            raise refuse(
+                f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly",
+                target,
+                site.path,
+                note,
+                way_out="parallelize one of them",
+            )
     for path, inner in loops(node.body):
         if loop_of(inner).kind == "parallel" and (len(path) > 1 or len(node.body) > 1):
             raise refuse(f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly", target,
@@ -68,9 +75,13 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
 
 
 def _ways_out(nest: Nest) -> str:
-    free = [loop_of(node).var for path, node in loops(nest.body) if loop_of(node).kind == "range" and _free(nest, path)]
+    free = [
+        loop_of(node).var
+        for path, node in loops(nest.body)
+        if loop_of(node).kind == "range" and _free(nest, path)
+    ]
     if not free:
-        return "the element is one for all iterations: fuse and parallelize a loop outside, or keep it sequential"
+        return "every loop here updates shared elements: parallelize a loop outside, or keep it sequential"
     return f"{' or '.join(dict.fromkeys(free))} can run in parallel"
 
 

@@ -1,11 +1,11 @@
-"""Partial results of a reduction: one for each lane or copy, combined in a fixed order, all spelled out as statements."""
+"""Partial results of a reduction: one for each lane or copy, combined in a fixed order, all spelled out as
+statements."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
 
-from swirl.ir.deps import reduction_extremum
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -26,6 +26,7 @@ from swirl.ir.nest import (
     replace_at,
     subscripts,
 )
+from swirl.ir.statements import reduction_extremum
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
@@ -34,7 +35,8 @@ _NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
 
 @dataclass(frozen=True)
 class Reduction:
-    """An accumulation into a target that does not move with a loop: ``kind`` is ``add``, ``mul``, ``max`` or ``min``."""
+    """An accumulation into a target that does not move with a loop: ``kind`` is ``add``, ``mul``, ``max`` or
+    ``min``."""
 
     target: ast.expr
     kind: str
@@ -73,7 +75,9 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
     node = at(body, path)
     assert isinstance(node, ast.For)
     own = loop_of(node).var
-    declared = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+    declared = {
+        s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+    }
     found: dict[str, Reduction] = {}
     for statement in ast.walk(node):
         reduction = accumulation(statement) if isinstance(statement, ast.stmt) else None
@@ -97,10 +101,12 @@ def _moving_inside(node: ast.For, names: set[str]) -> bool:
 
 
 def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Site]:
-    """Give every reduction over the loop at ``site`` one partial result for each of its ``count`` lanes or copies.
+    """Give every reduction over the loop at ``site`` one partial result for each of its ``count`` lanes or
+    copies.
 
-    Targets in buffers must have been replaced by locals (``scalar_replace``). The partials live around the outermost loop
-    in which the target is only accumulated into. Returns the program and where the loop is now.
+    Targets in buffers must have been replaced by locals (``scalar_replace``). The partials live around the
+    outermost loop in which the target is only accumulated into. Returns the program and where the loop is
+    now.
     """
     program = with_mark(program, site, "partials")
     nest = program.nests[site.nest]
@@ -115,7 +121,9 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
         own = _own_loops(at(nest.body, region), reduction)
         if own is None or (loop.kind == "vector" and any(head.kind == "vector" for head in own)):
             continue
-        name = fresh(f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest]))
+        name = fresh(
+            f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest])
+        )
         partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
         nest, shift = _expand(nest, path, region, partials)
         depth = len(region) - 1
@@ -125,7 +133,8 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
 
 
 def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
-    """The outermost loop around ``path``, inside the target's scope, where the target is only accumulated into."""
+    """The outermost loop around ``path``, inside the target's scope, where the target is only accumulated
+    into."""
     best = path
     for depth in range(len(path), 0, -1):
         node = at(body, path[:depth])
@@ -164,13 +173,16 @@ class _OwnLoop:
 
 
 def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
-    """The loops that the target's subscripts name; None where a subscript is more than a variable or a literal."""
+    """The loops that the target's subscripts name; None where a subscript is more than a variable or a
+    literal."""
     own = []
     inside = {loop_of(n).var for n in ast.walk(region) if isinstance(n, ast.For)}
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
         if constant(index) is not None:
             continue
-        heads = [n for n in ast.walk(region) if isinstance(n, ast.For) and loop_of(n).var == ast.unparse(index)]
+        heads = [
+            n for n in ast.walk(region) if isinstance(n, ast.For) and loop_of(n).var == ast.unparse(index)
+        ]
         extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
         if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):
             return None
@@ -186,7 +198,8 @@ def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
 
 @dataclass(frozen=True)
 class _Partials:
-    """The partial results of one reduction: their array, and the loop that they are one for each iteration of."""
+    """The partial results of one reduction: their array, and the loop that they are one for each iteration
+    of."""
 
     reduction: Reduction
     name: str
@@ -206,7 +219,8 @@ class _Partials:
         return ast.Name(self.var, ast.Load())
 
     def over(self, statement: ast.stmt, count: int | None) -> ast.stmt:
-        """The statement under loops over ``count`` partials and over the target's own loops; lanes innermost."""
+        """The statement under loops over ``count`` partials and over the target's own loops; lanes
+        innermost."""
         heads = list(self.own)
         if count is not None:
             head = _OwnLoop(self.var, expr(count), "vector" if self.lanes else "unrolled")
@@ -233,8 +247,13 @@ class _Retarget(ast.NodeTransformer):
         if found is None or found.text != self.text:
             return node
         assert isinstance(node.value, ast.Call)
-        args = [self.partials.element(self.partials.here) if ast.unparse(a) == self.text else a for a in node.value.args]
-        return ast.Assign([self.partials.element(self.partials.here, True)], ast.Call(node.value.func, args, []))
+        args = [
+            self.partials.element(self.partials.here) if ast.unparse(a) == self.text else a
+            for a in node.value.args
+        ]
+        return ast.Assign(
+            [self.partials.element(self.partials.here, True)], ast.Call(node.value.func, args, [])
+        )
 
 
 def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[Nest, int]:
@@ -253,7 +272,9 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
         half = partials.count // 2
         while half:
             shifted = partials.element(expr("v + half", v=partials.var, half=half))
-            after.append(partials.over(_combine(reduction.kind, partials.element(partials.here, True), shifted), half))
+            after.append(
+                partials.over(_combine(reduction.kind, partials.element(partials.here, True), shifted), half)
+            )
             half //= 2
         total = _combine(reduction.kind, reduction.target, partials.element(ast.Constant(0)))
         after.append(partials.over(total, None))
@@ -278,7 +299,8 @@ def _combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
 
 
 def _declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
-    """The type of the local ``name`` that is visible at ``path`` (others may have the same name elsewhere)."""
+    """The type of the local ``name`` that is visible at ``path`` (others may have the same name
+    elsewhere)."""
     found = None
     for depth, (field, index) in enumerate(path):
         owner = at(body, path[:depth]) if depth else None

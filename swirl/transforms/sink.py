@@ -1,4 +1,5 @@
-"""Sinking: a loop moves inwards around each statement of its body. Unroll-and-jam and vectorisation share it."""
+"""Sinking: a loop moves inwards around each statement of its body. Unroll-and-jam and vectorisation share
+it."""
 
 from __future__ import annotations
 
@@ -31,9 +32,11 @@ from swirl.transforms.order import check_order, tagged
 
 
 def sink(program: Program, site: Site, note: str, way_out: str | None = None) -> Program:
-    """Move the loop at ``site`` inwards around each leaf statement (jam); locals declared in it get a dimension.
+    """Move the loop at ``site`` inwards around each leaf statement (jam); locals declared in it get a
+    dimension.
 
-    The loop must have literal extent, or be a vector loop. A local that does not move with the loop stays a scalar.
+    The loop must have literal extent, or be a vector loop. A local that does not move with the loop stays a
+    scalar.
 
     Raises:
         Refused: a dependence would turn round, or a bound inside moves with the loop.
@@ -142,14 +145,20 @@ def _has_loop(node: ast.AST) -> bool:
 def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
     """The loop at ``path`` with a dimension more, and a subscript, for every local that moves with it.
 
-    An unrolled loop's dimension comes first, a vector loop's last, so that the lane is always the last subscript.
+    An unrolled loop's dimension comes first, a vector loop's last, so that the lane is always the last
+    subscript.
     """
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     moving = moving_locals(node, loop.var)
     extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
     if moving and extent is None:
-        raise refuse(f"{loop.var} has no constant extent, so its locals cannot be expanded", nest, path, "asked to move inwards")
+        raise refuse(
+            f"{loop.var} has no constant extent, so its locals cannot be expanded",
+            nest,
+            path,
+            "asked to move inwards",
+        )
     position: ast.expr = ast.Name(loop.var, ast.Load())
     if loop.kind != "vector" and ast.unparse(loop.start) != "0":
         position = ast.BinOp(position, ast.Sub(), loop.start)
@@ -161,9 +170,13 @@ def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
 def moving_locals(node: ast.For, var: str) -> set[str]:
     """Locals declared in the loop whose value may differ between its iterations."""
     declared: dict[str, list[ast.expr]] = {}
-    lanes_only = {statement.target.id for inner in ast.walk(node) if isinstance(inner, ast.For) and inner is not node
-                  and loop_of(inner).kind == "vector" for statement in ast.walk(inner)
-                  if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)}  # fmt: skip
+    lanes_only = {
+        statement.target.id
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.For) and inner is not node and loop_of(inner).kind == "vector"
+        for statement in ast.walk(inner)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
     stored: set[str] = set()
     assigned: set[str] = set()
     for statement in ast.walk(node):

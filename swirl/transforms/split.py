@@ -1,21 +1,47 @@
-"""Commands that cut a loop's range: tile_loop and split; and strip-mining, which unrolling and vectorising share."""
+"""Commands that cut a loop's range: tile_loop and split; and strip-mining, which unrolling and vectorising
+share."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify, simplify_body
-from swirl.ir.nest import Loop, Nest, Path, Program, constant, expr, for_loop, fresh, loop_of, replace_at, stmts, substitute
-from swirl.transforms.base import Site, check_factor, command, inner_name, loop_at, refuse, rewrite_each, taken_names
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Path,
+    Program,
+    constant,
+    expr,
+    for_loop,
+    fresh,
+    loop_of,
+    replace_at,
+    stmts,
+    substitute,
+)
+from swirl.transforms.base import (
+    Site,
+    check_factor,
+    command,
+    inner_name,
+    loop_at,
+    refuse,
+    rewrite_each,
+    taken_names,
+)
 from swirl.transforms.guards import drop_decided_guards
 
 TAILS = ("min", "mask", "peel")
 
 
 @command()
-def tile_loop(program: Program, loop_var: str, factor: int, *, tail: str = "min", nest: int | str | None = None) -> Program:
+def tile_loop(
+    program: Program, loop_var: str, factor: int, *, tail: str = "min", nest: int | str | None = None
+) -> Program:
     """Strip-mine a loop into ``<loop>_outer`` and ``<loop>_inner``.
 
     rewrite (C = 20, factor = 16):
@@ -26,7 +52,8 @@ def tile_loop(program: Program, loop_var: str, factor: int, *, tail: str = "min"
     Args:
         loop_var: the loop.
         factor: iterations in a tile.
-        tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a condition,
+        tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a
+            condition,
             ``peel`` puts the rest into a loop of its own.
         nest: only in this nest (index or label).
 
@@ -42,7 +69,9 @@ def tile_loop(program: Program, loop_var: str, factor: int, *, tail: str = "min"
         loop = plain_loop(target, site.path, node, "asked to be tiled")
         new = _tiled(loop, node.body, factor, tail, lambda base: inner_name(before, site, base))
         ranges = ranges_at(target.body, site.path)
-        return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, simplify_body(new, ranges))))
+        return before.with_nest(
+            site.nest, target.with_body(replace_at(target.body, site.path, simplify_body(new, ranges)))
+        )
 
     return rewrite_each(program, loop_var, nest, rewrite)
 
@@ -52,22 +81,34 @@ def plain_loop(nest: Nest, path: Path, node: ast.For, note: str) -> Loop:
     loop = loop_of(node)
     if loop.kind != "range" or loop.step != 1:
         what = f"a {loop.kind} loop" if loop.kind != "range" else f"a loop of step {loop.step}"
-        raise refuse(f"{loop.var} is {what}", nest, path, note, way_out="give this command before the one that made it so")
+        raise refuse(
+            f"{loop.var} is {what}",
+            nest,
+            path,
+            note,
+            way_out="give this command before the one that made it so",
+        )
     return loop
 
 
-def _tiled(loop: Loop, body: list[ast.stmt], factor: int, tail: str, name: Callable[[str], str]) -> list[ast.stmt]:
+def _tiled(
+    loop: Loop, body: list[ast.stmt], factor: int, tail: str, name: Callable[[str], str]
+) -> list[ast.stmt]:
     outer, inner = name(f"{loop.var}_outer"), name(f"{loop.var}_inner")
     start, extent = loop.start, simplify(expr("b - a", a=loop.start, b=loop.stop))
     known = constant(extent)
-    value = simplify(expr("start + outer * factor + inner", start=start, outer=outer, factor=factor, inner=inner))
+    value = simplify(
+        expr("start + outer * factor + inner", start=start, outer=outer, factor=factor, inner=inner)
+    )
     inside = [substitute(statement, {loop.var: value}) for statement in body]
     if known is not None and known % factor == 0:
         return [for_loop(outer, known // factor, [for_loop(inner, factor, inside)])]
     if tail == "peel" and known is not None:
         whole = known // factor * factor
         rest = for_loop(loop.var, loop.stop, body, start=simplify(expr("a + w", a=start, w=whole)))
-        return [for_loop(outer, known // factor, [for_loop(inner, factor, inside)]), rest] if whole else [rest]
+        return (
+            [for_loop(outer, known // factor, [for_loop(inner, factor, inside)]), rest] if whole else [rest]
+        )
     count = simplify(expr("(e + f - 1) // f", e=extent, f=factor))
     if tail == "mask":
         guard = stmts("if outer * f + inner < e: pass", outer=outer, f=factor, inner=inner, e=extent)[0]
@@ -80,7 +121,8 @@ def _tiled(loop: Loop, body: list[ast.stmt], factor: int, tail: str, name: Calla
 
 @command()
 def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str | None = None) -> Program:
-    """Cut a loop's range into consecutive parts, each schedulable by itself; conditions constant in a part vanish.
+    """Cut a loop's range into consecutive parts, each schedulable by itself; conditions constant in a part
+    vanish.
 
     rewrite (at = [1, 55]):
         for y in range(56):                 for y in range(1): s
@@ -103,26 +145,31 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
         if start is None or stop is None:
             raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be split")
         edges = [start, *at, stop]
-        if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(edges)):
             raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")
         taken = taken_names(before, [target])
         parts: list[ast.stmt] = []
-        for index, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+        for index, (low, high) in enumerate(pairwise(edges)):
             var = loop.var if index == 0 else fresh(f"{loop.var}_{index}", taken)
             body = [substitute(statement, {loop.var: ast.Name(var, ast.Load())}) for statement in node.body]
             parts.append(for_loop(var, high, body, start=low))
-        return before.with_nest(site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, parts))))
+        return before.with_nest(
+            site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, parts)))
+        )
 
     return rewrite_each(program, loop_var, nest, rewrite)
 
 
 def strip(program: Program, site: Site, factor: int, inner: str, kind: str) -> tuple[Program, Site, bool]:
-    """Strip-mine the loop at ``site``: it keeps its name and takes steps of ``factor``; ``inner`` counts from 0 inside.
+    """Strip-mine the loop at ``site``: it keeps its name and takes steps of ``factor``; ``inner`` counts from
+    0 inside.
 
-    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a loop of its own, behind, for ``unrolled``.
+    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a loop of its own, behind, for
+    ``unrolled``.
 
     Returns:
-        the program, the site of the inner loop, and whether there is a rest loop right behind the strip-mined one.
+        the program, the site of the inner loop, and whether there is a rest loop right behind the strip-mined
+        one.
     """
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = loop_of(node)

@@ -51,7 +51,8 @@ def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _without_lone_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
-    """Vector loops of one lane that write a scalar become plain loops: lanes cannot share a scalar, one may have it."""
+    """Vector loops of one lane that write a scalar become plain loops: lanes cannot share a scalar, one may
+    have it."""
     result: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If):

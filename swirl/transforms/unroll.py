@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Path, Program, loop_of
-from swirl.transforms.base import Site, check_factor, command, in_current, inner_name, loop_at, refuse, rewrite_each
+from swirl.transforms.base import (
+    Site,
+    check_factor,
+    command,
+    in_current,
+    inner_name,
+    loop_at,
+    refuse,
+    rewrite_each,
+)
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
@@ -12,8 +21,11 @@ from swirl.transforms.split import strip
 
 
 @command("unroll_no_jam")
-def unroll(program: Program, loop_var: str, factor: int, *, unroll_type: int = 0, nest: int | str | None = None) -> Program:
-    """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a copy.
+def unroll(
+    program: Program, loop_var: str, factor: int, *, unroll_type: int = 0, nest: int | str | None = None
+) -> Program:
+    """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a
+    copy.
 
     rewrite (factor = 4):
         for w in range(64):                 for w in range(0, 64, 4):
@@ -45,7 +57,8 @@ def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type:
             for c in range(C):                  for x_unrolled in unrolled(14): a[x_unrolled] = 0.0
                 a += …                          for c in range(C):
             v[x] = a                                for x_unrolled in unrolled(14): a[x_unrolled] += …
-                                                for x_unrolled in unrolled(14): v[x + x_unrolled] = a[x_unrolled]
+                                                for x_unrolled in unrolled(14): v[x + x_unrolled] =
+                                                a[x_unrolled]
 
     Args, raises: see ``unroll``; also refused where the jam would turn a dependence round.
 
@@ -56,7 +69,9 @@ def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type:
     return _unroll(program, loop_var, factor, nest, jam=True, partials=unroll_type == 0)
 
 
-def _unroll(program: Program, loop_var: str, factor: int, nest: int | str | None, *, jam: bool, partials: bool) -> Program:
+def _unroll(
+    program: Program, loop_var: str, factor: int, nest: int | str | None, *, jam: bool, partials: bool
+) -> Program:
     check_factor(factor)
 
     def rewrite(before: Program, site: Site) -> Program:
@@ -65,12 +80,19 @@ def _unroll(program: Program, loop_var: str, factor: int, nest: int | str | None
         if loop.kind != "range":
             raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, "asked to be unrolled")
         if loop.extent is None:
-            raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be unrolled",
-                         way_out="tile_loop with tail='peel' makes an inner loop of constant extent")  # fmt: skip
+            raise refuse(
+                f"the bounds of {loop.var} are not constant",
+                target,
+                site.path,
+                "asked to be unrolled",
+                way_out="tile_loop with tail='peel' makes an inner loop of constant extent",
+            )
         try:
             return _copies(before, site, min(factor, loop.extent), jam, partials)
         except Refused as refusal:
-            raise in_current(refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop) from refusal
+            raise in_current(
+                refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop
+            ) from refusal
 
     return rewrite_each(program, loop_var, nest, rewrite)
 

@@ -7,9 +7,20 @@ import ast
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import affine, coefficients, ranges_at, simplify
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import NotProved, statements
+from swirl.ir.deps import NotProved
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
-from swirl.transforms.base import Site, check_factor, command, in_current, inner_name, lane_conflict, loop_at, refuse, rewrite_each
+from swirl.ir.statements import statements
+from swirl.transforms.base import (
+    Site,
+    check_factor,
+    command,
+    in_current,
+    inner_name,
+    lane_conflict,
+    loop_at,
+    refuse,
+    rewrite_each,
+)
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
@@ -19,7 +30,8 @@ from swirl.transforms.split import strip
 @command("simd")
 def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str | None = None,
               nest: int | str | None = None) -> Program:  # fmt: skip
-    """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result a lane.
+    """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial
+    result a lane.
 
     rewrite (factor = 16):
         for w in range(56):                 for w in range(0, 56, 16):
@@ -36,7 +48,8 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
 
     Raises:
         CommandError: bad factor.
-        Refused: lanes depend on each other, a loop inside has bounds that move with the lane, or a reference is not
+        Refused: lanes depend on each other, a loop inside has bounds that move with the lane, or a reference
+            is not
             contiguous (the message names the tile or loop that would fix it).
 
     Source: Lake, section 3.3.
@@ -46,7 +59,9 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
         raise CommandError(f"the number of lanes must be a power of two above 1, not {factor}")
     if strided not in (None, "gather"):
         raise CommandError(f"strided must be 'gather' or left out, not {strided!r}")
-    return rewrite_each(program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided))
+    return rewrite_each(
+        program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided)
+    )
 
 
 def _vectorized(program: Program, site: Site, factor: int, strided: str | None) -> Program:
@@ -82,13 +97,21 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
         if loop_of(node).var == lane:
             conflict = lane_conflict(statements(nest.body), path)
             if conflict is not None:
-                raise refuse("one iteration needs what another one makes", nest, path, "asked to become lanes",
-                             witness=conflict, way_out="vectorize another loop")  # fmt: skip
+                raise refuse(
+                    "one iteration needs what another one makes",
+                    nest,
+                    path,
+                    "asked to become lanes",
+                    witness=conflict,
+                    way_out="vectorize another loop",
+                )
     return program
 
 
-# --- contiguity -----------------------------------------------------------------------------------------------------
-def memory_stride(buffer: Buffer, indices: list[ast.expr], var: str, ranges: dict[str, tuple[int, int]]) -> int | None:
+# --- contiguity -----------------------------------------------------------------------------------------
+def memory_stride(
+    buffer: Buffer, indices: list[ast.expr], var: str, ranges: dict[str, tuple[int, int]]
+) -> int | None:
     """Elements in memory between neighbouring values of ``var``; None where that is not constant."""
     strides = [1]
     for extent in reversed(buffer.physical_shape[1:]):
@@ -109,7 +132,8 @@ def memory_stride(buffer: Buffer, indices: list[ast.expr], var: str, ranges: dic
 
 
 def check_contiguous(program: Program, nest: Nest, path: Path) -> None:
-    """Raises Refused where a reference under the loop at ``path`` moves by more than one element with the loop."""
+    """Raises Refused where a reference under the loop at ``path`` moves by more than one element with the
+    loop."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     loop = loop_of(node)
@@ -125,8 +149,14 @@ def check_contiguous(program: Program, nest: Nest, path: Path) -> None:
         stride = memory_stride(buffer, subscripts(ref), loop.var, ranges)
         if stride in (0, 1):
             continue
-        raise refuse(f"{ast.unparse(ref)} is not contiguous in {loop.var}", nest, path, "asked to become lanes",
-                     witness=_how_far(name, loop.var, stride), way_out=_way_out(program, buffer, name, subscripts(ref), loop.var))  # fmt: skip
+        raise refuse(
+            f"{ast.unparse(ref)} is not contiguous in {loop.var}",
+            nest,
+            path,
+            "asked to become lanes",
+            witness=_how_far(name, loop.var, stride),
+            way_out=_way_out(program, buffer, name, subscripts(ref), loop.var),
+        )
 
 
 def _how_far(name: str, var: str, stride: int | None) -> str:
@@ -140,12 +170,23 @@ def _way_out(program: Program, buffer: Buffer, name: str, indices: list[ast.expr
     gather = "strided='gather' takes the elements one by one"
     if buffer.layout.blocks:
         dim, _ = buffer.layout.blocks[-1]
-        candidates = [n.id for n in ast.walk(indices[dim]) if isinstance(n, ast.Name) and n.id.endswith("_inner")]
+        candidates = [
+            n.id for n in ast.walk(indices[dim]) if isinstance(n, ast.Name) and n.id.endswith("_inner")
+        ]
         if candidates:
-            known = [f"{alias}_inner" for alias, loops_ in program.aliases.items() if candidates[0].removesuffix("_inner") in loops_]
+            known = [
+                f"{alias}_inner"
+                for alias, loops_ in program.aliases.items()
+                if candidates[0].removesuffix("_inner") in loops_
+            ]
             alias = f" ({known[0]})" if known else ""
-            return f"the innermost dimension of {name} in memory is {candidates[0]}{alias}: vectorize that loop; {gather}"
-    dims = [d for d, index in enumerate(indices) if var in {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}]
+            innermost = f"the innermost dimension of {name} in memory is {candidates[0]}{alias}"
+            return f"{innermost}: vectorize that loop; {gather}"
+    dims = [
+        d
+        for d, index in enumerate(indices)
+        if var in {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
+    ]
     if dims and ast.unparse(indices[dims[0]]) == var:
         shown = dims[0] - 1 if buffer.role in ("value", "grad") and dims[0] > 0 else dims[0]
         return f"tile({name!r}, dim={shown}, factor=…) makes {var} innermost in memory; {gather}"

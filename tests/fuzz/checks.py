@@ -34,8 +34,10 @@ class Case:
     result: Program | None = None
 
     def __str__(self) -> str:
-        shown = [f"{'applied' if done else 'refused'}: {name}{arguments} {options or ''}"
-                 for (name, arguments, options), done in zip(self.commands, [*self.applied, True], strict=False)]  # fmt: skip
+        shown = [
+            f"{'applied' if done else 'refused'}: {name}{arguments} {options or ''}"
+            for (name, arguments, options), done in zip(self.commands, [*self.applied, True], strict=False)
+        ]
         shapes = {name: buffer.shape for name, buffer in self.program.buffers.items()}
         result = self.result.text if self.result is not None else "-"
         return f"\nbuffers {shapes}\n{self.program.text}\n\n" + "\n".join(shown) + f"\n\nbecame\n{result}\n"
@@ -94,7 +96,9 @@ def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
         difference = same(case.program, program, seed=1)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        raise Wrong(case, f"{type(error).__name__}: {error} at {frames[-1].name}, line {frames[-1].lineno}") from error
+        raise Wrong(
+            case, f"{type(error).__name__}: {error} at {frames[-1].name}, line {frames[-1].lineno}"
+        ) from error
     if difference is not None:
         raise Wrong(case, difference)
     return case

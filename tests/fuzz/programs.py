@@ -23,7 +23,8 @@ EXTENTS = (3, 1, 2, 4, 5, 7, 8, 9)
 
 @dataclass
 class _Scope:
-    """What is visible at a place: loop variables with their ranges, scalars, and the product of the extents."""
+    """What is visible at a place: loop variables with their ranges, scalars, and the product of the
+    extents."""
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     scalars: list[str] = field(default_factory=list)
@@ -34,7 +35,8 @@ class _Scope:
 
 
 class ProgramMaker:
-    """Makes one program: 1 to 3 nests of 1 to 4 loops with strides, clipped bounds, reductions, conditions, locals."""
+    """Makes one program: 1 to 3 nests of 1 to 4 loops with strides, clipped bounds, reductions, conditions,
+    locals."""
 
     def __init__(self, pick: Pick[Any]):
         self.pick = pick
@@ -51,8 +53,23 @@ class ProgramMaker:
         if not names or self.chance(9, 1):
             return str(self.pick((0, 1)))
         var = self.pick(names)
-        form = self.pick(("{v}", "{v}", "{v}", "{v}", "{v} + 1", "{v} + {o}", "2 * {v}", "{v} + 2 * {o}", "{v} // 2",
-                          "{v} - 1", "max(0, {v} - 1)", "3 - {v}", "{v} % 3"))  # fmt: skip
+        form = self.pick(
+            (
+                "{v}",
+                "{v}",
+                "{v}",
+                "{v}",
+                "{v} + 1",
+                "{v} + {o}",
+                "2 * {v}",
+                "{v} + 2 * {o}",
+                "{v} // 2",
+                "{v} - 1",
+                "max(0, {v} - 1)",
+                "3 - {v}",
+                "{v} % 3",
+            )
+        )
         return form.format(v=var, o=self.pick(names))
 
     def element(self, name: str, scope: _Scope) -> str:
@@ -76,18 +93,41 @@ class ProgramMaker:
         return self.element(self.pick((*WRITTEN, "x")), scope)
 
     def expression(self, scope: _Scope) -> str:
-        form = self.pick((
-            "{i}", "{v}", "{v} + {i}", "{v} * {i}", "{i} * {j} + {v}", "({v} - {i}) / 4.0", "{v} / sqrt({i} + 0.5)",
-            "{i} / sqrt({j})", "max({v}, {i})", "({v} if {c} else {i})", "0.0", "{v} - {v} * {i}", "exp({i}) + {v}",
-        ))  # fmt: skip
-        return form.format(v=self.value(scope), i=self.input(scope), j=self.input(scope), c=self.condition(scope, True))
+        form = self.pick(
+            (
+                "{i}",
+                "{v}",
+                "{v} + {i}",
+                "{v} * {i}",
+                "{i} * {j} + {v}",
+                "({v} - {i}) / 4.0",
+                "{v} / sqrt({i} + 0.5)",
+                "{i} / sqrt({j})",
+                "max({v}, {i})",
+                "({v} if {c} else {i})",
+                "0.0",
+                "{v} - {v} * {i}",
+                "exp({i}) + {v}",
+            )
+        )
+        return form.format(
+            v=self.value(scope), i=self.input(scope), j=self.input(scope), c=self.condition(scope, True)
+        )
 
     def condition(self, scope: _Scope, data: bool) -> str:
         names = list(scope.ranges)
         if names and self.chance(3, 1) == 0:
             one, two = self.pick(names), self.pick(names)
-            return self.pick((f"{one} < 2", f"{one} > 0", f"{one} == 1", f"{one} + {two} < 4", f"1 <= {one} and {two} < 3",
-                              f"{one} % 2 == 0"))  # fmt: skip
+            return self.pick(
+                (
+                    f"{one} < 2",
+                    f"{one} > 0",
+                    f"{one} == 1",
+                    f"{one} + {two} < 4",
+                    f"1 <= {one} and {two} < 3",
+                    f"{one} % 2 == 0",
+                )
+            )
         return f"{self.input(scope)} > 0.0" if data else "1 > 0"
 
     def target(self, scope: _Scope) -> str:
@@ -153,7 +193,7 @@ class ProgramMaker:
         if kind == 2:
             return f"0, {extent}, 2", 0, extent - 1, extent
         outer = self.pick(names)
-        low, high = scope.ranges[outer]
+        high = scope.ranges[outer][1]
         if kind == 3:  # a window that is clipped at the borders
             return f"max(0, 1 - {outer}), min(3, {high + 2} - {outer})", 0, 2, 3
         return f"{outer} + 1", 0, high, high + 1
@@ -172,8 +212,26 @@ Command = tuple[str, tuple[Any, ...], dict[str, Any]]
 def make_command(program: Program, pick: Pick[Any]) -> Command:
     """A command with arguments that name things of the program."""
     names = loop_names(program) or ["i"]
-    name = pick(("vectorize", "unroll", "unroll_and_jam", "tile_loop", "parallelize", "interchange", "fuse", "distribute",
-                 "scalar_replace", "hoist", "split", "reorder", "tile", "canonicalise", "tidy", "scalar_replace"))  # fmt: skip
+    name = pick(
+        (
+            "vectorize",
+            "unroll",
+            "unroll_and_jam",
+            "tile_loop",
+            "parallelize",
+            "interchange",
+            "fuse",
+            "distribute",
+            "scalar_replace",
+            "hoist",
+            "split",
+            "reorder",
+            "tile",
+            "canonicalise",
+            "tidy",
+            "scalar_replace",
+        )
+    )
     options: dict[str, Any] = {}
     if name in ("interchange", "reorder"):
         count = 2 if name == "interchange" else pick((2, 3))

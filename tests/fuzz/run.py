@@ -33,8 +33,11 @@ def main() -> int:
             print(f"seed {seed}: {shown}", flush=True)
             if wrong >= options.stop:
                 break
-    print(f"{seed - options.seed + 1} cases from seed {options.seed}, {applied} of {tried} commands applied, {wrong} wrong, "
-          f"{time.time() - start:.0f} s")  # fmt: skip
+    print(
+        f"{seed - options.seed + 1} cases from seed {options.seed}, "
+        f"{applied} of {tried} commands applied, {wrong} wrong, "
+        f"{time.time() - start:.0f} s"
+    )
     return 1 if wrong else 0
 
 

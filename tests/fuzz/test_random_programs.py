@@ -1,4 +1,5 @@
-"""Random programs and commands: refused, or the same results. A fixed budget; ``run.py`` goes on for as long as one likes."""
+"""Random programs and commands: refused, or the same results. A fixed budget; ``run.py`` goes on for as long
+as one likes."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_compiled(seed: int, target: Target) -> None:
     expected = {name: array.copy() for name, array in arrays.items()}
     execute(together, expected)
     source = emit(physical(together), target, contract=False)
-    got = run_source(source, {name: buffers[name].layout.pack(array) for name, array in arrays.items()}, target)
+    got = run_source(
+        source, {name: buffers[name].layout.pack(array) for name, array in arrays.items()}, target
+    )
     for name, array in expected.items():
         found = buffers[name].layout.unpack(got[name], buffers[name].shape)
         assert_same_bits(found, array, name)
@@ -65,5 +68,8 @@ def _renamed(program: Program, suffix: str) -> Program:
     """The program with buffers and labels of its own."""
     buffers = {name + suffix: buffer for name, buffer in program.buffers.items()}
     mapping: dict[str, ast.expr] = {name: ast.Name(name + suffix, ast.Load()) for name in program.buffers}
-    nests = [make_nest(nest.label + suffix, [substitute(s, mapping) for s in nest.body], buffers) for nest in program.nests]
+    nests = [
+        make_nest(nest.label + suffix, [substitute(s, mapping) for s in nest.body], buffers)
+        for nest in program.nests
+    ]
     return Program(program.name, tuple(nests), buffers)

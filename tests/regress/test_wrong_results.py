@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from swirl.errors import Refused
-from swirl.ir.deps import find, pinned, statements
+from swirl.ir.deps import find, pinned
+from swirl.ir.statements import statements
 from swirl.target import Target
 from swirl.transforms import COMMANDS
+from swirl.transforms.fusion import distribute, fuse
 from swirl.transforms.hoist import hoist
-from swirl.transforms.order import distribute, fuse, interchange, reorder
+from swirl.transforms.order import interchange, reorder
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.split import split, tile_loop
 from swirl.transforms.tidy import tidy
@@ -119,16 +121,25 @@ for i in range(4):
 
 
 def test_distributing_leaves_locals_with_their_users() -> None:
-    before = scalar_replace(program("for i in range(4):\n z[0] += x[i]\n y[i] = x[i]", x=(4,), y=(4,), z=(1,)), "z")
+    before = scalar_replace(
+        program("for i in range(4):\n z[0] += x[i]\n y[i] = x[i]", x=(4,), y=(4,), z=(1,)), "z"
+    )
     after = assert_same(before, distribute(before, "i"))
     assert len(after.nests) == 1
-    hoisted = hoist(program("for i in range(4):\n z[i] = x[i] / y[0]\n u[i] = x[i]", x=(4,), y=(1,), z=(4,), u=(4,)))
+    hoisted = hoist(
+        program("for i in range(4):\n z[i] = x[i] / y[0]\n u[i] = x[i]", x=(4,), y=(1,), z=(4,), u=(4,))
+    )
     assert_same(hoisted, distribute(hoisted, "i"))
 
 
 def test_distributed_nests_have_names_of_their_own() -> None:
-    before = program("for i in range(4):\n x[i] = 1.0\n y[i] = 2.0\nfor i in range(4):\n z[i] = 3.0\n u[i] = 1.0",
-                     x=(4,), y=(4,), z=(4,), u=(4,))  # fmt: skip
+    before = program(
+        "for i in range(4):\n x[i] = 1.0\n y[i] = 2.0\nfor i in range(4):\n z[i] = 3.0\n u[i] = 1.0",
+        x=(4,),
+        y=(4,),
+        z=(4,),
+        u=(4,),
+    )
     labels = [nest.label for nest in distribute(before, "i").nests]
     assert len(set(labels)) == 4
 
@@ -162,7 +173,9 @@ for j in range(3):
 
 
 def test_splitting_two_loops_of_one_name() -> None:
-    before = program("for i in range(4):\n x[i] = 1.0 if i < 2 else 2.0\nfor i in range(4):\n y[i] = x[i]", x=(4,), y=(4,))
+    before = program(
+        "for i in range(4):\n x[i] = 1.0 if i < 2 else 2.0\nfor i in range(4):\n y[i] = x[i]", x=(4,), y=(4,)
+    )
     assert_same(before, split(before, "i", [2]))
 
 
@@ -203,13 +216,17 @@ for i in range(1):
 
 
 def test_interchange_across_a_condition_is_refused() -> None:
-    before = tile_loop(program("for i in range(9):\n for j in range(4):\n  y[i, j] = 1.0", y=(9, 4)), "i", 2, tail="mask")
+    before = tile_loop(
+        program("for i in range(9):\n for j in range(4):\n  y[i, j] = 1.0", y=(9, 4)), "i", 2, tail="mask"
+    )
     with pytest.raises(Refused, match="not perfectly nested"):
         reorder(before, ["j", "i_outer"])
 
 
 def test_a_loop_that_holds_lanes_does_not_become_lanes() -> None:
-    before = program("for l in range(9):\n for k in range(1):\n  y[l, k] -= u[l, k] + w[0]", y=(9, 1), u=(9, 1), w=(1,))
+    before = program(
+        "for l in range(9):\n for k in range(1):\n  y[l, k] -= u[l, k] + w[0]", y=(9, 1), u=(9, 1), w=(1,)
+    )
     with pytest.raises(Refused, match="holds the vector loop k_lane"):
         vectorize(unroll_and_jam(vectorize(before, "k", 2), "l", 1), "l", 2, strided="gather")
 
@@ -233,8 +250,11 @@ for i in range(0, 8, 1):
 
 
 def test_fusing_into_a_loop_whose_inner_loop_has_the_name() -> None:
-    before = program("for i in range(3):\n x[i] = 1.0\nfor j in range(3):\n for i in range(2):\n  y[j, i] = x[j]",
-                     x=(3,), y=(3, 2))  # fmt: skip
+    before = program(
+        "for i in range(3):\n x[i] = 1.0\nfor j in range(3):\n for i in range(2):\n  y[j, i] = x[j]",
+        x=(3,),
+        y=(3, 2),
+    )
     assert_same(before, fuse(before, "i", "j"))
 
 

@@ -1,4 +1,5 @@
-"""What commands refuse, the whole message; and that the two instances a message names do touch that element."""
+"""What commands refuse, the whole message; and that the two instances a message names do touch that
+element."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ for n in range(2):
 """, grad_inputs=(2, 7), grad=(2, 5), weights=(3,))  # fmt: skip
 SHIFT = program("for i in range(5):\n for j in range(4):\n  x[i + 1, j] = x[i, j + 1]", x=(6, 5))
 TRIANGLE = program("for i in range(5):\n for j in range(0, i + 1):\n  x[i, j] = 1.0", x=(5, 5))
-BLUR = program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 1]", x=(6,), y=(7,), z=(6,))
+BLUR = program(
+    "for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 1]", x=(6,), y=(7,), z=(6,)
+)
 PREFIX = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]", s=(1,), x=(8,), y=(8,))
 LOCAL = program("for i in range(4):\n t: float32 = x[i]\n y[i] = t", x=(4,), y=(4,))
 JAM = program("for i in range(4):\n for j in range(3):\n  x[i + 1] = x[i] + y[j]", x=(5,), y=(3,))
@@ -38,156 +41,239 @@ def command(name: str, *arguments: Any, **options: Any) -> Callable[[Program], P
 
 
 REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
-    "race": (SCATTER, command("parallelize", "y"), """
+    "race": (
+        SCATTER,
+        command("parallelize", "y"),
+        """
         two iterations would update the same element
             for n in range(2):
                 for y in range(5):    ← asked to run in parallel
                     for k in range(3):
                         grad_inputs[n, y + k] += grad[n, y] * weights[k]
           y=0, k=1 and y=1, k=0 both update grad_inputs[n, 1]
-          n or k can run in parallel"""),
-    "sum in parallel": (SUMS, command("parallelize", "j"), """
+          n or k can run in parallel""",
+    ),
+    "sum in parallel": (
+        SUMS,
+        command("parallelize", "j"),
+        """
         two iterations would update the same element
             for i in range(4):
                 for j in range(6):    ← asked to run in parallel
                     s[i] += x[i, j]
           j=0 and j=1 both update s[i]
-          i can run in parallel"""),
-    "read and written in parallel": (SHIFT, command("parallelize", "i"), """
+          i can run in parallel""",
+    ),
+    "read and written in parallel": (
+        SHIFT,
+        command("parallelize", "i"),
+        """
         two iterations would touch the same element, one of them writing
             for i in range(5):    ← asked to run in parallel
                 for j in range(4):
                     x[i + 1, j] = x[i, j + 1]
           i=0, j=1 writes x[1, 1], which i=1, j=0 reads
-          j can run in parallel"""),
-    "parallel around parallel": (program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]",
-                                         y=(4, 6), x=(4, 6)),
-                                 lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "j"), "i"), """
+          j can run in parallel""",
+    ),
+    "parallel around parallel": (
+        program(
+            "for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)
+        ),
+        lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "j"), "i"),
+        """
         i holds the parallel loop j, not directly
             for i in range(4):    ← asked to run in parallel
                 y[i, 0] = 1.0
                 for j in parallel(6):
                     y[i, j] = x[i, j]
-          parallelize one of them"""),
-    "parallel in parallel": (program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]",
-                                     y=(4, 6), x=(4, 6)),
-                             lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "i"), "j"), """
+          parallelize one of them""",
+    ),
+    "parallel in parallel": (
+        program(
+            "for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)
+        ),
+        lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "i"), "j"),
+        """
         j lies inside the parallel loop i, not directly
             for i in parallel(4):
                 y[i, 0] = 1.0
                 for j in range(6):    ← asked to run in parallel
                     y[i, j] = x[i, j]
-          parallelize one of them"""),
-    "columns": (COLUMNS, command("vectorize", "j", 4), """
+          parallelize one of them""",
+    ),
+    "columns": (
+        COLUMNS,
+        command("vectorize", "j", 4),
+        """
         y[j, i] is not contiguous in j
             for i in range(4):
                 for j in range(6):    ← asked to become lanes
                     y[j, i] = x[j, i]
           neighbouring j lie 4 elements apart in y
-          tile('y', dim=0, factor=…) makes j innermost in memory; strided='gather' takes the elements one by one"""),
-    "prefix sum": (PREFIX, command("vectorize", "i", 4), """
+          tile('y', dim=0, factor=…) makes j innermost in memory; strided='gather' takes the elements""",
+    ),
+    "prefix sum": (
+        PREFIX,
+        command("vectorize", "i", 4),
+        """
         a dependence would turn round
             for i in range(8):    ← asked to become lanes
                 s[0] += x[i]
                 y[i] = s[0]
-          i=0 reads s[0], which i=1 updates"""),
-    "lanes of one element": (program("for i in range(8):\n s[i // 2] += x[i]", s=(4,), x=(8,)),
-                             command("vectorize", "i", 4, strided="gather"), """
+          i=0 reads s[0], which i=1 updates""",
+    ),
+    "lanes of one element": (
+        program("for i in range(8):\n s[i // 2] += x[i]", s=(4,), x=(8,)),
+        command("vectorize", "i", 4, strided="gather"),
+        """
         one iteration needs what another one makes
             for i in range(8):    ← asked to become lanes
                 s[i // 2] += x[i]
           i=0 and i=1 both update s[0]
-          vectorize another loop"""),
-    "lanes in the wrong order": (program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,)),
-                                 command("vectorize", "i", 4), """
+          vectorize another loop""",
+    ),
+    "lanes in the wrong order": (
+        program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,)),
+        command("vectorize", "i", 4),
+        """
         a dependence would turn round
             for i in range(8):    ← asked to become lanes
                 x[i] = y[i]
                 t[i] = x[i + 1]
-          i=0 reads x[1], which i=1 writes"""),
-    "interchange": (SHIFT, command("interchange", ["i", "j"]), """
+          i=0 reads x[1], which i=1 writes""",
+    ),
+    "interchange": (
+        SHIFT,
+        command("interchange", ["i", "j"]),
+        """
         a dependence would turn round
             for i in range(5):    ← asked to move
                 for j in range(4):
                     x[i + 1, j] = x[i, j + 1]
-          i=0, j=1 writes x[1, 1], which i=1, j=0 reads"""),
-    "a bound that moves": (TRIANGLE, command("interchange", ["i", "j"]), """
+          i=0, j=1 writes x[1, 1], which i=1, j=0 reads""",
+    ),
+    "a bound that moves": (
+        TRIANGLE,
+        command("interchange", ["i", "j"]),
+        """
         the bounds of j move with i
             for i in range(5):    ← asked to move
                 for j in range(0, i + 1):
                     x[i, j] = 1.0
-          tile with tail='peel', so that the bounds are constant"""),
-    "fuse": (BLUR, command("fuse", "i"), """
+          tile with tail='peel', so that the bounds are constant""",
+    ),
+    "fuse": (
+        BLUR,
+        command("fuse", "i"),
+        """
         a dependence would turn round
             for i in range(6):    ← asked to fuse
                 y[i] = x[i]
             for i in range(6):
                 z[i] = y[i + 1]
           i=1 writes y[1], which i=0 reads
-          interchange so that another loop is outermost, or leave the loops apart"""),
-    "fuse without a neighbour": (SUMS, command("fuse", "i"), """
+          interchange so that another loop is outermost, or leave the loops apart""",
+    ),
+    "fuse without a neighbour": (
+        SUMS,
+        command("fuse", "i"),
+        """
         no loop 'i' follows directly
             for i in range(4):    ← asked to fuse
                 for j in range(6):
                     s[i] += x[i, j]
-          interchange brings a loop outermost; distribute separates what stands between"""),
-    "fuse unequal": (program("for i in range(4):\n x[i] = 1.0\nfor i in range(3):\n y[i] = 2.0", x=(4,), y=(3,)),
-                     command("fuse", "i"), """
+          interchange brings a loop outermost; distribute separates what stands between""",
+    ),
+    "fuse unequal": (
+        program("for i in range(4):\n x[i] = 1.0\nfor i in range(3):\n y[i] = 2.0", x=(4,), y=(3,)),
+        command("fuse", "i"),
+        """
         the loops do not have the same bounds
             for i in range(4):    ← asked to fuse
                 x[i] = 1.0
             for i in range(3):
                 y[i] = 2.0
-          split the longer one first"""),
-    "distribute": (program("for i in range(4):\n x[i + 1] = y[i]\n y[i + 1] = x[i]", x=(5,), y=(5,)),
-                   command("distribute", "i"), """
+          split the longer one first""",
+    ),
+    "distribute": (
+        program("for i in range(4):\n x[i + 1] = y[i]\n y[i + 1] = x[i]", x=(5,), y=(5,)),
+        command("distribute", "i"),
+        """
         a dependence would turn round
             for i in range(4):    ← asked to distribute
                 x[i + 1] = y[i]
                 y[i + 1] = x[i]
-          i=0 writes y[1], which i=1 reads"""),
-    "distribute a local": (LOCAL, command("distribute", "i"), """
+          i=0 writes y[1], which i=1 reads""",
+    ),
+    "distribute a local": (
+        LOCAL,
+        command("distribute", "i"),
+        """
         a local connects the statements of the body
             for i in range(4):    ← asked to distribute
                 t: float32 = x[i]
                 y[i] = t
-          distribute before the command that made the local (scalar_replace, hoist)"""),
-    "unroll": (TRIANGLE, command("unroll", "j", 2), """
+          distribute before the command that made the local (scalar_replace, hoist)""",
+    ),
+    "unroll": (
+        TRIANGLE,
+        command("unroll", "j", 2),
+        """
         the bounds of j are not constant
             for i in range(5):
                 for j in range(0, i + 1):    ← asked to be unrolled
                     x[i, j] = 1.0
-          tile_loop with tail='peel' makes an inner loop of constant extent"""),
-    "jam": (JAM, command("unroll_and_jam", "i", 2), """
+          tile_loop with tail='peel' makes an inner loop of constant extent""",
+    ),
+    "jam": (
+        JAM,
+        command("unroll_and_jam", "i", 2),
+        """
         a dependence would turn round
             for i in range(4):    ← asked to be unrolled
                 for j in range(3):
-                    x[i + 1] = x[i] + y[j]"""),
-    "jam a bound": (TRIANGLE, command("unroll_and_jam", "i", 2), """
+                    x[i + 1] = x[i] + y[j]""",
+    ),
+    "jam a bound": (
+        TRIANGLE,
+        command("unroll_and_jam", "i", 2),
+        """
         the bounds of j move with i_unrolled
             for i in range(5):    ← asked to be unrolled
                 for j in range(0, i + 1):
                     x[i, j] = 1.0
-          tile with tail='peel', so that the bounds are constant"""),
-    "tile a parallel loop": (COMMANDS["parallelize"](SUMS, "i"), command("tile_loop", "i", 2), """
+          tile with tail='peel', so that the bounds are constant""",
+    ),
+    "tile a parallel loop": (
+        COMMANDS["parallelize"](SUMS, "i"),
+        command("tile_loop", "i", 2),
+        """
         i is a parallel loop
             for i in parallel(4):    ← asked to be tiled
                 for j in range(6):
                     s[i] += x[i, j]
-          give this command before the one that made it so"""),
-    "split": (TRIANGLE, command("split", "j", [1]), """
+          give this command before the one that made it so""",
+    ),
+    "split": (
+        TRIANGLE,
+        command("split", "j", [1]),
+        """
         the bounds of j are not constant
             for i in range(5):
                 for j in range(0, i + 1):    ← asked to be split
-                    x[i, j] = 1.0"""),
-    "scalar_replace": (program("for i in range(4):\n for j in range(3):\n  x[i] += x[j] * y[j]", x=(4,), y=(3,)),
-                       command("scalar_replace", "x"), """
-        no reference to x stays the same over a loop, or another one may touch the same element
+                    x[i, j] = 1.0""",
+    ),
+    "scalar_replace": (
+        program("for i in range(4):\n for j in range(3):\n  x[i] += x[j] * y[j]", x=(4,), y=(3,)),
+        command("scalar_replace", "x"),
+        """
+        no reference to x stays the same over a loop, or another one may touch its element
             for i in range(4):    ← asked for scalars
                 for j in range(3):
                     x[i] += x[j] * y[j]
-          interchange brings the loop inside"""),
-}  # fmt: skip
+          interchange brings the loop inside""",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -198,7 +284,7 @@ def test_message(name: str) -> None:
     assert str(caught.value).startswith(cleandoc(expected))
 
 
-# --- the witness ----------------------------------------------------------------------------------------------------
+# --- the witness ----------------------------------------------------------------------------------------
 class _Touched:
     """An array that notes which elements are used."""
 
@@ -232,7 +318,9 @@ class _Fixed(ast.NodeTransformer):
         return node
 
 
-def touched(nest: Nest, arrays: dict[str, np.ndarray], values: dict[str, int]) -> set[tuple[str, tuple[int, ...]]]:
+def touched(
+    nest: Nest, arrays: dict[str, np.ndarray], values: dict[str, int]
+) -> set[tuple[str, tuple[int, ...]]]:
     """The elements that the statement instances with these values of the loop variables touch."""
     seen: set[tuple[str, tuple[int, ...]]] = set()
     function = ast.fix_missing_locations(_Fixed(values).visit(clone(nest.function)))
@@ -242,7 +330,10 @@ def touched(nest: Nest, arrays: dict[str, np.ndarray], values: dict[str, int]) -
     return seen
 
 
-@pytest.mark.parametrize("name", [name for name, (_, _, text) in REFUSALS.items() if re.search(r"\d (and|writes|reads) ", text)])  # fmt: skip
+WITNESSES = [name for name, (_, _, text) in REFUSALS.items() if re.search(r"\d (and|writes|reads) ", text)]
+
+
+@pytest.mark.parametrize("name", WITNESSES)
 def test_witness(name: str) -> None:
     before, rewrite, _ = REFUSALS[name]
     with pytest.raises(Refused) as caught:
@@ -253,7 +344,9 @@ def test_witness(name: str) -> None:
     assert found, witness
     first, second = found[1], found[2] or found[5]
     element = found[3] or found[4]
-    instances = [{var: int(value) for var, value in re.findall(r"(\w+)=(\d+)", text)} for text in (first, second)]
+    instances = [
+        {var: int(value) for var, value in re.findall(r"(\w+)=(\d+)", text)} for text in (first, second)
+    ]
     assert instances[0].keys() == instances[1].keys() and instances[0] != instances[1]
     shared = {n.id: 0 for n in ast.walk(ast.parse(element)) if isinstance(n, ast.Name)}
     buffer, index = element[:-1].split("[")
@@ -266,7 +359,7 @@ def test_witness(name: str) -> None:
         assert (buffer, where) in reached, (instance, reached)
 
 
-# --- bad arguments --------------------------------------------------------------------------------------------------
+# --- bad arguments --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("rewrite", "message"),
     [

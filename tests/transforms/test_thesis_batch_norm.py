@@ -1,5 +1,6 @@
-"""The naive loops of the thesis' Figs. 3.1 to 3.3 become the shape of Figs. 3.4 to 3.6, and with Fig. 3.7's commands that of
-Fig. 3.9. Nothing of it may depend on names, on the order of the loops, or on the kind of layer."""
+"""The naive loops of the thesis' Figs. 3.1 to 3.3 become the shape of Figs. 3.4 to 3.6, and with Fig. 3.7's
+commands that of Fig. 3.9. Nothing of it may depend on names, on the order of the loops, or on the kind of
+layer."""
 
 from __future__ import annotations
 
@@ -81,8 +82,14 @@ IMAGES = {"x", "y", "x_hat", "grad", "dx1", "dx2", "grad_x"}
 def batch_norm(text: str, n: int = 2, c: int = 3, h: int = 4, w: int = 5) -> Program:
     text = text.format(N=n, C=c, H=h, W=w, M=float(n * h * w))
     names = {m[0] for m in re.finditer(r"\b[a-z_0-9]+(?=\[)", text)}
-    buffers = {name: Buffer(f"bn1.{name}", (n, c, h, w) if name in IMAGES else (c,), role="value" if name in IMAGES else "param")
-               for name in sorted(names)}  # fmt: skip
+    buffers = {
+        name: Buffer(
+            f"bn1.{name}",
+            (n, c, h, w) if name in IMAGES else (c,),
+            role="value" if name in IMAGES else "param",
+        )
+        for name in sorted(names)
+    }
     aliases = {f"_neuron_index_{i}": (var,) for i, var in enumerate("nchw")}
     return validate(parse_program(text, buffers, "bn1.forward", aliases))
 
@@ -122,7 +129,9 @@ def outline(program: Program) -> list[str]:
     for nest in program.nests:
         for line in nest.body_text.splitlines():
             indent = len(line) - len(line.lstrip())
-            result.append(" " * indent + ("for" if "for " in line else "declare" if ": float32" in line else "set"))
+            result.append(
+                " " * indent + ("for" if "for " in line else "declare" if ": float32" in line else "set")
+            )
     return result
 
 
@@ -140,7 +149,14 @@ def test_forward_with_loops_in_another_order(order: str) -> None:
 
 def test_forward_with_other_names() -> None:
     text = FORWARD
-    for old, new in (("mean", "m0"), ("var", "v0"), ("x_hat", "q"), ("gamma", "scale"), ("beta", "shift"), ("x", "data")):
+    for old, new in (
+        ("mean", "m0"),
+        ("var", "v0"),
+        ("x_hat", "q"),
+        ("gamma", "scale"),
+        ("beta", "shift"),
+        ("x", "data"),
+    ):
         text = re.sub(rf"\b{old}\b", new, text)
     text = re.sub(r"\b([nchw])\b(?=[ ,\]])", lambda m: {"n": "a", "c": "b", "h": "i", "w": "j"}[m[1]], text)
     buffers = {name: Buffer(name, (2, 3, 4, 5) if name in ("data", "y", "q") else (3,)) for name in
@@ -157,11 +173,17 @@ def naive(statement: str, heads: dict[str, int]) -> str:
 def test_layer_norm() -> None:
     """The statistics belong to the item: the loop that stays outermost is the batch, without interchange."""
     everything, item = {"n": 3, "k": 7}, {"n": 3}
-    text = (naive("mean[n] += x[n, k]", everything) + naive("mean[n] = mean[n] / 7.0", item)
-            + naive("var[n] += (x[n, k] - mean[n]) * (x[n, k] - mean[n])", everything) + naive("var[n] = var[n] / 7.0", item)
-            + naive("y[n, k] = (x[n, k] - mean[n]) / sqrt(var[n] + 0.001) * gamma[k] + beta[k]", everything))  # fmt: skip
+    text = (
+        naive("mean[n] += x[n, k]", everything)
+        + naive("mean[n] = mean[n] / 7.0", item)
+        + naive("var[n] += (x[n, k] - mean[n]) * (x[n, k] - mean[n])", everything)
+        + naive("var[n] = var[n] / 7.0", item)
+        + naive("y[n, k] = (x[n, k] - mean[n]) / sqrt(var[n] + 0.001) * gamma[k] + beta[k]", everything)
+    )
     shapes = {"x": (3, 7), "y": (3, 7), "mean": (3,), "var": (3,), "gamma": (7,), "beta": (7,)}
-    result = optimised(validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()})))
+    result = optimised(
+        validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()}))
+    )
     assert len(result.nests) == 1 and len([p for p, _ in loops(result.nests[0].body) if len(p) == 1]) == 1
     assert in_loops(result, "sqrt") == 1
 
@@ -169,9 +191,13 @@ def test_layer_norm() -> None:
 @pytest.mark.parametrize("heads", ["nk", "kn"])
 def test_l2_normalisation(heads: str) -> None:
     everything = {v: {"n": 3, "k": 7}[v] for v in heads}
-    text = naive("s[n] += x[n, k] * x[n, k]", everything) + naive("y[n, k] = x[n, k] / sqrt(s[n] + 0.001)", everything)
+    text = naive("s[n] += x[n, k] * x[n, k]", everything) + naive(
+        "y[n, k] = x[n, k] / sqrt(s[n] + 0.001)", everything
+    )
     shapes = {"x": (3, 7), "y": (3, 7), "s": (3,)}
-    result = optimised(validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()})))
+    result = optimised(
+        validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()}))
+    )
     assert len(result.nests) == 1 and loop_of(result.nests[0].body[0]).var == "n"
     assert in_loops(result, "sqrt") == 1
 
@@ -184,13 +210,20 @@ def test_other_ranks(inner: tuple[str, ...], extents: tuple[int, ...]) -> None:
             + naive(f"var[c] += (x[{at}] - mean[c]) * (x[{at}] - mean[c])", everything)
             + naive(f"y[{at}] = (x[{at}] - mean[c]) / sqrt(var[c] + 0.001)", everything))  # fmt: skip
     whole = tuple(everything.values())
-    buffers = {"x": Buffer("x", whole), "y": Buffer("y", whole), "mean": Buffer("m", (3,)), "var": Buffer("v", (3,))}
+    buffers = {
+        "x": Buffer("x", whole),
+        "y": Buffer("y", whole),
+        "mean": Buffer("m", (3,)),
+        "var": Buffer("v", (3,)),
+    }
     result = optimised(validate(parse_program(text, buffers)))
-    assert len(result.nests) == 1 and loop_of(next(node for _, node in loops(result.nests[0].body))).var == "c"
+    assert (
+        len(result.nests) == 1 and loop_of(next(node for _, node in loops(result.nests[0].body))).var == "c"
+    )
     assert in_loops(result, "sqrt") == 1
 
 
-# --- Figs. 3.7 to 3.9 -----------------------------------------------------------------------------------------------
+# --- Figs. 3.7 to 3.9 -----------------------------------------------------------------------------------
 def figure_37(s: Schedule, target: Target) -> None:
     s.parallelize(phase="forward", loop_var="_neuron_index_1")
     s.vectorize(phase="forward", loop_var="_neuron_index_3", factor=16)
@@ -200,7 +233,9 @@ def figure_37(s: Schedule, target: Target) -> None:
 def test_figure_37_becomes_figure_39(snapshot: SnapshotAssertion) -> None:
     program = batch_norm(FORWARD, n=2, c=2, h=8, w=64)
     target = TARGETS["avx512"]
-    stages = finish(schedule({"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), target).stages["forward"])
+    stages = finish(
+        schedule({"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), target).stages["forward"]
+    )
     source = generate(stages, target).source
     assert "omp for" in source
     body = source.split("#pragma omp for")[1]
@@ -214,7 +249,9 @@ def test_figure_37_becomes_figure_39(snapshot: SnapshotAssertion) -> None:
 def test_figure_37_computes_the_same() -> None:
     for width in (1, 15, 17, 64, 67):
         program = batch_norm(FORWARD, n=2, c=2, h=2, w=width)
-        scheduled = schedule({"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), TARGETS["avx512"])
+        scheduled = schedule(
+            {"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), TARGETS["avx512"]
+        )
         assert_same(program, finish(scheduled.stages["forward"])[-1].program)
 
 
@@ -226,7 +263,12 @@ def test_the_tiled_branch_is_refused_and_names_the_loop() -> None:
         s.vectorize(phase="forward", loop_var="_neuron_index_3", factor=16)
 
     with pytest.raises(Refused) as caught:
-        schedule({"forward": batch_norm(FORWARD, c=32)}, Recipe("Fig. 3.7", {"forward": tiled}), TARGETS["avx512"], "bn1.")
+        schedule(
+            {"forward": batch_norm(FORWARD, c=32)},
+            Recipe("Fig. 3.7", {"forward": tiled}),
+            TARGETS["avx512"],
+            "bn1.",
+        )
     assert "is not contiguous in w" in caught.value.message
     assert "_neuron_index_1_inner" in str(caught.value.way_out)
     assert "neighbouring w lie 16 elements apart in" in str(caught.value.witness)

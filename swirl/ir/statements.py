@@ -1,0 +1,248 @@
+"""The statements of a nest with what surrounds them: instances, the elements touched, and when they run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from swirl.errors import ValidationError
+from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
+from swirl.ir.nest import Loop, Path, constant, loop_of, subscripts, substitute
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> ast.expr:
+    """The expression that a text is; not to be edited."""
+    return ast.parse(text, mode="eval").body
+
+
+# --- statements and accesses ----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Access:
+    """One reference of a statement. ``kind``: ``read``, ``write``, or the reduction ``add``, ``mul``,
+    ``max``, ``min``."""
+
+    name: str
+    indices: tuple[ast.expr, ...]
+    kind: str
+    text: str
+
+    @cached_property
+    def templates(self) -> tuple[str | None, ...]:
+        """The subscripts for isl, see :func:`template`."""
+        return tuple(template(index) for index in self.indices)
+
+    @cached_property
+    def forms(self) -> tuple[Affine | None, ...]:
+        """The subscripts in canonical form."""
+        return tuple(affine(index) for index in self.indices)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A leaf statement, or the evaluation of a condition, with what surrounds it."""
+
+    path: Path
+    node: ast.stmt
+    loops: tuple[Loop, ...]
+    loop_depths: tuple[int, ...]
+    guards: tuple[str, ...]
+    accesses: tuple[Access, ...]
+
+    @property
+    def text(self) -> str:
+        return ast.unparse(self.node)
+
+    @property
+    def identity(self) -> int | None:
+        """The number that :func:`tag` gave to the statement."""
+        return getattr(self.node, "identity", None)
+
+    def variables(self) -> list[str]:
+        return [loop.var for loop in self.loops]
+
+    def domain(self, suffix: str) -> list[str]:
+        """Constraints on the instances, every variable renamed with ``suffix``."""
+        return [constraint.replace("@", suffix) for constraint in self._domain]
+
+    @cached_property
+    def _domain(self) -> list[str]:
+        constraints = []
+        for loop in self.loops:
+            start, stop = template(loop.start), template(loop.stop)
+            if start is None or stop is None:
+                raise ValidationError(f"the bounds of loop {loop.var} are not quasi-affine")
+            var = loop.var + "@"
+            constraints.append(
+                f"{start} <= {var} < {stop}" if loop.step > 0 else f"{stop} < {var} <= {start}"
+            )
+            if abs(loop.step) != 1:
+                constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
+        for guard in self.guards:
+            renamed = condition_to_isl(_with_at(ast.parse(guard, mode="eval").body))
+            if renamed is not None:
+                constraints.append(renamed.replace(_AT, "@"))
+        return constraints
+
+    @cached_property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Least and greatest value of each loop variable, where known."""
+        result: dict[str, tuple[int, int]] = {}
+        for loop in self.loops:
+            result |= loop_range(loop, result)
+        return result
+
+    @cached_property
+    def grids(self) -> dict[str, tuple[int, int]]:
+        """Where each loop variable starts, modulo its step, and the step; a step of 1 where the start is not
+        constant."""
+        result = {}
+        for loop in self.loops:
+            start = constant(loop.start)
+            result[loop.var] = (0, 1) if start is None else (start % abs(loop.step), abs(loop.step))
+        return result
+
+    def time(self, suffix: str, length: int) -> list[str]:
+        """When an instance runs: positions and loop variables alternate; a vector loop's statement counts
+        before its lane."""
+        result: list[str] = []
+        lanes: list[str] = []
+        by_depth = dict(zip(self.loop_depths, self.loops, strict=True))
+        for depth, (name, index) in enumerate(self.path):
+            result.append(
+                str(index + 1 if name == "body" else index + 1001)
+            )  # a condition counts as 0 in its branches
+            if depth in by_depth:
+                loop = by_depth[depth]
+                value = loop.var + suffix if loop.step > 0 else f"(-{loop.var}{suffix})"
+                (lanes if loop.kind == "vector" else result).append(value)
+        result += lanes
+        return result + ["0"] * (length - len(result))
+
+    @property
+    def time_length(self) -> int:
+        return len(self.path) + len(self.loops)
+
+
+_AT = "_at_suffix"
+
+
+def _with_at(node: ast.expr) -> ast.expr:
+    """The expression with every variable marked, for :func:`template`."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"min", "max"}
+    return substitute(node, {name: ast.Name(name + _AT, ast.Load()) for name in names})
+
+
+def template(node: ast.expr) -> str | None:
+    """The expression in isl's notation with ``@`` behind every variable, to be replaced by a suffix; None if
+    not affine."""
+    text = to_isl(_with_at(node))
+    return None if text is None else text.replace(_AT, "@")
+
+
+def tag(body: list[ast.stmt]) -> None:
+    """Numbers the statements and conditions of a private copy, so that they are recognised after a
+    rewrite."""
+    count = 0
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.stmt) and not isinstance(node, ast.For):
+                setattr(node, "identity", count)  # noqa: B010
+                count += 1
+
+
+def statements(body: list[ast.stmt]) -> list[Statement]:
+    """The leaf statements and conditions of a nest's body, in textual order."""
+    return list(_collect(body, "body", (), (), (), (), {}))
+
+
+def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],
+             guards: tuple[str, ...], scope: dict[str, tuple[str, ...]]) -> Iterator[Statement]:  # fmt: skip
+    scope = dict(scope)
+    for index, node in enumerate(body):
+        path = (*prefix, (field, index))
+        if isinstance(node, ast.For):
+            loop = loop_of(node)
+            yield from _collect(
+                node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope
+            )
+        elif isinstance(node, ast.If):
+            test = ast.unparse(node.test)
+            reads = tuple(_access(part, "read", scope) for part in _outer_references(node.test, scope))
+            yield Statement(path, node, heads, depths, guards, reads)
+            yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
+            yield from _collect(node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
+        else:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                scope[node.target.id] = tuple(loop.var for loop in heads)
+            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)))
+
+
+def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Access]:
+    if isinstance(node, ast.AnnAssign):
+        if not _is_empty(node.value):
+            yield _access(node.target, "write", scope)
+        reads: list[ast.expr] = [node.value] if node.value is not None and not _is_empty(node.value) else []
+    elif isinstance(node, ast.AugAssign):
+        kinds: dict[type, str] = {ast.Add: "add", ast.Sub: "add", ast.Mult: "mul", ast.Div: "mul"}
+        kind = kinds.get(type(node.op))
+        yield _access(node.target, kind or "write", scope)
+        reads = [node.value] if kind else [node.value, node.target]
+    elif isinstance(node, ast.Assign):
+        extremum = reduction_extremum(node)
+        yield _access(node.targets[0], extremum[0] if extremum else "write", scope)
+        reads = [extremum[1]] if extremum else [node.value]
+    else:
+        return
+    if not isinstance(node, ast.AnnAssign):
+        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+        if isinstance(target, ast.Subscript):
+            reads += subscripts(target)
+    for tree in reads:
+        for part in _outer_references(tree, scope):
+            yield _access(part, "read", scope)
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "empty"
+
+
+def _outer_references(tree: ast.expr, scope: dict[str, tuple[str, ...]]) -> Iterator[ast.expr]:
+    """References in an expression, those inside subscripts (index buffers) included."""
+    if isinstance(tree, ast.Subscript):
+        yield tree
+        for index in subscripts(tree):
+            yield from _outer_references(index, scope)
+    elif isinstance(tree, ast.Name):
+        if tree.id in scope:
+            yield tree
+    else:
+        for child in ast.iter_child_nodes(tree):
+            if isinstance(child, ast.expr):
+                yield from _outer_references(child, scope)
+
+
+def _access(target: ast.expr, kind: str, scope: dict[str, tuple[str, ...]]) -> Access:
+    text = ast.unparse(target)
+    if isinstance(target, ast.Name):
+        name, own = target.id, []
+    else:
+        assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
+        name, own = target.value.id, subscripts(target)
+    # A local is a new variable in each iteration of the loops around its declaration.
+    instance: list[ast.expr] = [ast.Name(var, ast.Load()) for var in scope.get(name, ())]
+    return Access(name, (*instance, *own), kind, text)
+
+
+def reduction_extremum(node: ast.Assign) -> tuple[str, ast.expr] | None:
+    """``("max", e)`` for ``x = max(x, e)`` (and min), else None."""
+    call = node.value
+    if not (
+        isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("max", "min")
+    ):
+        return None
+    target = ast.unparse(node.targets[0])
+    others = [arg for arg in call.args if ast.unparse(arg) != target]
+    return (call.func.id, others[0]) if len(call.args) == 2 and len(others) == 1 else None

@@ -1,0 +1,299 @@
+"""Which references may live in a local, and over which block: what scalar_replace looks for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from swirl.ir.affine import bounds, ranges_at
+from swirl.ir.buffers import Buffer
+from swirl.ir.deps import NotProved, find
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Path,
+    Program,
+    at,
+    constant,
+    loop_of,
+    names_in,
+    references,
+    subscripts,
+    walk,
+)
+from swirl.ir.statements import parsed, statements
+from swirl.ir.validate import vector_lanes
+
+MAX_REGISTERS = 32
+"""Elements (vectors count once) that the automatic pass puts into one local array at the most."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """An unrolled or vector loop inside the block that the reference moves with: a dimension of the local
+    array."""
+
+    var: str
+    stop: ast.expr
+    extent: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One reference, and the block of statements over which it is one element (or one array of registers)."""
+
+    parent: Path  # of the statement that owns the block; () for the nest's own body
+    text: str
+    name: str
+    heads: tuple[Head, ...]
+    certain: bool  # the block touches the element whatever the data and the bounds are
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A statement (or a condition) in which the reference occurs, and what is between it and the block."""
+
+    node: ast.AST
+    count: int
+    loops: tuple[Loop, ...]
+    conditional: bool
+    move: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is executed whatever the data and the bounds are."""
+        return not self.conditional and all(loop.extent or loop.kind == "vector" for loop in self.loops)
+
+
+def _blocks(body: list[ast.stmt]) -> Iterator[tuple[Path, list[ast.stmt]]]:
+    yield (), body
+    for path, node in walk(body):
+        if isinstance(node, ast.For):
+            yield path, node.body
+
+
+def candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[Candidate]:
+    """The references that gain from a local, with the block that each lives over, outermost block first."""
+    for parent, block in _blocks(nest.body):
+        if _has_parallel(block):
+            continue
+        around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
+        outside = {loop_of(node).var for node in around if isinstance(node, ast.For)}
+        ranges = ranges_at(nest.body, (*parent, ("body", 0)))
+        uses = _uses(block, buffer, program)
+        inside = _Inside(block)
+        for text, found in uses.items():
+            node = parsed(text)
+            assert isinstance(node, ast.Subscript)
+            heads = _heads(inside, node, outside)
+            if heads is None or not _gains(found, heads, text, buffer is not None):
+                continue
+            name = _name_of(node)
+            certain = any(use.runs for use in found)
+            if not certain and not _in_bounds(program.buffers[name], node, {**ranges, **_head_ranges(heads)}):
+                continue
+            if _alone(nest, parent, name, text, heads):
+                yield Candidate(parent, text, name, heads, certain)
+
+
+def _has_parallel(block: list[ast.stmt]) -> bool:
+    return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in ast.walk(s))
+
+
+def _name_of(target: ast.expr) -> str:
+    node = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(node, ast.Name)
+    return node.id
+
+
+def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[str, list[_Use]]:
+    """Every reference to a buffer in the block, as text, with its uses; by buffer, in order of first
+    appearance."""
+    found: dict[str, dict[str, list[_Use]]] = {}
+
+    def count(tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool) -> None:
+        texts: dict[str, int] = {}
+        for ref in references(tree):
+            name = _name_of(ref)
+            if name in program.buffers and (buffer is None or name == buffer):
+                text = ast.unparse(ref)
+                texts[text] = texts.get(text, 0) + 1
+                found.setdefault(name, {}).setdefault(text, [])
+        for text, number in texts.items():
+            unsure = conditional or not _evaluated(tree, text)
+            use = _Use(tree, number, heads, unsure, _is_move(tree, text))
+            found[text.split("[")[0]][text].append(use)
+
+    def visit(body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool) -> None:
+        for node in body:
+            if isinstance(node, ast.For):
+                visit(node.body, (*heads, loop_of(node)), conditional)
+            elif isinstance(node, ast.If):
+                count(node.test, heads, conditional)
+                visit(node.body, heads, True)
+                visit(node.orelse, heads, True)
+            else:
+                count(node, heads, conditional)
+
+    visit(block, (), False)
+    return {text: uses for by_text in found.values() for text, uses in by_text.items()}
+
+
+def _evaluated(tree: ast.AST, text: str) -> bool:
+    """Whether the reference is evaluated for certain when ``tree`` is: not only in a branch of a select."""
+    if isinstance(tree, ast.Subscript) and ast.unparse(tree) == text:
+        return True
+    if isinstance(tree, ast.IfExp):
+        return _evaluated(tree.test, text)
+    if isinstance(tree, ast.BoolOp):
+        return _evaluated(tree.values[0], text)
+    return any(_evaluated(child, text) for child in ast.iter_child_nodes(tree))
+
+
+def _is_move(node: ast.AST, text: str) -> bool:
+    """Whether the statement only loads the element into a local, or stores a local to it."""
+    if isinstance(node, ast.AnnAssign):
+        return node.value is not None and ast.unparse(node.value) == text
+    if isinstance(node, ast.Assign):
+        target, value = node.targets[0], node.value
+        other = value if ast.unparse(target) == text else target
+        simple = isinstance(other, ast.Name) or (
+            isinstance(other, ast.Subscript) and all(isinstance(i, ast.Name) for i in subscripts(other))
+        )
+        return simple and text in (ast.unparse(target), ast.unparse(value))
+    return False
+
+
+def _stores(use: _Use, text: str) -> bool:
+    return isinstance(use.node, ast.stmt) and any(
+        ast.unparse(target) == text for target in stored_targets(use.node)
+    )
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What a block binds: found once, asked for every reference."""
+
+    block: list[ast.stmt]
+
+    @cached_property
+    def loops(self) -> dict[str, list[Head | None]]:
+        """Loop variable → its loops as dimensions of a register array; None for a loop that cannot be one."""
+        result: dict[str, list[Head | None]] = {}
+        for statement in self.block:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.For):
+                    loop = loop_of(node)
+                    extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
+                    plain = (
+                        loop.kind in ("unrolled", "vector")
+                        and extent is not None
+                        and constant(loop.start) == 0
+                    )
+                    head = (
+                        Head(loop.var, loop.stop, extent, loop.kind) if plain and extent is not None else None
+                    )
+                    result.setdefault(loop.var, []).append(head)
+        return result
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Loop variables and locals of the block."""
+        declared = {
+            ast.unparse(n.target) for s in self.block for n in ast.walk(s) if isinstance(n, ast.AnnAssign)
+        }
+        return set(self.loops) | declared
+
+
+def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Head, ...] | None:
+    """The unrolled and vector loops inside that the reference moves with; None where it moves with anything
+    else."""
+    if any(True for index in subscripts(node) for _ in references(index)):
+        return None
+    inner = {name for index in subscripts(node) for name in names_in(index)} - {"min", "max"} - outside
+    heads: list[Head] = []
+    for var in inner:
+        candidates = inside.loops.get(var, [None])
+        head = candidates[0]
+        if head is None or names_in(head.stop) & inside.names:
+            return None
+        if any(
+            other is None or ast.unparse(other.stop) != ast.unparse(head.stop) for other in candidates[1:]
+        ):
+            return None
+        heads.append(head)
+    # In the order in which the loops stand: unrolled ones by appearance, the lane last.
+    order = list(inside.loops)
+    heads.sort(key=lambda head: (head.kind == "vector", order.index(head.var)))
+    return tuple(heads) if sum(head.kind == "vector" for head in heads) <= 1 else None
+
+
+def _head_ranges(heads: tuple[Head, ...]) -> dict[str, tuple[int, int]]:
+    return {head.var: (0, head.extent - 1) for head in heads}
+
+
+def _in_bounds(buffer: Buffer, node: ast.Subscript, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether the element exists wherever the block runs."""
+    limits = [bounds(index, ranges) for index in subscripts(node)]
+    return all(
+        limit is not None and limit[0] >= 0 and limit[1] < extent
+        for limit, extent in zip(limits, buffer.shape, strict=True)
+    )
+
+
+def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) -> bool:
+    """Whether the reference occurs twice, or in a loop that repeats it; and may be touched whatever the
+    conditions are."""
+    moving = {head.var for head in heads}
+    repeated = any(loop.var not in moving for use in uses for loop in use.loops)
+    if heads and not repeated:
+        return False  # one use an element: a local inside the vector loop does
+    stored = [_stores(use, text) for use in uses]
+    registers = prod(head.extent for head in heads if head.kind != "vector")
+    if not asked and heads and (registers > MAX_REGISTERS or not (any(stored) or registers == 1)):
+        return False
+    if not repeated and all(use.move for use in uses) and sum(stored) <= 1 and len(stored) - sum(stored) <= 1:
+        return False  # a load and a store: what a replacement leaves
+    return repeated or sum(use.count for use in uses) > 1
+
+
+def _alone(nest: Nest, parent: Path, name: str, text: str, heads: tuple[Head, ...]) -> bool:
+    """Whether no other reference in the block may touch the same element while one of them is written.
+
+    Nor may two registers of one array stand for one element. Whatever the conditions in the block are, the
+    element is loaded and stored whenever the block runs.
+    """
+    around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
+    depth = sum(isinstance(node, ast.For) for node in around)
+    inside = [s for s in statements(nest.body) if s.path[: len(parent)] == parent]
+    own = [(s, access) for s in inside for access in s.accesses if access.text == text]
+    statement, access = next(((s, a) for s, a in own if a.kind != "read"), own[0])
+    element = replace(
+        statement,
+        loops=(*statement.loops[:depth], *(Loop(h.var, h.kind, ast.Constant(0), h.stop) for h in heads)),
+        guards=statement.guards[: len(around) - depth],
+        accesses=(access,),
+    )
+    same = [f"{loop.var}_a = {loop.var}_b" for loop in element.loops[:depth]]
+    questions = [(element, f"{head.var}_a != {head.var}_b") for head in heads]
+    for other in inside:
+        kept = tuple(a for a in other.accesses if a.name == name and a.text != text)
+        if kept:
+            questions.append((replace(other, accesses=kept), "1 = 1"))
+    try:
+        return all(
+            find(element, other, [*same, apart], reductions=True) is None for other, apart in questions
+        )
+    except NotProved:
+        return False
+
+
+def stored_targets(node: ast.AST) -> list[ast.expr]:
+    """What an assignment writes; nothing for other nodes."""
+    if isinstance(node, ast.Assign):
+        return list(node.targets)
+    return [node.target] if isinstance(node, ast.AugAssign) else []

@@ -1,0 +1,203 @@
+"""fuse and distribute: loops joined, and bodies split."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Path,
+    Program,
+    at,
+    fresh,
+    loop_of,
+    make_nest,
+    names_in,
+    replace_at,
+    substitute,
+)
+from swirl.transforms.base import (
+    Site,
+    checked,
+    command,
+    find_loops,
+    refuse,
+    resolve,
+    rewrite_each,
+    taken_names,
+)
+from swirl.transforms.order import check_order, split_body, tagged, vars_below
+
+
+@command()
+def fuse(
+    program: Program, first: str, second: str | None = None, *, nest: int | str | None = None
+) -> Program:
+    """Join a loop with the next one of equal bounds: neighbouring nests, or neighbours in one body.
+
+    rewrite:
+        for c in range(C): s                for c in range(C):
+        for d in range(C): t        →           s
+                                                t   (c for d)
+
+    Args:
+        first: name of the first loop.
+        second: name of the second loop; by default the same name.
+        nest: only where the first loop is in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would be violated, or the bounds differ.
+    """
+    seconds = set(resolve(program, second or first))
+    found = False
+    sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
+    for site in sites:
+        neighbour = _next_loop(program, site)
+        if neighbour is not None and loop_of(neighbour).var in seconds:
+            return fuse_at(program, site)
+        found = True
+    assert found
+    site = sites[0]
+    raise refuse(
+        f"no loop {second or first!r} follows directly",
+        program.nests[site.nest],
+        site.path,
+        "asked to fuse",
+        way_out="interchange brings a loop outermost; distribute separates what stands between",
+    )
+
+
+def _next_loop(program: Program, site: Site) -> ast.For | None:
+    if len(site.path) == 1:
+        body = program.nests[site.nest].body
+        if site.path[0][1] + 1 < len(body):
+            following: ast.stmt | None = body[site.path[0][1] + 1]
+        elif site.nest + 1 < len(program.nests):
+            following = program.nests[site.nest + 1].body[0]
+        else:
+            return None
+    else:
+        parent = at(program.nests[site.nest].body, site.path[:-1])
+        block = getattr(parent, site.path[-1][0])
+        position = site.path[-1][1] + 1
+        following = block[position] if position < len(block) else None
+    return following if isinstance(following, ast.For) else None
+
+
+def fuse_at(program: Program, site: Site) -> Program:
+    """``program`` with the loop at ``site`` and the one that follows it joined."""
+    nest = program.nests[site.nest]
+    if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
+        merged = [*nest.body, *program.nests[site.nest + 1].body]
+        joined = make_nest(nest.label, merged, program.buffers)
+        nests = [*program.nests[: site.nest], joined, *program.nests[site.nest + 2 :]]
+        return checked(
+            program, program.with_nests(nests).with_nest(site.nest, _fuse_in(program, joined, site.path))
+        )
+    return checked(program, program.with_nest(site.nest, _fuse_in(program, nest, site.path)))
+
+
+def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
+    old = tagged(nest.body)
+    first = at(old, path)
+    field, index = path[-1]
+    second_path = (*path[:-1], (field, index + 1))
+    second = at(old, second_path)
+    assert isinstance(first, ast.For) and isinstance(second, ast.For)
+    second = rename_locals(second, first, taken_names(program, [nest]))
+    head, other = loop_of(first), loop_of(second)
+    if other.var != head.var:
+        if head.var in vars_below(second):  # a loop inside has the name that the outer one will get
+            inner = fresh(head.var, taken_names(program, [nest]))
+            second = substitute(second, {head.var: ast.Name(inner, ast.Load())})
+        second = substitute(second, {other.var: ast.Name(head.var, ast.Load())})
+        other = loop_of(second)
+    old = replace_at(old, second_path, [second])
+    if _bounds_text(head) != _bounds_text(other):
+        raise refuse("the loops do not have the same bounds", nest, path, "asked to fuse",
+                     way_out="split the longer one first")  # fmt: skip
+    joined = Loop(
+        head.var,
+        head.kind if head.kind == other.kind else "range",
+        head.start,
+        head.stop,
+        head.step,
+        head.options,
+    )
+    new = replace_at(replace_at(old, second_path, []), path, [joined.node([*first.body, *second.body])])
+    check_order(old, new, nest, path, "asked to fuse",
+                "interchange so that another loop is outermost, or leave the loops apart")  # fmt: skip
+    return nest.with_body(new)
+
+
+def _apart(program: Program, nest: Nest, body: list[ast.stmt]) -> list[Nest]:
+    """One nest for each statement of ``body``; a single one where locals connect them."""
+    if any(isinstance(statement, ast.AnnAssign) for statement in body):
+        return [nest.with_body(body)]
+    labels = {other.label for other in program.nests}
+    result = [make_nest(nest.label, body[:1], program.buffers)]
+    for statement in body[1:]:
+        label = fresh(nest.label, labels)
+        labels.add(label)
+        result.append(make_nest(label, [statement], program.buffers))
+    return result
+
+
+def _bounds_text(loop: Loop) -> tuple[str, str, int]:
+    return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
+
+
+def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
+    """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
+    mine = {
+        s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+    }
+    theirs = names_in(other)
+    mapping: dict[str, ast.expr] = {}
+    for name in sorted(mine & theirs):
+        new = fresh(name, taken)
+        taken.add(new)
+        mapping[name] = ast.Name(new, ast.Load())
+    if not mapping:
+        return node
+    return substitute(node, mapping)
+
+
+@command()
+def distribute(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
+    """Split a loop into one loop for each statement of its body.
+
+    rewrite:
+        for c in range(C):                  for c in range(C): s
+            s                       →       for c in range(C): t
+            t
+
+    Args:
+        loop_var: the loop.
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would be violated, or a local connects the statements.
+    """
+
+    def rewrite(before: Program, site: Site) -> Program:
+        target = before.nests[site.nest]
+        old = tagged(target.body)
+        node = at(old, site.path)
+        assert isinstance(node, ast.For)
+        pieces = split_body(node, range(1, len(node.body)))
+        if pieces is None:
+            raise refuse(
+                "a local connects the statements of the body",
+                target,
+                site.path,
+                "asked to distribute",
+                way_out="distribute before the command that made the local (scalar_replace, hoist)",
+            )
+        new = replace_at(old, site.path, list(pieces))
+        check_order(old, new, target, site.path, "asked to distribute")
+        nests = _apart(before, target, new) if len(site.path) == 1 else [target.with_body(new)]
+        return before.with_nest(site.nest, *nests)
+
+    return rewrite_each(program, loop_var, nest, rewrite)
