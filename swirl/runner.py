@@ -8,7 +8,7 @@ from importlib import resources
 
 import numpy as np
 
-from swirl.config import settings
+from swirl.config import settings, short_waits
 from swirl.errors import DataError
 from swirl.jit import Kernel, Unit, build, load
 from swirl.target import get_target
@@ -33,7 +33,8 @@ class Runner:
         source = (resources.files("swirl") / "codegen" / "templates" / "runner.cpp").read_text()
         # The portable target: one runner for the kernels of all.
         (built,) = build([Unit("swirl_run", source)], get_target("portable"))
-        library = load(built).library
+        with short_waits():
+            library = load(built).library
         self._run = library.swirl_run
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
         self._run.restype = None

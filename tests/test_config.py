@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swirl.config import IGNORED, available_cores, settings
+from swirl.config import IGNORED, available_cores, settings, short_waits
 from swirl.errors import LatteError
 
 
@@ -96,3 +96,14 @@ def test_variables_that_mean_nothing_here_are_ignored_with_one_warning(
         settings()
     assert len(said) == 1
     assert all(name in str(said[0].message) for name in IGNORED)
+
+
+def test_waits_are_short_unless_the_user_says_how_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    with short_waits():
+        assert os.environ["GOMP_SPINCOUNT"] == "10000"
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with short_waits():
+        assert "GOMP_SPINCOUNT" not in os.environ
