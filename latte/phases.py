@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from latte.autodiff import derive, strip_stop_gradient
+from latte.connection import Connection
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
 from latte.lower import lower
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
+from swirl.ir.nest import Nest, Program, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
 
 if TYPE_CHECKING:
     from latte.net import Net
@@ -62,7 +63,7 @@ def _gradient_wanted(net: Net, order: list[Ensemble]) -> set[str]:
     return wanted
 
 
-def _differentiated(ensemble: Ensemble, wanted: set[str]) -> list:  # type: ignore[type-arg]
+def _differentiated(ensemble: Ensemble, wanted: set[str]) -> list[Connection]:
     """The connections through which a gradient flows back."""
     return [edge for edge in ensemble.connections if not edge.is_label and edge.source.name in wanted]
 
@@ -138,32 +139,55 @@ def _merge_sources(program: Program) -> tuple[Program, dict[str, str]]:
 
 def _written(ensemble: Ensemble, phase: str, batch_size: int, add_to: list[str]) -> Program:
     """A phase that the user wrote, with what it accumulates into started."""
-    program = lower(ensemble, phase, batch_size=batch_size)
+    program = lower(ensemble, phase, batch_size=batch_size).with_buffers(accumulate=ACCUMULATE)
     start: list[Nest] = []
+    end: list[Nest] = []
     for name, buffer in program.buffers.items():
-        source = name.removeprefix("grad_")
         if buffer.role == "param_grad":
-            start.append(_start(program, name, "kept if accumulate[0] != 0 else 0.0"))
-        elif name.startswith("grad_inputs") and source not in add_to:
-            start.append(_start(program, name, "0.0"))
-    return program.with_buffers(accumulate=ACCUMULATE).with_nests([*start, *program.nests])
+            start.append(_elements(program, name, f"{name}[0] = {name}[0] if accumulate[0] != 0 else 0.0"))
+        elif name.startswith("grad_inputs") and name.removeprefix("grad_") not in add_to:
+            start.append(_elements(program, name, f"{name}[0] = 0.0"))
+        elif name.startswith("grad_inputs") and _assigns(program, name):
+            # `=` would drop what other readers of the source have put there.
+            program, own = _with_own(program, name, ensemble)
+            start.append(_elements(program, own, f"{own}[0] = 0.0"))
+            end.append(_elements(program, name, f"{name}[0] += {own}[0]"))
+    return program.with_nests([*start, *program.nests, *end])
 
 
-def _start(program: Program, name: str, value: str) -> Nest:
-    """``name[…] = value`` over the whole buffer; ``kept`` in ``value`` stands for the element itself."""
-    buffer = program.buffers[name]
-    taken = {name, "kept", "accumulate"} | {n for nest in program.nests for n in names_in(nest.function)} | set(program.buffers)
+def _assigns(program: Program, name: str) -> bool:
+    """Whether an element of a buffer is written by a plain ``=``."""
+    nodes = (node for nest in program.nests for node in ast.walk(nest.function))
+    targets = (target for node in nodes if isinstance(node, ast.Assign) for target in node.targets)
+    return any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in targets)
+
+
+def _with_own(program: Program, name: str, ensemble: Ensemble) -> tuple[Program, str]:
+    """The program with a temporary buffer in the place of a shared one; the buffer's name."""
+    own = fresh(f"own_{name}", set(program.buffers))
+    shared = program.buffers[name]
+    buffer = Buffer(f"{ensemble.name}.{own}", shared.shape, shared.dtype, "temporary")
+    program = program.with_buffers(**{own: buffer})
+    mapping: dict[str, ast.expr] = {name: ast.Name(own, ast.Load())}
+    nests = [make_nest(n.label, [substitute(s, mapping) for s in n.body], program.buffers) for n in program.nests]
+    return program.with_nests(nests), own
+
+
+def _elements(program: Program, name: str, statement: str) -> Nest:
+    """``statement``, in which the subscript ``[0]`` stands for each element of a buffer (but ``accumulate``'s)."""
+    taken = {n for nest in program.nests for n in names_in(nest.function)} | set(program.buffers)
     variables: list[str] = []
-    for position in range(len(buffer.shape)):
+    for position in range(len(program.buffers[name].shape)):
         variables.append(fresh(f"i{position}", taken))
         taken.add(variables[-1])
-    element = reference(name, [ast.Name(variable, ast.Load()) for variable in variables])
-    body = stmts(f"target[0] = {value}", kept=element)
-    assert isinstance(body[0], ast.Assign)
-    body[0].targets = [reference(name, list(map(expr, variables)), store=True)]
-    for variable, extent in reversed(list(zip(variables, buffer.shape, strict=True))):
+    body = stmts(statement)
+    for node in ast.walk(body[0]):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) != "accumulate":
+            node.slice = reference("", [ast.Name(variable, ast.Load()) for variable in variables]).slice
+    for variable, extent in reversed(list(zip(variables, program.buffers[name].shape, strict=True))):
         body = [for_loop(variable, extent, body)]
-    return make_nest(f"{program.name.replace('.', '_')}_start_{name}", body, {**program.buffers, "accumulate": ACCUMULATE})
+    verb = "end" if "+=" in statement else "start"
+    return make_nest(f"{program.name.replace('.', '_')}_{verb}_{name}", body, program.buffers)
 
 
 def is_loss(ensemble: Ensemble) -> bool:
