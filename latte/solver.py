@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from latte.runtime import make_report
 from swirl.errors import DeclarationError, TrainingError
-from swirl.ir.buffers import Buffer
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
 from swirl.jit import Unit, build, load
 from swirl.memory import allocate
@@ -63,17 +64,22 @@ class SGD:
         sizes = {name: ((arrays[name].size,), np.float32) for name in self._parameters}
         self._velocities = allocate(sizes, self.net.runner)
         start = perf_counter()
-        sources = {}  # by size: parameters of one size share a kernel
-        for size in {arrays[name].size for name in self._parameters}:
-            stages = schedule({"update": _step_program(size)}, _RECIPE, target).stages["update"]
-            sources[size] = generate(finish(stages), target)
+        buffers = self.net.executable.buffers
+        programs = {name: _step_program(buffers[name], buffers[_gradient(name)]) for name in self._parameters}
+        sources = {}  # by text: parameters of one size share a kernel
+        for program in programs.values():
+            if _key(program) not in sources:
+                alike = len({b.layout for b in program.buffers.values()}) == 1
+                recipe = _RECIPE if alike else None  # which knows one loop
+                stages = schedule({"update": program}, recipe, target).stages["update"]
+                sources[_key(program)] = generate(finish(stages), target)
         generating = perf_counter() - start
         built = build([Unit(source.name, source.source) for source in sources.values()], target)
-        kernels = {size: load(unit) for size, unit in zip(sources, built, strict=True)}
+        kernels = {key: load(unit) for key, unit in zip(sources, built, strict=True)}
         self.net.add_report(make_report(built, perf_counter() - start, generating))
         steps = []
         for name in self._parameters:
-            source, kernel = sources[arrays[name].size], kernels[arrays[name].size]
+            source, kernel = sources[_key(programs[name])], kernels[_key(programs[name])]
             given = {"parameter": arrays[name], "gradient": arrays[_gradient(name)], "velocity": self._velocities[name],
                      **self._settings}  # fmt: skip
             steps.append((kernel, [given[buffer] for buffer in source.buffers]))
@@ -98,15 +104,26 @@ def _gradient(storage: str) -> str:
     return f"{owner}.grad_{name}"
 
 
-def _step_program(size: int) -> Program:
-    """The step for one parameter of ``size`` elements, in whatever layout."""
-    text = f"""
-for i in range({size}):
-    velocity[i] = momentum[0] * velocity[i] + (gradient[i] + weight_decay[0] * parameter[i])
-    parameter[i] -= learning_rate[0] * velocity[i]
-"""
-    names = ("parameter", "gradient", "velocity")
-    buffers = {name: Buffer(name, (size,)) for name in names}
+def _key(program: Program) -> tuple[str, tuple[Layout, ...]]:
+    """What tells one step from another."""
+    return program.text, tuple(buffer.layout for buffer in program.buffers.values())
+
+
+def _step_program(parameter: Buffer, gradient: Buffer) -> Program:
+    """The step for one parameter: over memory as it lies where both lie alike, else element by element."""
+    alike = parameter.layout == gradient.layout
+    shape = (math.prod(parameter.physical_shape),) if alike else parameter.shape
+    loops = [f"i{dim}" for dim in range(len(shape))] if len(shape) > 1 else ["i"]
+    lines = [f"{' ' * dim}for {loop} in range({shape[dim]}):" for dim, loop in enumerate(loops)]
+    here, indent = ", ".join(loops), " " * len(loops)
+    lines += [
+        f"{indent}velocity[{here}] = momentum[0] * velocity[{here}]"
+        f" + (gradient[{here}] + weight_decay[0] * parameter[{here}])",
+        f"{indent}parameter[{here}] -= learning_rate[0] * velocity[{here}]",
+    ]
+    text = "\n".join(lines)
+    layouts = {"parameter": parameter.layout, "gradient": gradient.layout, "velocity": parameter.layout}
+    buffers = {name: Buffer(name, shape, layout=Layout() if alike else layout) for name, layout in layouts.items()}
     buffers |= {name: Buffer(name, (1,), role="scalar") for name in ("learning_rate", "momentum", "weight_decay")}
     return parse_program(text, buffers, "sgd.step")
 

@@ -1,0 +1,49 @@
+"""SGD walked a parameter and its gradient as flat memory although only one of them was blocked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
+from latte.solver import SGD
+
+EMPTY = "def forward(s, target):\n    pass\n"
+
+
+def losses(folder: Path, tiled: tuple[str, ...]) -> list[float]:
+    """Of three full batches and a smaller one, with buffers of the convolution blocked by 4."""
+    net = Net(3, seed=0)
+    data, labels = MemoryDataLayer(net, (2, 3, 3)), MemoryDataLayer(net, (1,))
+    conv = ConvLayer(net, data, 6)
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, conv, 4), labels)
+    lines = ["def forward(s, target):", *(f"    s.tile({buffer!r}, 0, 4)" for buffer in tiled), "    pass"]
+    recipe = folder / f"conv_{'_'.join(tiled)}.py"
+    recipe.write_text("\n".join(lines))
+    empty = folder / "empty.py"
+    empty.write_text(EMPTY)
+    net.use_recipe("conv", recipe)
+    net.use_recipe("fully_connected", empty)
+    net.compile(threads=1, target="portable")
+    solver = SGD(net, 0.1, momentum=0.9, weight_decay=0.01)
+    generator = np.random.default_rng(0)
+    images, numbers = generator.normal(size=(3, 2, 3, 3)), [0, 3, 1]
+    found = []
+    for count in (3, 3, 3, 2, 3):
+        net.set_batch(images[:count], numbers[:count])
+        net.forward()
+        net.clear_grad()
+        net.backward()
+        solver.step()
+        found.append(net.loss)
+    return found
+
+
+@pytest.mark.parametrize(
+    "tiled", [("weights",), ("grad_weights",), ("weights", "grad_weights"), ("bias",), ("value", "weights")]
+)
+def test_blocked_parameters_train_alike(tiled: tuple[str, ...], tmp_path: Path) -> None:
+    # Blocking moves elements in memory; sums keep their order.
+    np.testing.assert_allclose(losses(tmp_path, tiled), losses(tmp_path, ()), rtol=1e-6)
