@@ -107,7 +107,7 @@ def short_waits() -> Iterator[None]:
     """An OpenMP library that is loaded inside lets waiting threads spin for some 20 µs, then sleep.
 
     By default GCC's lets them spin for milliseconds. On cores shared with other programs, the thread that all
-    wait for may then not get a core for as long, at every barrier: training was up to 20 times slower for that.
+    wait for may then not get a core for as long, at every barrier: training was up to 20 times slower so.
     Where the user has said how to wait, nothing is changed.
     """
     variable = "GOMP_SPINCOUNT"
