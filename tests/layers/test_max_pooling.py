@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from latte import MaxPoolingLayer, ReLULayer
+from latte import MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from tests.layers.references import (
     ROUNDING,
     Alone,
@@ -137,3 +137,16 @@ def test_not_a_number_wins() -> None:
     trial.data.set_value([[[[1, np.nan, 3, 4], [5, 6, 7, 8]]]])
     trial.net.forward()
     np.testing.assert_array_equal(trial.layer.get_value(), [[[[np.nan, 8]]]])
+
+
+def test_masks_are_there_without_gradients() -> None:
+    """A net that sends no gradient to its data still says which elements won."""
+    net = Net(1, seed=1)
+    data = MemoryDataLayer(net, (1, 2, 4))
+    pool = MaxPoolingLayer(net, data)
+    net.compile(threads=1)
+    data.set_value([[[[1, 2, 3, 3], [5, 0, 3, 3]]]])
+    net.forward()
+    np.testing.assert_array_equal(pool.get_value(), [[[[5, 3]]]])
+    np.testing.assert_array_equal(pool.get_mask_j(), [[[[1, 0]]]])
+    np.testing.assert_array_equal(pool.get_mask_k(), [[[[0, 0]]]])
