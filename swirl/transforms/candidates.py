@@ -51,6 +51,9 @@ class Candidate:
     name: str
     heads: tuple[Head, ...]
     certain: bool  # the block touches the element whatever the data and the bounds are
+    guard: str | None = (
+        None  # the condition under which every use stands, where the element may not exist otherwise
+    )
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class _Use:
     loops: tuple[Loop, ...]
     conditional: bool
     move: bool
+    guards: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -94,10 +98,26 @@ def candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[Can
                 continue
             name = _name_of(node)
             certain = any(use.runs for use in found)
+            guard = None
             if not certain and not _in_bounds(program.buffers[name], node, {**ranges, **_head_ranges(heads)}):
-                continue
+                guard = _common_guard(found, outside | {head.var for head in heads})
+                if guard is None:
+                    continue
             if _alone(nest, parent, name, text, heads):
-                yield Candidate(parent, text, name, heads, certain)
+                yield Candidate(parent, text, name, heads, certain, guard)
+
+
+def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
+    """The condition around every use, if it is one and the same and depends on nothing that the block changes."""
+    guards = {use.guards for use in uses}
+    if len(guards) != 1 or any(use.conditional and not use.guards for use in uses):
+        return None
+    if not all(loop.extent or loop.kind == "vector" for use in uses for loop in use.loops):
+        return None
+    tests = [parsed(test) for test in guards.pop()]
+    if not tests or any(names_in(test) - {"min", "max"} - fixed for test in tests):
+        return None
+    return " and ".join(f"({ast.unparse(test)})" for test in tests)
 
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
@@ -115,7 +135,9 @@ def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[s
     appearance."""
     found: dict[str, dict[str, list[_Use]]] = {}
 
-    def count(tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool) -> None:
+    def count(
+        tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]
+    ) -> None:
         texts: dict[str, int] = {}
         for ref in references(tree):
             name = _name_of(ref)
@@ -124,22 +146,27 @@ def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[s
                 texts[text] = texts.get(text, 0) + 1
                 found.setdefault(name, {}).setdefault(text, [])
         for text, number in texts.items():
-            unsure = conditional or not _evaluated(tree, text)
-            use = _Use(tree, number, heads, unsure, _is_move(tree, text))
+            sure = _evaluated(tree, text)
+            use = _Use(
+                tree, number, heads, conditional or not sure, _is_move(tree, text), guards if sure else ()
+            )
             found[text.split("[")[0]][text].append(use)
 
-    def visit(body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool) -> None:
+    def visit(
+        body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]
+    ) -> None:
         for node in body:
             if isinstance(node, ast.For):
-                visit(node.body, (*heads, loop_of(node)), conditional)
+                visit(node.body, (*heads, loop_of(node)), conditional, guards)
             elif isinstance(node, ast.If):
-                count(node.test, heads, conditional)
-                visit(node.body, heads, True)
-                visit(node.orelse, heads, True)
+                test = ast.unparse(node.test)
+                count(node.test, heads, conditional, guards)
+                visit(node.body, heads, True, (*guards, test))
+                visit(node.orelse, heads, True, (*guards, f"not ({test})"))
             else:
-                count(node, heads, conditional)
+                count(node, heads, conditional, guards)
 
-    visit(block, (), False)
+    visit(block, (), False, ())
     return {text: uses for by_text in found.values() for text, uses in by_text.items()}
 
 

@@ -133,7 +133,9 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
         assert isinstance(node, ast.Subscript)
         return reference(candidate.name, clones(subscripts(node)), store)
 
-    def over(statement: ast.stmt) -> ast.stmt:
+    def over(statement: ast.stmt, guarded: bool = True) -> ast.stmt:
+        if guarded and candidate.guard is not None:
+            statement = ast.If(clone(parsed(candidate.guard)), [statement], [])
         for head in reversed(candidate.heads):
             statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
         return statement
@@ -153,6 +155,12 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
     head: list[ast.stmt] = []
     if own:
         head.append(declare(local, LocalType(dtype, tuple(h.extent for h in candidate.heads))))
+        if candidate.guard is not None:  # where there is no element, there is a zero that nobody reads
+            head.append(over(ast.Assign([place(True)], expr(_START.get(dtype, 0.0))), guarded=False))
+        if not assigned:
+            head.append(over(ast.Assign([place(True)], element(False))))
+    elif candidate.guard is not None:
+        head.append(declare(local, LocalType(dtype), expr(_START.get(dtype, 0.0))))
         if not assigned:
             head.append(over(ast.Assign([place(True)], element(False))))
     elif not assigned:
