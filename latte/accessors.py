@@ -73,7 +73,9 @@ def _view(ensemble: Ensemble, storage: str) -> np.ndarray:
 def _running(ensemble: Ensemble, what: str) -> Any:
     net = ensemble.net
     if net is None or not net.compiled:
-        raise LatteError(f"{what} of {ensemble!r}: the net is not compiled yet", way_out="call net.compile() first")
+        raise LatteError(
+            f"{what} of {ensemble!r}: the net is not compiled yet", way_out="call net.compile() first"
+        )
     return net.executable
 
 

@@ -17,8 +17,8 @@ class CommandRecorder:
 
     >>> bn.parallelize(phase="forward", loop_var="_neuron_index_1")          # doctest: +SKIP
 
-    The commands replace the shipped recipe for the phases that they name; ``tile``, which changes the loops of every phase,
-    replaces all of it.
+    The commands replace the shipped recipe for the phases that they name; ``tile``, which changes the loops of
+    every phase, replaces all of it.
     """
 
     commands: list[Recorded]
@@ -69,7 +69,9 @@ class CommandRecorder:
         found: dict[str, list[tuple[int, int]]] = {}
         for command in self.commands:
             if command.name == "tile":
-                given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(command.options)
+                given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(
+                    command.options
+                )
                 found.setdefault(given["buffer"], []).append((given["dim"], given["factor"]))
         return found
 

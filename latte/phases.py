@@ -87,9 +87,17 @@ def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: se
         programs["forward"] = _with_winners(ensemble, forward)
         return EnsemblePrograms(ensemble, programs)
     add_to = [edge.name for edge in ensemble.connections if edge.source.name in started and edge.name in inputs]
-    written = {phase: _written(ensemble, phase, batch_size, add_to) for phase in ("backward", "update") if ensemble.has_phase(phase)}
-    derived = derive(forward, inputs=[] if "backward" in written else inputs, params=[] if "update" in written else params,
-                     add_to=add_to)  # fmt: skip
+    written = {
+        phase: _written(ensemble, phase, batch_size, add_to)
+        for phase in ("backward", "update")
+        if ensemble.has_phase(phase)
+    }
+    derived = derive(
+        forward,
+        inputs=[] if "backward" in written else inputs,
+        params=[] if "update" in written else params,
+        add_to=add_to,
+    )
     programs["forward"] = strip_stop_gradient(derived.forward)
     notes = derived.notes
     backward = (written.get("backward") if inputs else None) or derived.backward

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from swirl.target import resolve_target
 if TYPE_CHECKING:
     from latte.connection import Connection
     from latte.explain import Explanation
+    from latte.net import Net
     from latte.timings import Timings
     from latte.training import Evaluation, History
 
@@ -100,7 +101,9 @@ class Running:
             raise CommandError(f"no ensemble or kind named {name!r}", way_out=f"there are {', '.join(sorted(known))}")
         self.recipes[name] = Path(path)
 
-    def compile(self, *, target: str | None = None, threads: int | None = None, progress: bool = False) -> CompileReport:
+    def compile(
+        self, *, target: str | None = None, threads: int | None = None, progress: bool = False
+    ) -> CompileReport:
         """Compile the net for its batch size, once, after all layers exist.
 
         Args:
@@ -121,7 +124,9 @@ class Running:
             raise DeclarationError("the net has no layers", way_out="add some before net.compile()")
         for ensemble in self.ensembles:
             if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
-                raise DeclarationError(f"{ensemble!r} reads nothing", way_out="net.add_connections(source, ensemble, mapping)")
+                raise DeclarationError(
+                    f"{ensemble!r} reads nothing", way_out="net.add_connections(source, ensemble, mapping)"
+                )
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise DeclarationError(f"the number of threads must be a positive integer, not {threads!r}")
         self._target = resolve_target(target)
@@ -133,14 +138,19 @@ class Running:
             ensemble.compiled = True
         return executable.report
 
+    @property
+    def _whole(self) -> Net:
+        """The net itself, of which this class is the half that runs."""
+        return cast("Net", self)
+
     def _compile(self, batch_size: int, shared: Executable | None) -> Executable:
-        seeded = frozenset(self._seeds)
+        given = (self._whole, batch_size, self._target, self.runner)
+        options: dict[str, Any] = {"shared": shared, "seeded": frozenset(self._seeds)}
         if not self._show_progress:
-            made = compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded)  # type: ignore[arg-type]
+            made = compile_net(*given, **options)
         else:
             with progress_bar("scheduling layers") as scheduling, progress_bar() as compiling:
-                made = compile_net(self, batch_size, self._target, self.runner, shared=shared, seeded=seeded,  # type: ignore[arg-type]
-                                   on_stage=scheduling, progress=compiling)  # fmt: skip
+                made = compile_net(*given, **options, on_stage=scheduling, progress=compiling)
         self._reports.append(made.report)
         return made
 
@@ -206,7 +216,10 @@ class Running:
             if array.ndim == 1 and layer.shape == (1,):
                 array = array[:, None]
             if array.ndim == 0 or array.shape[1:] != layer.shape:
-                raise DataError(f"{layer.name}: the shape is {array.shape}, but (batch, {', '.join(map(str, layer.shape))}) is needed")
+                raise DataError(
+                    f"{layer.name}: the shape is {array.shape}, but "
+                    f"(batch, {', '.join(map(str, layer.shape))}) is needed"
+                )
             check_labels(layer, array)
             checked[layer.name] = array
         counts = [len(array) for array in checked.values()]
@@ -233,20 +246,27 @@ class Running:
         """Gradients of inputs and parameters; those of parameters add up until ``clear_grad``.
 
         Raises:
-            TrainingError: there is no loss and no gradient was set, or it was set for another batch size, or ``forward``
-                has not run.
+            TrainingError: there is no loss and no gradient was set, or it was set for another batch size, or
+                ``forward`` has not run.
         """
         executable = self.executable
         viewed = any(f"view {ensemble.name}" in self.has_run for ensemble in self.ensembles)
         if not (self.has_loss or self._seeds or self._tops or viewed):
-            raise TrainingError("backward has nothing to start from: the net has no loss",
-                                way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)")  # fmt: skip
+            raise TrainingError(
+                "backward has nothing to start from: the net has no loss",
+                way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)",
+            )
         if "forward" not in executable.has_run:
-            raise TrainingError("backward needs the values of a forward phase of this batch", way_out="call net.forward() first")
+            raise TrainingError(
+                "backward needs the values of a forward phase of this batch",
+                way_out="call net.forward() first",
+            )
         for name, values in {**self._seeds, **self._tops}.items():
             if values.shape != (needed := executable.buffers[f"{name}.grad"].shape):
-                raise TrainingError(f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
-                                    way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)")  # fmt: skip
+                raise TrainingError(
+                    f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
+                    way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
+                )
         if "net.accumulate" in executable.arrays:
             executable.arrays["net.accumulate"][0] = self._accumulate
         for name, values in self._seeds.items():
@@ -293,7 +313,7 @@ class Running:
         needed = self.executable.buffer(f"{name}.grad").shape
         if gradient.shape != needed:
             raise DataError(f"set_grad: the shape is {gradient.shape}, but {needed} is needed")
-        if not has_gradient_reader(self, ensemble):  # type: ignore[arg-type]
+        if not has_gradient_reader(self._whole, ensemble):
             self._tops[name] = gradient
             self._start_from_tops()
             return
@@ -308,7 +328,7 @@ class Running:
 
     def top_gradient_viewed(self, ensemble: Ensemble) -> None:
         """Somebody holds the storage of a gradient: where that starts backward, it counts as set."""
-        if not has_gradient_reader(self, ensemble) and not is_loss(ensemble):  # type: ignore[arg-type]
+        if not has_gradient_reader(self._whole, ensemble) and not is_loss(ensemble):
             self.has_run.add(f"view {ensemble.name}")
 
     def _start_from_tops(self) -> None:
@@ -345,12 +365,17 @@ class Running:
 
     def _measures(self) -> None:
         self.loss = float(sum(self.executable.arrays[f"{e.name}.value"][0] for e in self.ensembles if is_loss(e)))
-        accuracies = [self.executable.arrays[f"{e.name}.value"][0] for e in self.ensembles if isinstance(e, AccuracyEnsemble)]
+        accuracies = [
+            self.executable.arrays[f"{e.name}.value"][0] for e in self.ensembles if isinstance(e, AccuracyEnsemble)
+        ]
         self.accuracy = float(accuracies[-1]) if accuracies else 0.0
         if np.isnan(self.loss) and not self._nan_said:
             self._nan_said = True
-            warnings.warn("the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
-                          LossIsNaN, stacklevel=3)  # fmt: skip
+            warnings.warn(
+                "the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
+                LossIsNaN,
+                stacklevel=3,
+            )
 
     # --- looking ------------------------------------------------------------------------------------------
     def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
@@ -366,13 +391,32 @@ class Running:
         return timings(self, phase, repeat)
 
     # --- loops ----------------------------------------------------------------------------------------------
-    def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True, stop_on_nan: bool = True,
-            progress: bool = True, after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
+    def fit(
+        self,
+        images: Any,
+        labels: Any,
+        *,
+        solver: Any,
+        epochs: int = 1,
+        shuffle: bool = True,
+        stop_on_nan: bool = True,
+        progress: bool = True,
+        after_epoch: Callable[[int, History], None] | None = None,
+    ) -> History:
         """Train on a data set; see :func:`latte.training.fit`."""
         from latte.training import fit
 
-        return fit(self, images, labels, solver=solver, epochs=epochs, shuffle=shuffle, stop_on_nan=stop_on_nan,
-                   progress=progress, after_epoch=after_epoch)  # fmt: skip
+        return fit(
+            self,
+            images,
+            labels,
+            solver=solver,
+            epochs=epochs,
+            shuffle=shuffle,
+            stop_on_nan=stop_on_nan,
+            progress=progress,
+            after_epoch=after_epoch,
+        )
 
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
         """Loss and accuracy over a data set in the inference phase; see :func:`latte.training.evaluate`."""

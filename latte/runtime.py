@@ -125,8 +125,10 @@ class Executable:
         """
         buffer = self.buffer(storage)
         if buffer.layout != Layout():
-            raise DataError(f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
-                            way_out="use its getter and setter, which copy")  # fmt: skip
+            raise DataError(
+                f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
+                way_out="use its getter and setter, which copy",
+            )
         return self.arrays[storage]
 
     def buffer(self, storage: str) -> Buffer:
@@ -136,14 +138,24 @@ class Executable:
             DataError: no phase of this net computes it.
         """
         if storage not in self.buffers:
-            raise DataError(f"nothing in this net computes {storage}",
-                            way_out="net.force_backward = True before compile() asks for the gradients of data")  # fmt: skip
+            raise DataError(
+                f"nothing in this net computes {storage}",
+                way_out="net.force_backward = True before compile() asks for the gradients of data",
+            )
         return self.buffers[storage]
 
 
-def compile_net(net: Net, batch_size: int, target: Target, runner: Runner, *, shared: Executable | None = None,
-                seeded: frozenset[str] = frozenset(), progress: Progress | None = None,
-                on_stage: Callable[[int, int, str], None] | None = None) -> Executable:  # fmt: skip
+def compile_net(
+    net: Net,
+    batch_size: int,
+    target: Target,
+    runner: Runner,
+    *,
+    shared: Executable | None = None,
+    seeded: frozenset[str] = frozenset(),
+    progress: Progress | None = None,
+    on_stage: Callable[[int, int, str], None] | None = None,
+) -> Executable:
     """Compile a net for one batch size.
 
     Args:
@@ -219,11 +231,16 @@ def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np
 
 
 def _order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
-    """The kernels of each phase of the net, in the order of execution: backward then update, layer by layer from the end."""
+    """The kernels of each phase of the net in the order of execution: backward, then update, layer by layer."""
     backwards = [c for c in reversed(compiled) if c.phase in ("backward", "update")]
     names = list(dict.fromkeys(c.ensemble.name for c in backwards))
-    by_layer = [c for name in names for phase in ("backward", "update")
-                for c in backwards if c.ensemble.name == name and c.phase == phase]  # fmt: skip
+    by_layer = [
+        c
+        for name in names
+        for phase in ("backward", "update")
+        for c in backwards
+        if c.ensemble.name == name and c.phase == phase
+    ]
     return {
         "forward": [c for c in compiled if c.phase == "forward"],
         "inference": [c for c in compiled if c.phase == "inference"],
@@ -231,7 +248,9 @@ def _order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
     }
 
 
-def _buffers(net: Net, batch_size: int, compiled: list[CompiledPhase], layouts: Mapping[str, Layout]) -> dict[str, Buffer]:
+def _buffers(
+    net: Net, batch_size: int, compiled: list[CompiledPhase], layouts: Mapping[str, Layout]
+) -> dict[str, Buffer]:
     """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
     result: dict[str, Buffer] = {}
     for ensemble in net.ensembles:
@@ -254,8 +273,10 @@ def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Ru
         for name, buffer in buffers.items():
             if buffer.role in SHARED_ROLES and name in shared.arrays:
                 if shared.buffers[name].layout != buffer.layout:
-                    raise TrainingError(f"{name} would be laid out differently for another batch size",
-                                        way_out="let the recipe's tiles of parameters not depend on the batch size")  # fmt: skip
+                    raise TrainingError(
+                        f"{name} would be laid out differently for another batch size",
+                        way_out="let the recipe's tiles of parameters not depend on the batch size",
+                    )
                 reused[name] = shared.arrays[name]
     new = {name: (b.physical_shape, DTYPES[b.dtype]) for name, b in buffers.items() if name not in reused}
     return {**allocate(new, runner), **reused}

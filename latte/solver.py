@@ -38,7 +38,9 @@ class SGD:
         DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.
     """
 
-    def __init__(self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0):
+    def __init__(
+        self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0
+    ):
         for name, value, good in (
             ("learning_rate", learning_rate, learning_rate >= 0),
             ("momentum", momentum, 0 <= momentum <= 1),
@@ -53,14 +55,20 @@ class SGD:
         self.momentum = momentum
         self.weight_decay = weight_decay
         executable = net.executable
-        self._parameters = [name for name, b in executable.buffers.items() if b.role == "param" and _gradient(name) in executable.buffers]
+        self._parameters = [
+            name
+            for name, b in executable.buffers.items()
+            if b.role == "param" and _gradient(name) in executable.buffers
+        ]
         if not self._parameters:
             raise TrainingError("the net has no parameters to train")
         self._prepare(executable.target)
 
     def _prepare(self, target: Target) -> None:
         arrays = self.net.executable.arrays
-        self._settings = {name: np.zeros(1, np.float32) for name in ("learning_rate", "momentum", "weight_decay")}
+        self._settings = {
+            name: np.zeros(1, np.float32) for name in ("learning_rate", "momentum", "weight_decay")
+        }
         sizes = {name: ((arrays[name].size,), np.float32) for name in self._parameters}
         self._velocities = allocate(sizes, self.net.runner)
         start = perf_counter()
@@ -92,7 +100,9 @@ class SGD:
             TrainingError: no gradients since the net was compiled.
         """
         if "backward" not in self.net.has_run:
-            raise TrainingError("there are no gradients yet", way_out="call net.forward() and net.backward() first")
+            raise TrainingError(
+                "there are no gradients yet", way_out="call net.forward() and net.backward() first"
+            )
         self.net.settle_gradients()
         for name in self._settings:
             self._settings[name][0] = getattr(self, name)
@@ -123,8 +133,12 @@ def _step_program(parameter: Buffer, gradient: Buffer) -> Program:
     ]
     text = "\n".join(lines)
     layouts = {"parameter": parameter.layout, "gradient": gradient.layout, "velocity": parameter.layout}
-    buffers = {name: Buffer(name, shape, layout=Layout() if alike else layout) for name, layout in layouts.items()}
-    buffers |= {name: Buffer(name, (1,), role="scalar") for name in ("learning_rate", "momentum", "weight_decay")}
+    buffers = {
+        name: Buffer(name, shape, layout=Layout() if alike else layout) for name, layout in layouts.items()
+    }
+    buffers |= {
+        name: Buffer(name, (1,), role="scalar") for name in ("learning_rate", "momentum", "weight_decay")
+    }
     return parse_program(text, buffers, "sgd.step")
 
 

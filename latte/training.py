@@ -46,8 +46,18 @@ class Evaluation:
     items: int
 
 
-def fit(net: Running, images: Any, labels: Any, *, solver: Any, epochs: int, shuffle: bool = True, stop_on_nan: bool = True,
-        progress: bool = True, after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
+def fit(
+    net: Running,
+    images: Any,
+    labels: Any,
+    *,
+    solver: Any,
+    epochs: int,
+    shuffle: bool = True,
+    stop_on_nan: bool = True,
+    progress: bool = True,
+    after_epoch: Callable[[int, History], None] | None = None,
+) -> History:
     """Train ``net`` on a data set. The last, smaller batch of an epoch is trained on as such.
 
     Args:
@@ -72,7 +82,12 @@ def fit(net: Running, images: Any, labels: Any, *, solver: Any, epochs: int, shu
         raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}")
     history = History()
     _prepare_rest(net, len(images))
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[measures]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[measures]}"),
+        TimeRemainingColumn(),
+    )
     with net.no_warning(of_nan=stop_on_nan), Progress(*columns, disable=not progress) as bar:
         steps = -(-len(images) // net.batch_size)
         task = bar.add_task("training", total=epochs * steps, measures="")
@@ -83,8 +98,10 @@ def fit(net: Running, images: Any, labels: Any, *, solver: Any, epochs: int, shu
                 net.set_batch(images[chosen], labels[chosen])
                 net.forward()
                 if stop_on_nan and np.isnan(net.loss):
-                    raise TrainingError(f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
-                                        way_out="a smaller learning rate may help; stop_on_nan=False goes on")  # fmt: skip
+                    raise TrainingError(
+                        f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
+                        way_out="a smaller learning rate may help; stop_on_nan=False goes on",
+                    )
                 net.clear_grad()
                 net.backward()
                 solver.step()

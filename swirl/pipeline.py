@@ -51,7 +51,9 @@ class Scheduled:
     outcomes: tuple[Outcome, ...]
 
 
-def schedule(programs: Mapping[str, Program], recipe: Recipe | None, target: Target, owned: str = "") -> Scheduled:
+def schedule(
+    programs: Mapping[str, Program], recipe: Recipe | None, target: Target, owned: str = ""
+) -> Scheduled:
     """Validate and canonicalise the programs of one ensemble, and apply its recipe.
 
     Args:

@@ -36,7 +36,9 @@ def digits_net(batch_size: int, *, seed: int = 1, shape: tuple[int, int, int] = 
     return net
 
 
-def random_batch(batch_size: int, shape: tuple[int, int, int] = SHAPE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_batch(
+    batch_size: int, shape: tuple[int, int, int] = SHAPE, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """Images in [0, 1) and labels."""
     generator = np.random.default_rng(seed)
     return generator.random((batch_size, *shape), np.float32), generator.integers(0, CLASSES, batch_size)

@@ -1,6 +1,6 @@
 """Per layer: the tuned target beside the portable one, same nets, same data, alternately in one process.
 
-    python -m latte.bench.targets [--batch 64] [--shape 1 8 8] [--filters 32 64] [--repeat 30]
+python -m latte.bench.targets [--batch 64] [--shape 1 8 8] [--filters 32 64] [--repeat 30]
 """
 
 from __future__ import annotations
@@ -22,8 +22,17 @@ Times = dict[tuple[str, str], list[float]]
 
 @click.command()
 @click.option("--batch", default=64, show_default=True, help="Items in a batch.")
-@click.option("--shape", nargs=3, type=int, default=(1, 8, 8), show_default=True, help="Channels, height, width.")
-@click.option("--filters", multiple=True, type=int, default=(32, 64), show_default=True, help="Filters, a convolution each.")
+@click.option(
+    "--shape", nargs=3, type=int, default=(1, 8, 8), show_default=True, help="Channels, height, width."
+)
+@click.option(
+    "--filters",
+    multiple=True,
+    type=int,
+    default=(32, 64),
+    show_default=True,
+    help="Filters, a convolution each.",
+)
 @click.option("--repeat", default=30, show_default=True, help="Training steps measured on each side.")
 def main(batch: int, shape: tuple[int, int, int], filters: tuple[int, ...], repeat: int) -> None:
     """Time every layer and phase of the digits net on the best target and on the portable one."""

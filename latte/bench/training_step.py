@@ -2,8 +2,8 @@
 
     python -m latte.bench.training_step [--batch 64] [--shape 1 8 8] [--filters 32 64] [--steps 50] [--rounds 9]
 
-PyTorch runs twice, in processes of their own: as it comes, and at its best setting (channels last, memory reused on huge
-pages). The losses of all sides are compared step by step before anything is timed.
+PyTorch runs twice, in processes of their own: as it comes, and at its best setting (channels last, memory
+reused on huge pages). The losses of all sides are compared step by step before anything is timed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LatteSide:
         self.solver = SGD(self.net, **SETTINGS)
         self.batch = random_batch(options["batch"], tuple(options["shape"]))
 
-    def parameters(self) -> dict[str, list]:  # type: ignore[type-arg]
+    def parameters(self) -> dict[str, list[Any]]:
         """Weights and biases by ensemble, for the other side."""
         executable = self.net.executable
         return {name: executable.read(name).tolist() for name, b in executable.buffers.items() if b.role == "param"}
@@ -66,7 +66,12 @@ class TorchSide:
         channels, height, width = options["shape"]
         layers: list[nn.Module] = []
         for count in options["filters"]:
-            layers += [nn.Conv2d(channels, count, 3, padding=1), nn.BatchNorm2d(count), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+            layers += [
+                nn.Conv2d(channels, count, 3, padding=1),
+                nn.BatchNorm2d(count),
+                nn.ReLU(),
+                nn.MaxPool2d(2, ceil_mode=True),
+            ]
             channels, height, width = count, -(-height // 2), -(-width // 2)
         layers += [nn.Flatten(), nn.Linear(channels * height * width, 10)]
         self.net = nn.Sequential(*layers)
@@ -74,19 +79,27 @@ class TorchSide:
         images, labels = random_batch(options["batch"], tuple(options["shape"]))
         self.images, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
         if options["tuned"]:
-            self.net = self.net.to(memory_format=torch.channels_last)
+            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.images = self.images.to(memory_format=torch.channels_last)
         self.loss = nn.CrossEntropyLoss()
-        self.solver = torch.optim.SGD(self.net.parameters(), lr=SETTINGS["learning_rate"], momentum=SETTINGS["momentum"],
-                                      weight_decay=SETTINGS["weight_decay"])  # fmt: skip
+        self.solver = torch.optim.SGD(
+            self.net.parameters(),
+            lr=SETTINGS["learning_rate"],
+            momentum=SETTINGS["momentum"],
+            weight_decay=SETTINGS["weight_decay"],
+        )
 
-    def _load(self, parameters: dict[str, list]) -> None:  # type: ignore[type-arg]
+    def _load(self, parameters: dict[str, list[Any]]) -> None:
         import torch
 
-        names = {"Conv2d": ("conv", "weights", "bias"), "BatchNorm2d": ("batch_norm", "gamma", "beta"),
-                 "Linear": ("fully_connected", "weights", "bias")}  # fmt: skip
+        names = {
+            "Conv2d": ("conv", "weights", "bias"),
+            "BatchNorm2d": ("batch_norm", "gamma", "beta"),
+            "Linear": ("fully_connected", "weights", "bias"),
+        }
         counts: dict[str, int] = {}
-        for layer in self.net:
+        layers: Any = self.net  # torch types the parameters of layers as anything
+        for layer in layers:
             if type(layer).__name__ not in names:
                 continue
             kind, weight, bias = names[type(layer).__name__]
@@ -127,8 +140,13 @@ class Worker:
 
     def __init__(self, options: dict[str, Any], environment: dict[str, str]):
         command = [sys.executable, "-c", "from latte.bench.training_step import serve; serve()"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**child_environment(), **environment})  # fmt: skip
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**child_environment(), **environment},
+        )
         self.parameters = self.ask(json.dumps(options))
 
     def ask(self, line: str) -> Any:
@@ -144,13 +162,27 @@ class Worker:
 @click.command()
 @click.option("--batch", default=64, show_default=True, help="Items in a batch.")
 @click.option("--shape", nargs=3, type=int, default=(1, 8, 8), show_default=True, help="Channels, height, width.")
-@click.option("--filters", multiple=True, type=int, default=(32, 64), show_default=True, help="Filters, a convolution each.")
+@click.option(
+    "--filters",
+    multiple=True,
+    type=int,
+    default=(32, 64),
+    show_default=True,
+    help="Filters, a convolution each.",
+)
 @click.option("--steps", default=50, show_default=True, help="Steps in a round.")
 @click.option("--rounds", default=9, show_default=True, help="Rounds, the sides taking turns.")
 def main(batch: int, shape: Sequence[int], filters: Sequence[int], steps: int, rounds: int) -> None:
     """Compare a training step with PyTorch's, default and tuned."""
     threads = available_cores()
-    options = {"batch": batch, "shape": list(shape), "filters": list(filters), "threads": threads, "torch": False, "tuned": False}
+    options = {
+        "batch": batch,
+        "shape": list(shape),
+        "filters": list(filters),
+        "threads": threads,
+        "torch": False,
+        "tuned": False,
+    }
     latte = Worker(options, {})
     options |= {"torch": True, "parameters": latte.parameters}
     sides = {
@@ -171,8 +203,10 @@ def main(batch: int, shape: Sequence[int], filters: Sequence[int], steps: int, r
             seconds[name] += side.ask(str(steps))["seconds"]
     console = Console()
     console.print(machine())
-    console.print(f"batch {batch}, images {tuple(shape)}, filters {tuple(filters)}, {threads} threads, losses of the first "
-                  f"{CHECKED_STEPS} steps agree: {losses['Latte'][0]:.5f} … {losses['Latte'][-1]:.5f}")  # fmt: skip
+    console.print(
+        f"batch {batch}, images {tuple(shape)}, filters {tuple(filters)}, {threads} threads, losses of the first "
+        f"{CHECKED_STEPS} steps agree: {losses['Latte'][0]:.5f} … {losses['Latte'][-1]:.5f}"
+    )
     table = Table("side", "training step", "ratio to Latte")
     for name, found in seconds.items():
         table.add_row(name, spread(found), f"{median(found) / median(seconds['Latte']):.2f}")

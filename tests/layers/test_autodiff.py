@@ -162,7 +162,7 @@ for n in range(2):
                         for kx in range(3):
                             if 0 <= y + ky - 1 and y + ky - 1 < 4 and 0 <= x + kx - 1 and x + kx - 1 < 4:
                                 value[n, k, y, x] += weights[k, c, ky, kx] * inputs[n, c, y + ky - 1, x + kx - 1]
-"""  # noqa: E501
+"""
 CONVOLUTION_SHAPES: Shapes = {
     "value": (2, 3, 4, 4),
     "inputs": (2, 2, 4, 4),
@@ -192,7 +192,7 @@ for n in range(2):
                         for kx in range(3):
                             {guard}
                                 grad_inputs[n, c, y + ky - 1, x + kx - 1] += grad[n, k, y, x] * weights[k, c, ky, kx]
-"""  # noqa: E501
+"""
     )
     assert (
         text(derived.update)
@@ -214,7 +214,7 @@ for n in range(2):
                             {guard}
                                 grad_weights[k, c, ky, kx] += grad[n, k, y, x] * inputs[n, c, y + ky - 1, x + kx - 1]
                 grad_bias[k, 0] += grad[n, k, y, x]
-"""  # noqa: E501
+"""
     )
 
 
@@ -583,7 +583,7 @@ REFUSED = {
     ),
     "value written over": (
         "for i in range(3):\n    t[0] = inputs[i] * 2.0\n    value[i] = t[0] * t[0]",
-        "`value[i] = t[0] * t[0]` cannot be differentiated: it needs a value of t that `t[0] = inputs[i] * 2.0`",  # noqa: E501
+        "`value[i] = t[0] * t[0]` cannot be differentiated: it needs a value of t that `t[0] = inputs[i] * 2.0`",
     ),
     "recurrence in a local": (
         "s: float32 = 1.0\nfor i in range(3):\n    s = s * inputs[i]\n    value[i] = s",

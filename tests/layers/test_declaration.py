@@ -180,7 +180,10 @@ WRONG_LAYERS = {
         lambda net, image, vector: SoftmaxLossLayer(net, image, vector),
         "reads 1 dimensions",
     ),
-    "own label": (lambda net, image, vector: SoftmaxLossLayer(net, vector, vector), "cannot be its own label"),
+    "own label": (
+        lambda net, image, vector: SoftmaxLossLayer(net, vector, vector),
+        "cannot be its own label",
+    ),
     "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), "reads 1 dimensions"),
     "shape": (lambda net, image, vector: MemoryDataLayer(net, (3, 0)), "positive integers"),
     "no shape": (lambda net, image, vector: MemoryDataLayer(net, ()), "positive integers"),

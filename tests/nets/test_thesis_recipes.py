@@ -92,7 +92,9 @@ def test_four_vector_accumulators() -> None:
     text = listing(stage.program, get_target("avx512"))
     assert "#pragma omp parallel for" in text
     for copy in range(4):
-        assert f"mean_t_lanes_parts_{copy} = _mm512_add_ps(mean_t_lanes_parts_{copy}, _mm512_loadu_ps(" in text
+        assert (
+            f"mean_t_lanes_parts_{copy} = _mm512_add_ps(mean_t_lanes_parts_{copy}, _mm512_loadu_ps(" in text
+        )
         assert f"_mm512_storeu_ps(&value[n][c][h][{16 * copy}]" in text.replace(" + 0", "")
     assert text.count("sqrtf(") == 1
 
@@ -110,9 +112,9 @@ def test_behind_a_tiled_source_the_strided_loop_is_refused() -> None:
 
 def test_a_tiled_source_is_computed_rightly() -> None:
     """Blocked layouts change where elements lie, never what they are."""
-    tiled, conv, bn = thesis_net(tiled=True, recipe=False)
+    tiled, conv, _ = thesis_net(tiled=True, recipe=False)
     tiled.compile()
-    plain, plain_conv, plain_bn = thesis_net(tiled=False, recipe=False)
+    plain, plain_conv, _ = thesis_net(tiled=False, recipe=False)
     plain.compile()
     assert np.allclose(losses(tiled), losses(plain), rtol=1e-5)
     assert np.allclose(conv.get_value(), plain_conv.get_value(), rtol=1e-4, atol=1e-5)
