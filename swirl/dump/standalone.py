@@ -20,7 +20,7 @@ FLOAT: Any = np.float32  # the type in which sqrt, exp, … compute
 
 # --- loops and calls ----------------------------------------------------------------------------------------
 float32, float64 = np.float32, np.float64
-inf = np.inf
+inf = INFINITY = np.inf
 
 
 def parallel(*bounds: int, **options: object) -> range:
