@@ -24,7 +24,7 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.ir.statements import parsed, statements
+from swirl.ir.statements import Statement, parsed, statements
 from swirl.ir.validate import vector_lanes
 
 MAX_REGISTERS = 32
@@ -82,6 +82,7 @@ def _blocks(body: list[ast.stmt]) -> Iterator[tuple[Path, list[ast.stmt]]]:
 
 def candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[Candidate]:
     """The references that gain from a local, with the block that each lives over, outermost block first."""
+    known: list[Statement] = []
     for parent, block in _blocks(nest.body):
         if _has_parallel(block):
             continue
@@ -103,7 +104,8 @@ def candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[Can
                 guard = _common_guard(found, outside | {head.var for head in heads})
                 if guard is None:
                     continue
-            if _alone(nest, parent, name, text, heads):
+            known = known or statements(nest.body)
+            if _alone(nest, known, parent, name, text, heads):
                 yield Candidate(parent, text, name, heads, certain, guard)
 
 
@@ -288,15 +290,17 @@ def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) ->
     return repeated or sum(use.count for use in uses) > 1
 
 
-def _alone(nest: Nest, parent: Path, name: str, text: str, heads: tuple[Head, ...]) -> bool:
+def _alone(
+    nest: Nest, known: list[Statement], parent: Path, name: str, text: str, heads: tuple[Head, ...]
+) -> bool:
     """Whether no other reference in the block may touch the same element while one of them is written.
 
     Nor may two registers of one array stand for one element. Whatever the conditions in the block are, the
-    element is loaded and stored whenever the block runs.
+    element is loaded and stored whenever the block runs. ``known`` are the statements of the nest.
     """
     around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
     depth = sum(isinstance(node, ast.For) for node in around)
-    inside = [s for s in statements(nest.body) if s.path[: len(parent)] == parent]
+    inside = [s for s in known if s.path[: len(parent)] == parent]
     own = [(s, access) for s in inside for access in s.accesses if access.text == text]
     statement, access = next(((s, a) for s, a in own if a.kind != "read"), own[0])
     element = replace(
