@@ -17,7 +17,7 @@ def backward(s, target):
         s.parallelize("backward", "n")
         return
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
-    s.unroll_and_jam("backward", "k", 8, unroll_type=1)
+    s.unroll_and_jam("backward", "c", 8)  # as many sums that do not wait for each other
     s.vectorize("backward", "x", target.simd_width, strided="gather")
     s.parallelize("backward", "n")
     s.parallelize("backward", "c", optional=True)  # not beside the zeroing of a single channel

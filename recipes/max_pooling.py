@@ -5,8 +5,9 @@ def forward(s, target):
     if s.blocked("forward"):  # a source laid out in blocks: correct, not tuned
         s.parallelize("forward", "n")
         return
-    # Clipped windows have their own extent in each lane: they stay loops.
-    s.vectorize("forward", "x", target.simd_width, strided="gather", optional=True)
+    if (s.extent("forward", "x") or 0) >= target.simd_width // 2:  # gathering shorter rows costs more than it saves
+        # Clipped windows have their own extent in each lane: they stay loops.
+        s.vectorize("forward", "x", target.simd_width, strided="gather", optional=True)
     s.parallelize("forward", "n")
     s.parallelize("forward", "c")
 
