@@ -76,11 +76,11 @@ def has_gradient_reader(net: Net, ensemble: Ensemble) -> bool:
 def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: set[str]) -> EnsemblePrograms:
     if isinstance(ensemble, DataEnsemble):
         return EnsemblePrograms(ensemble, {})
-    forward, merged = _merge_sources(lower(ensemble, "forward", batch_size=batch_size))
-    inference, _ = _merge_sources(lower(ensemble, "forward", batch_size=batch_size, training=False))
+    forward = lower(ensemble, "forward", batch_size=batch_size)
+    inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
     programs = {"inference": _renamed(strip_stop_gradient(inference), f"{ensemble.name}.inference")}
-    inputs = list(dict.fromkeys(merged.get(edge.name, edge.name) for edge in _differentiated(ensemble, wanted)))
-    inputs = [name for name in inputs if name in forward.buffers]
+    # A source that is connected twice is lowered under its first name only.
+    inputs = [edge.name for edge in _differentiated(ensemble, wanted) if edge.name in forward.buffers]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
     notes: tuple[str, ...] = ()
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
@@ -127,22 +127,6 @@ def _renamed(program: Program, name: str) -> Program:
     label = name.replace(".", "_")
     nests = [make_nest(f"{label}_{index}", nest.body, program.buffers) for index, nest in enumerate(program.nests)]
     return replace(program, name=name, nests=tuple(nests))
-
-
-def _merge_sources(program: Program) -> tuple[Program, dict[str, str]]:
-    """One name for a source that is connected twice: names in a program never alias."""
-    first: dict[str, str] = {}
-    merged: dict[str, str] = {}
-    for name, buffer in program.buffers.items():
-        if buffer.name in first:
-            merged[name] = first[buffer.name]
-        first.setdefault(buffer.name, name)
-    if not merged:
-        return program, {}
-    buffers = {name: buffer for name, buffer in program.buffers.items() if name not in merged}
-    mapping: dict[str, ast.expr] = {old: ast.Name(new, ast.Load()) for old, new in merged.items()}
-    nests = [make_nest(nest.label, [substitute(s, mapping) for s in nest.body], buffers) for nest in program.nests]
-    return replace(program, nests=tuple(nests), buffers=buffers), merged
 
 
 def _written(ensemble: Ensemble, phase: str, batch_size: int, add_to: list[str]) -> Program:
