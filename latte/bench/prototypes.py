@@ -1,0 +1,159 @@
+"""Layers beside hand-written kernels, alternately in one run.
+
+    python -m latte.bench.prototypes --folder DIR [--only 'batch norm.*step'] [--rounds 7] [--runs 12]
+
+DIR holds executables that time themselves (``bn``, …); each prints lines ``P NAME: min 1.23 med 1.31`` in milliseconds.
+After each line that a case names the executable is stopped, the layer is timed as often, and it goes on. Ratios are those
+of neighbouring measurements; above 1, the layer is faster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from latte import BatchNormLayer, MemoryDataLayer, Net
+from latte.bench.foreign import Measured, timed_lines
+from latte.bench.report import machine
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, and the line of an executable that times the same work.
+
+    Args:
+        name: what is printed.
+        program: file name of the executable.
+        line: regular expression of the whole name of its line.
+        declare: makes the net; returns it with the ensembles whose kernels are timed.
+        phases: whose kernels are added up: ``forward``, ``backward``, ``update``.
+    """
+
+    name: str
+    program: str
+    line: str
+    declare: Callable[[], tuple[Net, Sequence[str]]]
+    phases: tuple[str, ...]
+
+
+STEP = ("forward", "backward", "update")
+
+
+def _batch_norm(batch: int, channels: int, height: int) -> Callable[[], tuple[Net, Sequence[str]]]:
+    def declare() -> tuple[Net, Sequence[str]]:
+        net = Net(batch, seed=1)
+        net.force_backward = True
+        layer = BatchNormLayer(net, MemoryDataLayer(net, (channels, height, height)))
+        return net, (layer.name,)
+
+    return declare
+
+
+def batch_norm_cases(batch: int = 64) -> list[Case]:
+    """Batch norm of images, forward alone and a whole step."""
+    return [
+        Case(
+            f"batch norm {channels}, {height}: {what}",
+            "bn",
+            rf"bn \({batch},{channels},{height}\) NCHW par0 nt1 rev0 {line}",
+            _batch_norm(batch, channels, height),
+            phases,
+        )
+        for channels, height in ((64, 112), (64, 56), (256, 56), (512, 28))
+        for what, line, phases in (("forward", "fwd", ("forward",)), ("step", "step", STEP))
+    ]
+
+
+CASES: list[Case] = batch_norm_cases()
+
+
+class Side:
+    """The layer of one or more cases, compiled, with random values in every buffer that is read."""
+
+    def __init__(self, case: Case, threads: int):
+        self.net, self.layers = case.declare()
+        self.net.compile(threads=threads)
+        executable = self.net.executable
+        generator = np.random.default_rng(0)
+        for name, buffer in executable.buffers.items():
+            if buffer.role in ("value", "grad") and buffer.dtype == "float32":
+                executable.write(name, generator.standard_normal(buffer.shape, np.float32))
+        executable.run("forward")
+
+    def run(self, phases: Sequence[str]) -> float:
+        """Milliseconds of the kernels of ``phases``."""
+        executable = self.net.executable
+        steps = []
+        if "forward" in phases:
+            steps += executable.run_timed("forward")
+        if "backward" in phases or "update" in phases:
+            steps += executable.run_timed("backward")
+        return 1e3 * sum(s for name, phase, s in steps if name in self.layers and phase in phases)
+
+    def measure(self, case: Case, runs: int) -> Measured:
+        """The same figures as an executable's line."""
+        for _ in range(3):
+            self.run(case.phases)
+        times = [self.run(case.phases) for _ in range(runs)]
+        return Measured(case.name, min(times), median(times))
+
+
+def measure(
+    cases: Sequence[Case], folder: Path, rounds: int, runs: int, threads: int
+) -> dict[str, list[tuple[Measured, Measured]]]:
+    """By case, the executable's and the layer's times of every round.
+
+    Raises:
+        SystemExit: an executable is missing, or prints no line of a case.
+    """
+    found: dict[str, list[tuple[Measured, Measured]]] = {case.name: [] for case in cases}
+    for program in dict.fromkeys(case.program for case in cases):
+        own = {re.compile(case.line): case for case in cases if case.program == program}
+        for _ in range(rounds):
+            sides: dict[Callable[[], tuple[Net, Sequence[str]]], Side] = {}
+            for line in timed_lines(folder / program, own):
+                (case,) = (case for pattern, case in own.items() if pattern.fullmatch(line.name))
+                if case.declare not in sides:
+                    sides = {case.declare: Side(case, threads)}  # the memory of one net at a time
+                found[case.name].append((line, sides[case.declare].measure(case, runs)))
+    for name, pairs in found.items():
+        if len(pairs) < rounds:
+            raise SystemExit(f"no line for {name!r}; the executables are older or newer than this list")
+    return found
+
+
+@click.command()
+@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where the executables are.")  # fmt: skip
+@click.option("--only", default="", help="Regular expression of the cases' names.")
+@click.option("--rounds", default=7, show_default=True, help="How often the sides take turns.")
+@click.option("--runs", default=12, show_default=True, help="Runs of the layer in a round.")
+@click.option("--threads", default=2, show_default=True, help="Of the layer; the executables have their own.")
+def main(folder: Path, only: str, rounds: int, runs: int, threads: int) -> None:
+    """Time layers beside hand-written kernels."""
+    cases = [case for case in CASES if re.search(only, case.name)]
+    if not cases:
+        raise SystemExit(f"no case matches {only!r}; there are: " + "; ".join(case.name for case in CASES))
+    found = measure(cases, folder, rounds, runs, threads)
+    console = Console(width=120)
+    console.print(machine())
+    table = Table("case", "prototype, ms", "Latte, ms", "ratio of least", "(range)", "ratio of medians")
+    for name, pairs in found.items():
+        least = sorted(theirs.least / ours.least for theirs, ours in pairs)
+        middle = [theirs.middle / ours.middle for theirs, ours in pairs]
+        theirs, ours = (median(pair[side].least for pair in pairs) for side in (0, 1))
+        table.add_row(name, f"{theirs:.2f}", f"{ours:.2f}", f"{median(least):.2f}", f"{least[0]:.2f} … {least[-1]:.2f}",
+                      f"{median(middle):.2f}")  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
