@@ -179,7 +179,7 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
 @main.command()
 @click.option("--clear", is_flag=True, help="remove the entries")
 def cache(clear: bool) -> None:
-    """Where compiled kernels are kept, and how much room they take."""
+    """Where compiled kernels and results of passes are kept, and how much room they take."""
     with _plain_errors():
         folder = cache_folder()
         if clear:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.jit import Built, Kernel, Progress, Unit, build, load
+from swirl.memo import Memo, remembering
 from swirl.memory import allocate
 from swirl.pipeline import Scheduled, Stage, finish, generate, schedule
 from swirl.recipe import Outcome
@@ -173,37 +175,40 @@ def compile_net(
     """
     start = perf_counter()
     ensembles = net_programs(net, batch_size, seeded)
-    scheduled: list[tuple[EnsemblePrograms, Scheduled]] = []
+    scheduled: list[tuple[EnsemblePrograms, Scheduled, Memo]] = []
     layouts: dict[str, Layout] = {}
-    for position, programs in enumerate(ensembles):
+    with ExitStack() as memos:
+        for position, programs in enumerate(ensembles):
+            name = programs.ensemble.name
+            if on_stage is not None:
+                on_stage(position, len(ensembles), name)
+            current = {phase: _laid_out(program, layouts) for phase, program in programs.programs.items()}
+            memo = memos.enter_context(remembering(current.values()))
+            result = schedule(current, recipe_of(net, programs.ensemble), target, f"{name}.", memo)
+            for stages in result.stages.values():
+                layouts |= {buffer.name: buffer.layout for buffer in stages[-1].program.buffers.values()}
+            scheduled.append((programs, result, memo))
         if on_stage is not None:
-            on_stage(position, len(ensembles), programs.ensemble.name)
-        current = {phase: _laid_out(program, layouts) for phase, program in programs.programs.items()}
-        result = schedule(current, recipe_of(net, programs.ensemble), target, f"{programs.ensemble.name}.")
-        for stages in result.stages.values():
-            layouts |= {buffer.name: buffer.layout for buffer in stages[-1].program.buffers.values()}
-        scheduled.append((programs, result))
-    if on_stage is not None:
-        on_stage(len(ensembles), len(ensembles), "")
-    finished = [
-        (programs.ensemble, phase, finish((*stages[:-1], _with_layouts(stages[-1], layouts))))
-        for programs, result in scheduled
-        for phase, stages in result.stages.items()
-    ]
-    dump = settings().dump
-    if dump is not None:  # the smaller last batch of a data set beside the first
-        dump = dump if batch_size == net.batch_size else dump / f"batch-{batch_size}"
-        for ensemble, phase, stages in finished:
-            dump_stages(dump / ensemble.name / phase, stages)
-    sources = [generate(stages, target) for _, _, stages in finished]
+            on_stage(len(ensembles), len(ensembles), "")
+        finished = [
+            (programs.ensemble, phase, finish((*stages[:-1], _with_layouts(stages[-1], layouts)), memo), memo)
+            for programs, result, memo in scheduled
+            for phase, stages in result.stages.items()
+        ]
+        dump = settings().dump
+        if dump is not None:  # the smaller last batch of a data set beside the first
+            dump = dump if batch_size == net.batch_size else dump / f"batch-{batch_size}"
+            for ensemble, phase, stages, _ in finished:
+                dump_stages(dump / ensemble.name / phase, stages)
+        sources = [generate(stages, target, memo=memo) for _, _, stages, memo in finished]
     generating = perf_counter() - start
     built = build([Unit(source.name, source.source) for source in sources], target, progress=progress)
     if dump is not None:
-        for (ensemble, phase, _), source, unit in zip(finished, sources, built, strict=True):
+        for (ensemble, phase, _, _), source, unit in zip(finished, sources, built, strict=True):
             dump_kernel(dump / ensemble.name / phase, source, unit.command)
     compiled = [
         CompiledPhase(ensemble, phase, stages, source, load(unit), unit)
-        for (ensemble, phase, stages), source, unit in zip(finished, sources, built, strict=True)
+        for (ensemble, phase, stages, _), source, unit in zip(finished, sources, built, strict=True)
     ]
     buffers = _buffers(net, batch_size, compiled, layouts)
     arrays = _arrays(buffers, shared, runner)
@@ -211,7 +216,7 @@ def compile_net(
     order = _order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
     notes = {programs.ensemble.name: programs.notes for programs in ensembles}
-    outcomes = {programs.ensemble.name: result.outcomes for programs, result in scheduled}
+    outcomes = {programs.ensemble.name: result.outcomes for programs, result, _ in scheduled}
     executable = Executable(net, batch_size, target, buffers, arrays, compiled, notes, outcomes, phases, order, report)
     _initialise(executable, shared is None)
     return executable

@@ -37,7 +37,7 @@ IGNORED = (
 )
 
 _TRUE = ("1", "on", "true", "yes")
-_FALSE = ("0", "off", "false", "no", "")
+_FALSE = ("0", "off", "false", "no")
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,12 @@ class Settings:
         compiler: command of the C++ compiler (``SWIRL_CXX``, else ``CXX``), or None to look for g++, then
             clang++.
         compiler_variable: the variable that named the compiler, for messages.
-        cache_dir: folder of the kernel cache (``SWIRL_CACHE_DIR``, else the user's cache folder).
+        cache_dir: folder of the cache of kernels and of results (``SWIRL_CACHE_DIR``, else the user's cache folder).
         threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else the cores
             available).
         recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
         compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).
+        memo: whether results of passes and commands are kept in the cache (``SWIRL_MEMO``; by default they are).
     """
 
     target: str | None
@@ -66,6 +67,7 @@ class Settings:
     threads: int
     recipes: Path | None
     compatibility: bool
+    memo: bool
 
 
 def settings() -> Settings:
@@ -92,6 +94,7 @@ def settings() -> Settings:
         threads=_threads(environment),
         recipes=_folder(environment, "LATTE_RECIPES"),
         compatibility=_switch(environment, "LATTE_COMPAT"),
+        memo=_switch(environment, "SWIRL_MEMO", default="1"),
     )
 
 
@@ -173,8 +176,8 @@ def _threads(environment: Mapping[str, str]) -> int:
     return available_cores()
 
 
-def _switch(environment: Mapping[str, str], variable: str) -> bool:
-    value = environment.get(variable, "").strip().lower()
+def _switch(environment: Mapping[str, str], variable: str, default: str = "0") -> bool:
+    value = environment.get(variable, "").strip().lower() or default
     if value not in _TRUE + _FALSE:
         raise _bad_value(variable, value, "1 | on | true | yes, or 0 | off | false | no")
     return value in _TRUE

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
+from typing import Any
 
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
+from swirl.memo import Memo
 from swirl.recipe import Outcome, Recipe, Schedule
-from swirl.target import Target
+from swirl.target import Target, get_target
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.hoist import hoist
 from swirl.transforms.scalars import scalar_replace
@@ -52,7 +54,11 @@ class Scheduled:
 
 
 def schedule(
-    programs: Mapping[str, Program], recipe: Recipe | None, target: Target, owned: str = ""
+    programs: Mapping[str, Program],
+    recipe: Recipe | None,
+    target: Target,
+    owned: str = "",
+    memo: Memo | None = None,
 ) -> Scheduled:
     """Validate and canonicalise the programs of one ensemble, and apply its recipe.
 
@@ -61,19 +67,21 @@ def schedule(
         recipe: None leaves the canonical program: correct, and not tuned.
         target: what code is made for.
         owned: prefix of the storage names whose layout the ensemble chooses.
+        memo: where results of passes and commands are kept; by default all is computed.
 
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
     """
+    memo = memo or Memo()
     stages: dict[str, list[Stage]] = {}
     for phase, program in programs.items():
         stages[phase] = [Stage("lowered", validate(program), 0.0)]
         for name, rewrite in BEFORE_RECIPE:
-            stages[phase].append(_stage(name, rewrite, stages[phase][-1].program))
+            stages[phase].append(_stage(name, rewrite, stages[phase][-1].program, memo))
     if recipe is None:
         return Scheduled({phase: tuple(found) for phase, found in stages.items()}, ())
     start = perf_counter()
-    commands = Schedule({phase: found[-1].program for phase, found in stages.items()}, target, owned)
+    commands = Schedule({phase: found[-1].program for phase, found in stages.items()}, target, owned, memo)
     recipe.apply(commands)
     seconds = (perf_counter() - start) / max(1, len(stages))
     for traced in commands.trace:
@@ -83,19 +91,29 @@ def schedule(
     return Scheduled({phase: tuple(found) for phase, found in stages.items()}, tuple(commands.outcomes))
 
 
-def finish(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def finish(stages: tuple[Stage, ...], memo: Memo | None = None) -> tuple[Stage, ...]:
     """The stages behind the recipe: scalars, hoisting, layouts made physical."""
     result = list(stages)
     for name, rewrite in AFTER_RECIPE:
-        result.append(_stage(name, rewrite, result[-1].program))
+        result.append(_stage(name, rewrite, result[-1].program, memo or Memo()))
     return tuple(result)
 
 
-def _stage(name: str, rewrite: Callable[[Program], Program], program: Program) -> Stage:
+def _stage(name: str, rewrite: Callable[[Program], Program], program: Program, memo: Memo) -> Stage:
     start = perf_counter()
-    return Stage(name, rewrite(program), perf_counter() - start)
+    return Stage(name, memo.program(rewrite, program), perf_counter() - start)
 
 
-def generate(stages: tuple[Stage, ...], target: Target, *, contract: bool = True) -> KernelSource:
+def generate(
+    stages: tuple[Stage, ...], target: Target, *, contract: bool = True, memo: Memo | None = None
+) -> KernelSource:
     """The C++ of a finished program."""
-    return emit(stages[-1].program, target, contract=contract)
+    return (memo or Memo()).value(_emitted, stages[-1].program, (target.name, contract), {}, asdict, _source)
+
+
+def _emitted(program: Program, target: str, contract: bool) -> KernelSource:
+    return emit(program, get_target(target), contract=contract)
+
+
+def _source(value: Mapping[str, Any]) -> KernelSource:
+    return KernelSource(value["name"], value["source"], tuple(value["buffers"]))

@@ -15,6 +15,7 @@ from typing import Any
 from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Layout
 from swirl.ir.nest import Program, loop_of
+from swirl.memo import Memo
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import find_loops, loop_at, loop_names
@@ -66,18 +67,22 @@ class Schedule:
         programs: phase → program; ``inference`` follows the commands for ``forward`` as far as they apply.
         target: what code is made for.
         owned: prefix of the storage names that this ensemble lays out (``"conv1."``).
+        memo: where the commands' results are kept.
 
     Commands take the phase first (``s.parallelize("forward", "n")``); those on layouts take none
     (``s.tile("value", dim=0, factor=16)``) and act on every phase that touches the buffer.
     ``optional=True`` records a command that is refused as skipped instead of failing.
     """
 
-    def __init__(self, programs: Mapping[str, Program], target: Target, owned: str = ""):
+    def __init__(
+        self, programs: Mapping[str, Program], target: Target, owned: str = "", memo: Memo | None = None
+    ):
         self.programs = dict(programs)
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
         self._owned = owned
+        self._memo = memo or Memo()
 
     def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
         if name.startswith("_"):
@@ -146,11 +151,11 @@ class Schedule:
         if phase not in self.programs:
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
-        after = _call(command, before, arguments, options)
+        after = _call(self._memo, command, before, arguments, options)
         self.programs[phase] = replace(after, commands=(*after.commands, command.text))
         if phase == "forward" and "inference" in self.programs:
             try:
-                self.programs["inference"] = _call(command, self.programs["inference"], arguments, options)
+                self.programs["inference"] = _call(self._memo, command, self.programs["inference"], arguments, options)
             except (CommandError, LayoutError) as error:
                 self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
         known = set(loop_names(before))
@@ -162,7 +167,7 @@ class Schedule:
         for phase, program in list(self.programs.items()):
             if buffer in program.buffers:
                 storage = program.buffers[buffer]
-                after = _call(command, program, list(command.arguments), options)
+                after = _call(self._memo, command, program, list(command.arguments), options)
                 layout = after.buffers[buffer].layout
                 if layout != storage.layout and not storage.name.startswith(self._owned):
                     owner = storage.name.split(".")[0]
@@ -195,10 +200,10 @@ class Schedule:
 
 
 def _call(
-    command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
+    memo: Memo, command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Program:
     try:
-        return COMMANDS[command.name](program, *arguments, **options)
+        return memo.program(COMMANDS[command.name], program, *arguments, **options)
     except TypeError as error:
         if "argument" not in str(error):
             raise

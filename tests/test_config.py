@@ -23,6 +23,7 @@ def test_nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (found.target, found.dump, found.compiler, found.recipes) == (None, None, None, None)
     assert found.threads == available_cores()
     assert not found.compatibility
+    assert found.memo
     assert found.cache_dir.is_relative_to(tmp_path)
 
 
@@ -39,6 +40,7 @@ def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "LATTE_VEC_CONFIG": "AVX-512",
         "LATTE_RECIPES": str(tmp_path),
         "LATTE_COMPAT": "on",
+        "SWIRL_MEMO": "off",
     }.items():
         monkeypatch.setenv(name, value)
     found = settings()
@@ -49,6 +51,7 @@ def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.threads == 3
     assert found.recipes == tmp_path
     assert found.compatibility
+    assert not found.memo
 
 
 @pytest.mark.parametrize(("value", "target"), [("AVX", "avx2"), ("AVX-2", "avx2"), ("AVX-512", "avx512")])

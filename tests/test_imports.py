@@ -14,6 +14,7 @@ GROUPS = (
     {"errors", "config", "cache", "compiler", "target"},
     {"ir"},
     {"transforms", "codegen"},
+    {"memo"},
     {"recipe"},
     {"pipeline", "jit", "runner", "memory"},
     {"measure", "dump"},

@@ -1,0 +1,194 @@
+"""Passes and commands whose results are kept on disk, so that what has not changed is not computed again.
+
+A pass is a function program → program, a command a function (program, arguments) → program or refusal; neither looks
+at anything else (:mod:`swirl.transforms.base`; time limits count operations, not seconds). So each call is kept by
+itself, under everything that it sees: the program (printed nests, buffers with their layouts, aliases, commands so
+far), the name, the arguments, and the sources of this package. A recipe as a whole is *not* kept: it is Python, and
+may look at files, at the environment, at another layer, or at random numbers. It runs every time, which costs next to
+nothing, and asks for its commands; those that were asked before on the same program are answered from here. So an
+edited recipe computes its program anew from the first changed command on, and none can ever get another one's result.
+
+What cannot be told apart by its text is computed every time: arguments that are no plain values, functions from
+outside of this package (a pass that somebody put in place of ours), programs that don't survive being printed.
+
+The results of one ensemble are one entry of the cache folder: read once, written once (atomic, locked, verified).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
+from swirl.config import settings
+from swirl.errors import CommandError, LatteError, LayoutError, Refused
+from swirl.ir.nest import Program
+from swirl.ir.text import from_json, identity, to_json
+
+T = TypeVar("T")
+
+PACKAGE = Path(__file__).parent
+RESULTS = "results.json"
+LIMIT = 1024
+"""Results kept for one ensemble, the last ones used: some ten recipes."""
+
+_REFUSALS = {kind.__name__: kind for kind in (CommandError, Refused, LayoutError)}
+_PARTS = ("message", "place", "nest", "witness", "way_out")
+_IMPORTED = time.time()
+
+
+class Memo:
+    """Results of passes and commands. Without ``known``, nothing is kept: every call computes.
+
+    Args:
+        known: key → result, as values of JSON.
+
+    Attributes:
+        used: the results asked for, new ones included.
+        computed: how many were not known.
+    """
+
+    def __init__(self, known: dict[str, Any] | None = None):
+        self.known = known
+        self.used: dict[str, Any] = {}
+        self.computed = 0
+
+    def program(self, function: Callable[..., Program], program: Program, *arguments: Any, **options: Any) -> Program:
+        """``function(program, *arguments, **options)``.
+
+        Raises:
+            CommandError, Refused, LayoutError: as the function does, now or when it was computed.
+        """
+        return self.value(function, program, arguments, options, to_json, from_json)
+
+    def value(
+        self,
+        function: Callable[..., T],
+        program: Program,
+        arguments: tuple[Any, ...],
+        options: Mapping[str, Any],
+        encode: Callable[[T], Any],
+        decode: Callable[[Any], T],
+    ) -> T:
+        """The same for a function with another kind of result, which ``encode`` makes a value of JSON (or None)."""
+        if self.known is None or not (_ours(function) and _plain(arguments) and _plain(options)):
+            return function(program, *arguments, **options)
+        key = cache_key(_name(function), identity(program), repr(arguments), repr(dict(options)))
+        found = self.used.get(key) or self.known.get(key)
+        if found is None:
+            return self._compute(key, function, program, arguments, options, encode)
+        try:
+            result = _refusal(found["refused"]) if "refused" in found else decode(found["made"])
+        except Exception:  # whatever a damaged entry leads to, it is no result
+            return self._compute(key, function, program, arguments, options, encode)
+        self.used[key] = found
+        if isinstance(result, LatteError):
+            raise result
+        return result
+
+    def _compute(self, key: str, function: Callable[..., T], program: Program, arguments: tuple[Any, ...],
+                 options: Mapping[str, Any], encode: Callable[[T], Any]) -> T:  # fmt: skip
+        self.computed += 1
+        try:
+            result = function(program, *arguments, **options)
+        except LatteError as error:
+            if type(error) in _REFUSALS.values():
+                parts = {part: getattr(error, part, None) for part in _PARTS}
+                self.used[key] = {"refused": {"kind": type(error).__name__, **parts}}
+            raise
+        made = encode(result)
+        if made is not None:
+            self.used[key] = {"made": made}
+        return result
+
+
+def _refusal(found: Mapping[str, Any]) -> LatteError:
+    kind = _REFUSALS[found["kind"]]
+    parts = {part: found[part] for part in _PARTS[1:] if kind is Refused or part in ("place", "way_out")}
+    return kind(found["message"], **parts)
+
+
+@contextmanager
+def remembering(programs: Iterable[Program]) -> Iterator[Memo]:
+    """A memo for all that is made of ``programs``; what was computed inside is kept on disk, also after an error.
+
+    Nothing is kept where ``SWIRL_MEMO=0``, and where this package's sources have changed since they were imported.
+    """
+    version = _version() if settings().memo else None
+    if version is None:
+        yield Memo()
+        return
+    key = cache_key("schedule", version, *map(identity, programs))
+    memo = Memo(_read(key))
+    try:
+        yield memo
+    finally:
+        if memo.computed:
+            _write(key, memo.used)
+
+
+def _read(key: str) -> dict[str, Any]:
+    """The results of an entry; none where it is missing or damaged."""
+    if read_entry(key) is None:
+        return {}
+    try:
+        found = json.loads((cache_folder() / key / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(key: str, used: dict[str, Any]) -> None:
+    """Keep results, the last used last; what cannot be written is computed again next time."""
+    try:
+        with entry_lock(key), draft_folder(key) as draft:
+            others = {name: result for name, result in _read(key).items() if name not in used}
+            kept = dict(list({**others, **used}.items())[-LIMIT:])
+            (draft / RESULTS).write_text(json.dumps(kept), encoding="utf-8")
+            publish(draft, key, {"results": len(kept)}, verified=(RESULTS,))
+    except (OSError, LatteError):
+        pass
+
+
+# --- what a result depends on -------------------------------------------------------------------------------
+@lru_cache(maxsize=1)
+def _version() -> str | None:
+    """Identity of this package's sources and of what they compute with; None where they are not those imported."""
+    files = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".j2"))
+    try:
+        if any(path.stat().st_mtime > _IMPORTED for path in files):
+            return None
+        texts = [part for path in files for part in (str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8"))]
+        others = [metadata.version(name) for name in ("islpy", "ctree", "jinja2", "numpy")]
+    except (OSError, metadata.PackageNotFoundError):  # inside an archive, for one
+        return None
+    return cache_key(sys.version, *others, *texts)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+@lru_cache(maxsize=1024)
+def _ours(function: Callable[..., Any]) -> bool:
+    """Whether the function's source is one of this package's files."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    closed = getattr(function, "__closure__", None)  # made at run time, from who knows what
+    return code is not None and closed is None and Path(code.co_filename).is_relative_to(PACKAGE)
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is what its ``repr`` says and nothing else."""
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(_plain(key) and _plain(item) for key, item in value.items())
+    if type(value) in (tuple, list):
+        return all(_plain(item) for item in value)
+    return value is None or type(value) in (bool, int, float, str)

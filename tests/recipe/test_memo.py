@@ -1,0 +1,217 @@
+"""Results of passes and commands that are kept: the same as computed ones, whatever a recipe does."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swirl import memo as memo_module
+from swirl import pipeline
+from swirl.errors import LatteError, Refused
+from swirl.ir.buffers import Layout
+from swirl.ir.nest import Nest, Program, make_nest
+from swirl.ir.text import from_json, identity, to_json
+from swirl.memo import Memo, remembering
+from swirl.pipeline import Scheduled, finish, generate, schedule
+from swirl.recipe import Recipe, Schedule
+from swirl.target import TARGETS, Target
+from tests.recipe.test_schedule import BUFFERS, programs
+
+TARGET = TARGETS["avx2"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWIRL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("SWIRL_MEMO", raising=False)
+    memo_module._version.cache_clear()
+    # Whoever edits a source while the tests run has imported it before, or will fail elsewhere.
+    monkeypatch.setattr(memo_module, "_IMPORTED", float("inf"))
+    return tmp_path / "cache"
+
+
+def forward(s: Schedule, target: Target) -> None:
+    s.tile("value", dim=0, factor=8)
+    s.parallelize("forward", "n")
+    if s.extent("forward", "x") == 17:
+        s.unroll("forward", "x", target.simd_width)
+    s.unroll("forward", "nothing", 2, optional=True)
+    s.parallelize("forward", "x", optional=True)
+
+
+def backward(s: Schedule, target: Target) -> None:
+    (made, *_) = s.tile_loop("backward", "c", 4)
+    s.parallelize("backward", made)
+
+
+RECIPE = Recipe("mine", {"forward": forward, "backward": backward})
+
+
+def run(recipe: Recipe | None, given: dict[str, Program] | None = None) -> tuple[Scheduled, dict[str, Any], Memo]:
+    given = given or programs()
+    with remembering(given.values()) as memo:
+        scheduled = schedule(given, recipe, TARGET, "scale1.", memo)
+        finished = {phase: finish(stages, memo) for phase, stages in scheduled.stages.items()}
+        sources = {phase: generate(stages, TARGET, memo=memo) for phase, stages in finished.items()}
+    return scheduled, {"stages": shown(finished), "sources": sources}, memo
+
+
+def shown(stages: dict[str, tuple[pipeline.Stage, ...]]) -> dict[str, list[tuple[str, str, Program]]]:
+    return {phase: [(s.name, s.command, s.program) for s in found] for phase, found in stages.items()}
+
+
+def test_a_second_run_computes_nothing_and_gives_the_same() -> None:
+    first, made, cold = run(RECIPE)
+    second, again, warm = run(RECIPE)
+    assert cold.computed > 0 and warm.computed == 0
+    assert made == again and first.outcomes == second.outcomes
+    assert [outcome.status for outcome in second.outcomes].count("skipped") == 2
+    assert shown(dict(first.stages)) == shown(dict(second.stages))
+
+
+def test_without_memo_the_results_are_those(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    _, made, _ = run(RECIPE)
+    _, kept, _ = run(RECIPE)
+    monkeypatch.setenv("SWIRL_MEMO", "0")
+    _, computed, memo = run(RECIPE)
+    assert made == kept == computed and memo.known is None
+    scheduled = schedule(programs(), RECIPE, TARGET, "scale1.")
+    assert shown({p: finish(s) for p, s in scheduled.stages.items()}) == made["stages"]
+
+
+def test_the_trees_are_the_same_too() -> None:
+    first, *_ = run(RECIPE)
+    second, *_ = run(RECIPE)
+    for phase, stages in first.stages.items():
+        for one, two in zip(stages, second.stages[phase], strict=True):
+            for a, b in zip(one.program.nests, two.program.nests, strict=True):
+                assert ast.dump(a.function) == ast.dump(b.function)
+
+
+def test_a_recipe_may_do_what_it_likes() -> None:
+    """What it reads (a variable, here; a file, the weather) is no part of any key, and need not be."""
+    choice = {"factor": 4}
+
+    def forward(s: Schedule, target: Target) -> None:
+        s.tile_loop("forward", "x", choice["factor"])
+
+    recipe = Recipe("moody", {"forward": forward})
+    four, *_ = run(recipe)
+    choice["factor"] = 8
+    eight, *_ = run(recipe)
+    choice["factor"] = 4
+    again, *_ = run(recipe)
+    assert "range(0, 8)" not in four.stages["forward"][-1].program.text
+    assert shown(dict(four.stages)) == shown(dict(again.stages)) != shown(dict(eight.stages))
+
+
+def test_an_edit_is_computed_from_its_command_on() -> None:
+    def edited(s: Schedule, target: Target) -> None:
+        s.tile("value", dim=0, factor=8)
+        s.parallelize("forward", "n")
+        s.unroll("forward", "x", 3)
+
+    run(RECIPE)
+    _, _, memo = run(Recipe("mine", {"forward": edited, "backward": backward}))
+    # unroll, and for forward alone: tidy, scalars, hoist, physical, C++
+    assert memo.computed == 6
+
+
+def test_refusals_read_the_same() -> None:
+    def wrong(s: Schedule, target: Target) -> None:
+        s.parallelize("update", "n", schedule="often")
+
+    def race(s: Schedule, target: Target) -> None:
+        s.vectorize("update", "c", 8)
+
+    for recipe in (wrong, race):
+        messages = []
+        for _ in range(2):
+            with pytest.raises(LatteError) as caught:
+                run(Recipe("wrong", {"update": recipe}))
+            messages.append((type(caught.value), str(caught.value)))
+        assert messages[0] == messages[1]
+    assert messages[0][0] is Refused
+
+
+def test_what_changes_the_program_changes_the_key() -> None:
+    given = programs()["forward"]
+    others = [
+        replace(given, name="scale2.forward"),
+        replace(given, aliases={}),
+        replace(given, commands=("tile_loop('forward', 'x', 4)",)),
+        given.with_buffers(value=replace(BUFFERS["value"], name="scale2.value")),
+        given.with_buffers(value=replace(BUFFERS["value"], dtype="float64")),
+        given.with_buffers(value=BUFFERS["value"].with_layout(Layout(((1, 8),)))),
+        given.with_nests([make_nest("other", given.nests[0].body, given.buffers)]),
+    ]
+    texts = {identity(program) for program in (given, *others)}
+    assert len(texts) == 1 + len(others)
+    for program in (given, *others):
+        value = to_json(program)
+        assert value is not None and from_json(value) == program
+
+
+def test_a_program_that_does_not_survive_printing_is_not_kept() -> None:
+    nest = make_nest("odd", [ast.parse("value[0, 0, 0] = 1.0").body[0]], BUFFERS)
+    nest.body[0].value = ast.Constant(-1.0)  # type: ignore[attr-defined]
+    assert nest.text.endswith("= -1.0")
+    assert to_json(Program("odd", (nest,), {"value": BUFFERS["value"]})) is None
+    assert isinstance(nest, Nest)
+
+
+def test_other_peoples_functions_and_objects_are_called_each_time() -> None:
+    calls = []
+
+    def own(program: Program, what: object = None) -> Program:
+        calls.append(what)
+        return program
+
+    memo = Memo({})
+    for _ in range(2):
+        memo.program(own, programs()["forward"])
+        memo.program(pipeline.tidy, programs()["forward"])
+    assert len(calls) == 2 and memo.computed == 1
+    assert not memo_module._plain(object()) and not memo_module._plain({"a": (1, [object()])})
+    assert memo_module._plain(("a", [1, 2.5, None, {"b": True}]))
+
+
+def test_a_pass_put_in_the_place_of_ours_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(None)
+    renamed = tuple((name, lambda program: program) for name, _ in pipeline.AFTER_RECIPE)
+    monkeypatch.setattr(pipeline, "AFTER_RECIPE", renamed)
+    _, other, memo = run(None)
+    assert memo.computed == 3  # the C++ of three other programs
+    assert other["stages"]["forward"][-1][2].text == other["stages"]["forward"][1][2].text
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"a": 3}', ""])
+def test_a_damaged_entry_is_made_again(folder: Path, damage: str) -> None:
+    _, made, cold = run(RECIPE)
+    (entry,) = folder.glob("*/results.json")
+    entry.write_text(damage)
+    _, again, memo = run(RECIPE)
+    assert again == made and memo.computed == cold.computed
+    assert run(RECIPE)[2].computed == 0
+
+
+def test_a_result_that_cannot_be_read_is_made_again() -> None:
+    """As if somebody had changed what is stored, hash and all."""
+    program = programs()["forward"]
+    memo = Memo({})
+    expected = memo.program(pipeline.canonicalise, program)
+    for wrong in ({"made": {}}, {"made": None}, {"refused": None}, {}, 3, {"made": {"nests": ["x = 1"]}}):
+        damaged = Memo(dict.fromkeys(memo.used, wrong))
+        assert damaged.program(pipeline.canonicalise, program) == expected
+
+
+def test_nothing_is_kept_of_sources_that_have_changed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    memo_module._version.cache_clear()
+    monkeypatch.setattr(memo_module, "_IMPORTED", 0.0)
+    _, _, memo = run(RECIPE)
+    assert memo.known is None and not list(folder.glob("*/results.json"))
+    memo_module._version.cache_clear()
