@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from swirl.memo import Memo
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import find_loops, loop_at, loop_names
+from swirl.transforms.parts import combination
 
 PHASES = ("forward", "backward", "update")
 PHASE_ALIASES = {"update_internal": "update"}
@@ -115,6 +116,11 @@ class Schedule:
         """
         program = self.programs[self._phase(phase)]
         return loop_of(loop_at(program, find_loops(program, loop_var)[-1])).extent
+
+    def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
+        """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
+        ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.parts.combination`."""
+        return combination(extent, factors)
 
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.

@@ -1,6 +1,7 @@
 """The commands of recipes, by name, and the automatic passes."""
 
 from swirl.transforms import (
+    expand,
     flatten,
     fusion,
     hoist,
@@ -20,6 +21,7 @@ LAYOUT_COMMANDS = frozenset({"tile"})
 __all__ = [
     "COMMANDS",
     "LAYOUT_COMMANDS",
+    "expand",
     "flatten",
     "fusion",
     "hoist",

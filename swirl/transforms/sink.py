@@ -162,7 +162,7 @@ def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
     position: ast.expr = ast.Name(loop.var, ast.Load())
     if loop.kind != "vector" and ast.unparse(loop.start) != "0":
         position = ast.BinOp(position, ast.Sub(), loop.start)
-    expanded = _Expand(moving, position, extent or 0, loop.kind == "vector").visit(clone(node))
+    expanded = ExpandLocals(moving, position, extent or 0, loop.kind == "vector").visit(clone(node))
     assert isinstance(expanded, ast.For)
     return expanded
 
@@ -202,7 +202,10 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
     return moving - lanes_only
 
 
-class _Expand(ast.NodeTransformer):
+class ExpandLocals(ast.NodeTransformer):
+    """Gives locals one more dimension of ``extent``, the last or the first one, and each use the subscript
+    ``position`` there."""
+
     def __init__(self, names: set[str], position: ast.expr, extent: int, last: bool):
         self.names, self.position, self.extent, self.last = names, position, extent, last
 

@@ -17,7 +17,6 @@ from swirl.ir.nest import (
     constant,
     expr,
     for_loop,
-    fresh,
     loop_of,
     replace_at,
     stmts,
@@ -25,22 +24,21 @@ from swirl.ir.nest import (
 )
 from swirl.transforms.base import (
     Site,
-    check_factor,
     command,
     inner_name,
     loop_at,
     refuse,
     rewrite_each,
-    taken_names,
 )
-from swirl.transforms.guards import drop_decided_guards
+from swirl.transforms.parts import Factors, check_factors, cut, in_parts
 
 TAILS = ("min", "mask", "peel")
+_TILED = "asked to be tiled"
 
 
 @command()
 def tile_loop(
-    program: Program, loop_var: str, factor: int, *, tail: str = "min", nest: int | str | None = None
+    program: Program, loop_var: str, factor: Factors, *, tail: str = "min", nest: int | str | None = None
 ) -> Program:
     """Strip-mine a loop into ``<loop>_outer`` and ``<loop>_inner``.
 
@@ -51,29 +49,31 @@ def tile_loop(
 
     Args:
         loop_var: the loop.
-        factor: iterations in a tile.
+        factor: iterations in a tile; or those of each of consecutive tiles, ``[12, 11, 11]`` for 34 iterations: the
+            loop is then cut into parts as by ``split``, equal neighbours in one.
         tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a
             condition,
             ``peel`` puts the rest into a loop of its own.
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: bad factor or tail.  Refused: the loop is no plain loop of step 1.
+        CommandError: bad factor or tail, or the tiles do not sum to the extent.
+        Refused: the loop is no plain loop of step 1.
     """
-    check_factor(factor)
+    factors = check_factors(factor)
     if tail not in TAILS:
         raise CommandError(f"tail must be one of {', '.join(TAILS)}, not {tail!r}")
 
-    def rewrite(before: Program, site: Site) -> Program:
+    def rewrite(before: Program, site: Site, size: int) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)
-        loop = plain_loop(target, site.path, node, "asked to be tiled")
-        new = _tiled(loop, node.body, factor, tail, lambda base: inner_name(before, site, base))
+        loop = plain_loop(target, site.path, node, _TILED)
+        new = _tiled(loop, node.body, size, tail, lambda base: inner_name(before, site, base))
         ranges = ranges_at(target.body, site.path)
         return before.with_nest(
             site.nest, target.with_body(replace_at(target.body, site.path, simplify_body(new, ranges)))
         )
 
-    return rewrite_each(program, loop_var, nest, rewrite)
+    return rewrite_each(program, loop_var, nest, lambda before, site: in_parts(before, site, factors, _TILED, rewrite))
 
 
 def plain_loop(nest: Nest, path: Path, node: ast.For, note: str) -> Loop:
@@ -147,15 +147,7 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
         edges = [start, *at, stop]
         if any(low >= high for low, high in pairwise(edges)):
             raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")
-        taken = taken_names(before, [target])
-        parts: list[ast.stmt] = []
-        for index, (low, high) in enumerate(pairwise(edges)):
-            var = loop.var if index == 0 else fresh(f"{loop.var}_{index}", taken)
-            body = [substitute(statement, {loop.var: ast.Name(var, ast.Load())}) for statement in node.body]
-            parts.append(for_loop(var, high, body, start=low))
-        return before.with_nest(
-            site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, parts)))
-        )
+        return cut(before, site, [value - start for value in at], [None] * (len(edges) - 1))
 
     return rewrite_each(program, loop_var, nest, rewrite)
 

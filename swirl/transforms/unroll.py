@@ -6,7 +6,6 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Path, Program, loop_of
 from swirl.transforms.base import (
     Site,
-    check_factor,
     command,
     in_current,
     inner_name,
@@ -14,6 +13,7 @@ from swirl.transforms.base import (
     refuse,
     rewrite_each,
 )
+from swirl.transforms.parts import Factors, check_factors, in_parts
 from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
@@ -22,7 +22,7 @@ from swirl.transforms.split import strip
 
 @command("unroll_no_jam")
 def unroll(
-    program: Program, loop_var: str, factor: int, *, unroll_type: int = 0, nest: int | str | None = None
+    program: Program, loop_var: str, factor: Factors, *, unroll_type: int = 0, nest: int | str | None = None
 ) -> Program:
     """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a
     copy.
@@ -34,12 +34,15 @@ def unroll(
 
     Args:
         loop_var: the loop; after ``vectorize`` this is the loop over whole vectors.
-        factor: number of copies; what does not divide is a loop of its own, behind.
+        factor: number of copies; what does not divide is a loop of its own, behind. Or those of each of consecutive
+            tiles, ``[6, 6, 5]`` for 17 iterations: the loop is then cut into parts as by ``split``, equal neighbours in
+            one, and each is unrolled by its own factor.
         unroll_type: 0 gives a reduction one partial result a copy, 1 lets the copies share one.
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: bad factor.  Refused: the loop's bounds are not constant, or it is no plain loop.
+        CommandError: bad factor, or the tiles do not sum to the loop's extent.
+        Refused: the loop's bounds are not constant, or it is no plain loop.
     """
     if unroll_type not in (0, 1):
         raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
@@ -47,7 +50,7 @@ def unroll(
 
 
 @command()
-def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type: int = 0,
+def unroll_and_jam(program: Program, loop_var: str, factor: Factors, *, unroll_type: int = 0,
                    nest: int | str | None = None) -> Program:  # fmt: skip
     """Copy a loop's body ``factor`` times and join the loops inside: a register tile.
 
@@ -62,7 +65,7 @@ def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type:
 
     Args, raises: see ``unroll``; also refused where the jam would turn a dependence round.
 
-    Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2.
+    Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2; for combinations Tollenaere (TTiLE), section 3.4.3.
     """
     if unroll_type not in (0, 1):
         raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
@@ -70,11 +73,11 @@ def unroll_and_jam(program: Program, loop_var: str, factor: int, *, unroll_type:
 
 
 def _unroll(
-    program: Program, loop_var: str, factor: int, nest: int | str | None, *, jam: bool, partials: bool
+    program: Program, loop_var: str, factor: Factors, nest: int | str | None, *, jam: bool, partials: bool
 ) -> Program:
-    check_factor(factor)
+    factors = check_factors(factor)
 
-    def rewrite(before: Program, site: Site) -> Program:
+    def rewrite(before: Program, site: Site, copies: int) -> Program:
         loop = loop_of(loop_at(before, site))
         target = before.nests[site.nest]
         if loop.kind != "range":
@@ -88,13 +91,18 @@ def _unroll(
                 way_out="tile_loop with tail='peel' makes an inner loop of constant extent",
             )
         try:
-            return _copies(before, site, min(factor, loop.extent), jam, partials)
+            return _copies(before, site, min(copies, loop.extent), jam, partials)
         except Refused as refusal:
             raise in_current(
                 refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop
             ) from refusal
 
-    return rewrite_each(program, loop_var, nest, rewrite)
+    return rewrite_each(
+        program,
+        loop_var,
+        nest,
+        lambda before, site: in_parts(before, site, factors, "asked to be unrolled", rewrite),
+    )
 
 
 def _copies(program: Program, site: Site, factor: int, jam: bool, partials: bool) -> Program:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, expr, parse_program
+from swirl.ir.nest import Program, expr, loop_of, loops, parse_program, walk
 from swirl.transforms.base import loop_names
+from swirl.transforms.parts import combination
 
 T = TypeVar("T")
 Pick = Callable[[Sequence[T]], T]
@@ -206,6 +208,12 @@ class ProgramMaker:
         return parse_program("\n".join(lines), buffers)
 
 
+def local_names(program: Program) -> list[str]:
+    """Every local of the program."""
+    nodes = (node for nest in program.nests for _, node in walk(nest.body))
+    return sorted({ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)})
+
+
 Command = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
@@ -230,18 +238,27 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "canonicalise",
             "tidy",
             "scalar_replace",
+            "reverse",
+            "scalar_expand",
         )
     )
     options: dict[str, Any] = {}
     if name in ("interchange", "reorder"):
         count = 2 if name == "interchange" else pick((2, 3))
         return name, ([pick(names) for _ in range(count)],), options
-    if name in ("parallelize", "distribute", "fuse"):
+    if name == "scalar_expand":
+        return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
+    if name in ("parallelize", "distribute", "fuse", "reverse"):
         return name, (pick(names),), options
     if name == "hoist":
         return name, (() if pick((True, False)) else (pick(names),)), options
     if name == "scalar_replace":
         return name, (() if pick((True, False)) else (pick(list(RANKS)),)), options
+    if name in ("tile_loop", "unroll", "unroll_and_jam") and pick((False, False, True)):
+        var = pick(names)
+        heads = [loop_of(node) for nest in program.nests for _, node in loops(nest.body)]
+        extent = min((head.extent for head in heads if head.var == var and head.extent), default=3)
+        return name, (var, combination(extent, pick((2, 3, 4)))), options
     if name == "tile_loop":
         return name, (pick(names), pick((2, 3, 4))), {"tail": pick(("min", "mask", "peel"))}
     if name == "tile":

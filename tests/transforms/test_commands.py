@@ -11,12 +11,14 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, parse_program
+from swirl.ir.nest import Program, loop_of, parse_program
 from swirl.ir.validate import validate
 from swirl.target import Target
 from swirl.transforms import COMMANDS
+from swirl.transforms.base import find_loops, loop_at
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.hoist import hoist
+from swirl.transforms.parts import combination
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
 from tests.support import assert_compiles_to_same, assert_same
@@ -114,6 +116,17 @@ def use(label: str, *arguments: object, on: str, name: str | None = None, **opti
     return Use(label, lambda program: command(program, *arguments, **options), tuple(on.split()))
 
 
+def tiled(name: str, largest: int) -> Callable[[Program], Program]:
+    """A command with the combination of tiles that fits the loop ``i``."""
+
+    def apply(program: Program) -> Program:
+        extent = loop_of(loop_at(program, find_loops(program, "i")[0])).extent
+        assert extent is not None
+        return COMMANDS[name](program, "i", combination(extent, largest))
+
+    return apply
+
+
 ALL = "map sum largest local guard start window nest pair"
 USES = [
     use("tile_loop", "i", 4, on=ALL),
@@ -133,8 +146,20 @@ USES = [
     use("unroll", "i", 4, on="map sum largest local guard start window nest pair"),
     use("unroll shared", "i", 4, name="unroll", unroll_type=1, on=ALL),
     use("unroll_and_jam", "i", 4, on="map sum largest local guard start pair"),
-    use(
-        "unroll_and_jam j", "j", 2, name="unroll_and_jam", on="map sum largest local guard start window pair"
+    use("unroll_and_jam j", "j", 2, name="unroll_and_jam", on="map sum largest local guard start window pair"),
+    Use("tile_loop parts", tiled("tile_loop", 4), tuple(ALL.split())),
+    Use("unroll parts", tiled("unroll", 4), tuple(ALL.split())),
+    Use(
+        "unroll_and_jam parts", tiled("unroll_and_jam", 4), ("map", "sum", "largest", "local", "guard", "start", "pair")
+    ),
+    use("reverse", "i", on=ALL),
+    use("reverse j", "j", name="reverse", on=ALL),
+    use("scalar_expand", "t", on="local"),
+    use("scalar_expand j", "t", "j", name="scalar_expand", on="local"),
+    Use(
+        "scalar_expand, distribute",
+        lambda p: COMMANDS["distribute"](COMMANDS["scalar_expand"](p, ["t"]), "i"),
+        ("local",),
     ),
     use("vectorize", "i", 8, on="map sum largest local guard start pair"),
     use("vectorize gather", "j", 2, name="vectorize", strided="gather", on="map sum guard start pair local"),
@@ -149,9 +174,7 @@ USES = [
     ),
     Use(
         "register tile",
-        lambda p: hoist(
-            scalar_replace(tidy(COMMANDS["vectorize"](COMMANDS["unroll_and_jam"](p, "j", 2), "i", 8)))
-        ),
+        lambda p: hoist(scalar_replace(tidy(COMMANDS["vectorize"](COMMANDS["unroll_and_jam"](p, "j", 2), "i", 8)))),
         ("map", "sum", "local", "guard", "pair"),
     ),
 ]
@@ -159,11 +182,7 @@ USES = [
 
 def split_uses(extent: int) -> list[Use]:
     """Cuts that lie inside the range."""
-    return (
-        [use("split", "i", [extent // 2], on=ALL), use("split", "i", [1, extent - 1], on=ALL)]
-        if extent > 2
-        else []
-    )
+    return [use("split", "i", [extent // 2], on=ALL), use("split", "i", [1, extent - 1], on=ALL)] if extent > 2 else []
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.label)
@@ -189,9 +208,7 @@ def test_split_computes_exactly_the_same(extent: int) -> None:
 
 
 def test_split_prints(snapshot: SnapshotAssertion) -> None:
-    assert snapshot == "\n\n".join(
-        COMMANDS["split"](make(name, 7), "i", [1, 4]).text for name in ("guard", "window")
-    )
+    assert snapshot == "\n\n".join(COMMANDS["split"](make(name, 7), "i", [1, 4]).text for name in ("guard", "window"))
 
 
 def merged(programs: list[Program]) -> Program:
