@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from latte.data import check_array, check_labels
 from latte.place import user_place
-from swirl.errors import DataError, LatteError, UnknownName
+from swirl.errors import LatteError, UnknownName, nearest
 
 if TYPE_CHECKING:
     from latte.ensemble import Ensemble
@@ -36,7 +36,7 @@ def accessor(ensemble: Ensemble, name: str) -> Any:
 
 
 def _storage(ensemble: Ensemble, field: str) -> str:
-    buffers = ensemble.buffers()
+    buffers = {name: b for name, b in ensemble.buffers().items() if b.role != "scalar"}
     if field in buffers:
         return buffers[field].name
     net = ensemble.net
@@ -44,8 +44,7 @@ def _storage(ensemble: Ensemble, field: str) -> str:
         storage = f"{ensemble.name}.{field}"
         if storage in net.executable.buffers:
             return storage
-    close = get_close_matches(field, buffers, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = nearest(field, buffers)
     names = ", ".join(sorted(buffers))
     raise UnknownName(f"{ensemble!r} has no field {field!r}", place=user_place(),
                       way_out=f"{hint}its fields are {names}")  # fmt: skip
@@ -66,7 +65,7 @@ def _view(ensemble: Ensemble, storage: str) -> np.ndarray:
         ensemble.net.settle_gradients()
         ensemble.net.gradient_views = True
     if storage == f"{ensemble.name}.grad":
-        ensemble.net.top_gradient_viewed(ensemble)
+        ensemble.net.given.view(ensemble)
     return view
 
 
@@ -74,7 +73,9 @@ def _running(ensemble: Ensemble, what: str) -> Any:
     net = ensemble.net
     if net is None or not net.compiled:
         raise LatteError(
-            f"{what} of {ensemble!r}: the net is not compiled yet", way_out="call net.compile() first"
+            f"{what} of {ensemble!r}: the net is not compiled yet",
+            place=user_place(),
+            way_out="call net.compile() first",
         )
     return net.executable
 
@@ -82,49 +83,22 @@ def _running(ensemble: Ensemble, what: str) -> Any:
 def _set(ensemble: Ensemble, field: str, storage: str, values: Any) -> None:
     from latte.ensemble import DataEnsemble  # which imports this module
 
+    what = f"{ensemble.name}.set_{field}"
     executable = _running(ensemble, f"set_{field}")
     net = ensemble.net
     assert net is not None
     if field == "grad":
-        net.set_seed_gradient(ensemble, check_array(values, None, "set_grad"))
+        net.given.give(ensemble, check_array(values, None, what))
         return
     buffer = executable.buffer(storage)
     full = ensemble.fields(net.batch_size)[field].shape if field in ensemble.fields() else buffer.shape
-    array = check_array(values, None, f"set_{field}")
+    array = check_array(values, None, what)
     if field == "value" and isinstance(ensemble, DataEnsemble) and array.shape == full:
         executable = net.use_full_batch()  # the batch before may have been a smaller one
         buffer = executable.buffer(storage)
-    check_array(array, buffer.shape, f"set_{field}")
+    check_array(array, buffer.shape, what)
     if field == "value":
         check_labels(ensemble, array)
     if buffer.role == "param_grad":
         net.settle_gradients()
     executable.write(storage, array)
-
-
-def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:
-    """``values`` as an array of real numbers of ``shape``, or DataError."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{what}: {error}") from error
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"{what}: real numbers are needed, not {array.dtype}",
-                        way_out="convert with array.astype(np.float32)")  # fmt: skip
-    if shape is not None and array.shape != shape:
-        raise DataError(f"{what}: the shape is {array.shape}, but {shape} is needed")
-    return array
-
-
-def check_labels(ensemble: Ensemble, values: np.ndarray) -> None:
-    """DataError where ``ensemble`` gives labels to a loss and a value is no class number."""
-    assert ensemble.net is not None
-    for edge in ensemble.net.readers(ensemble):
-        if not edge.is_label:
-            continue
-        classes = next(len(e.source) for e in edge.sink.connections if not e.is_label)
-        wrong = np.flatnonzero((values < 0) | (values >= classes) | (values != np.floor(values)))
-        if wrong.size:
-            first = int(wrong[0])
-            raise DataError(f"labels of {edge.sink.name} must be class numbers from 0 to {classes - 1}; "
-                            f"number {first} is {values.flat[first]}")  # fmt: skip

@@ -6,7 +6,6 @@ so what it does under ``if __name__ == "__main__"`` (training, say) is not done 
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from latte.runtime import CompiledPhase
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
 from swirl.dump.compare import TOLERANCE, compare_stages
-from swirl.errors import CommandError, LatteError
+from swirl.errors import CommandError, LatteError, nearest
 from swirl.pipeline import Stage
 from swirl.target import TARGETS
 
@@ -100,9 +99,8 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
         return stages[int(wanted)]
     if wanted in names:
         return stages[len(names) - 1 - names[::-1].index(wanted)]
-    close = difflib.get_close_matches(wanted, [*names, CPP], 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    hint = nearest(wanted, [*names, CPP])
     raise CommandError(f"no stage {wanted!r}", way_out=f"{hint}the stages are {numbered}, and {CPP}")
 
 

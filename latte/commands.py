@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
+from latte.checks import check_padding
 from latte.place import user_place
-from swirl.errors import CommandError, UnknownName
+from swirl.errors import CommandError, UnknownName, nearest
 from swirl.recipe import PHASE_ALIASES, PHASES, Recorded, unknown_command
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
@@ -23,6 +23,36 @@ class CommandRecorder:
 
     commands: list[Recorded]
     compiled: bool
+    shape: tuple[int, ...]
+    asked_padding: tuple[tuple[int, int], ...] | None = None
+    """What ``set_padding`` has asked for and no connection has taken yet."""
+    _padding: tuple[tuple[int, int], ...] | None = None
+
+    def set_padding(self, *pairs: tuple[int, int] | int) -> None:
+        """Put zeros around this ensemble for the layer that is connected to it next, and for no other.
+
+        It is the older spelling of ``net.add_connections(ensemble, sink, mapping, padding=pairs)``, called just before
+        it: the mapping's position 0 is the first zero. What getters show does not change.
+
+        Args:
+            pairs: (zeros before, zeros after) for each dimension, no batch.
+
+        Raises:
+            DeclarationError: the pairs do not fit the shape.  CommandError: the net is compiled already.
+        """
+        place = user_place()
+        self._check_open("set_padding", place)
+        self._padding = self.asked_padding = check_padding(pairs, self.shape, place)
+
+    @property
+    def pad(self) -> tuple[tuple[int, int], ...]:
+        """The zeros that the last ``set_padding`` asked for."""
+        return self._padding or ((0, 0),) * len(self.shape)
+
+    def _check_open(self, command: str, place: str | None) -> None:
+        if self.compiled:
+            raise CommandError(f"{command}: the net is compiled already", place=place,
+                               way_out="give commands before net.compile()")  # fmt: skip
 
     def record(self, name: str, *arguments: Any, **options: Any) -> None:
         """Record a command.
@@ -31,16 +61,12 @@ class CommandRecorder:
             CommandError: the net is compiled already, or there is no such phase.
         """
         place = user_place()
-        if self.compiled:
-            raise CommandError(f"{name}: the net is compiled already", place=place,
-                               way_out="give commands before net.compile()")  # fmt: skip
+        self._check_open(name, place)
         command = Recorded(name, arguments, tuple(options.items()), place)
         if name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
             phase = _phase_of(command)
-            close = get_close_matches(str(phase), PHASES, 1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
             raise CommandError(f"{command.text}: no phase named {phase!r}", place=place,
-                               way_out=f"{hint}the phases are {', '.join(PHASES)}")  # fmt: skip
+                               way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}")  # fmt: skip
         self.commands.append(command)
 
     def command(self, name: str) -> Callable[..., None]:
@@ -79,8 +105,7 @@ class CommandRecorder:
 def unknown_attribute(ensemble: Any, name: str) -> UnknownName:
     """The error for a name that is no command, field or attribute of an ensemble, with the nearest one."""
     known = [attribute for attribute in dir(ensemble) if not attribute.startswith("_")]
-    close = get_close_matches(name, [*COMMANDS, *known], 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = nearest(name, [*COMMANDS, *known])
     return UnknownName(f"{ensemble!r} has no command or attribute {name!r}", place=user_place(),
                        way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")  # fmt: skip
 

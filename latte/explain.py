@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latte.ensemble import DataEnsemble, Ensemble
+from latte.place import user_place
 from latte.recipes_of import recipe_path
 from swirl.codegen.emit import listing
-from swirl.errors import CommandError
+from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, enclosing, loop_of, loops
 from swirl.pipeline import AFTER_RECIPE, Stage
@@ -205,18 +205,21 @@ def find_ensemble(net: Running, ensemble: Ensemble | str) -> Ensemble:
     Raises:
         CommandError: there is none; the message has the nearest name and the list.
     """
-    name = ensemble if isinstance(ensemble, str) else ensemble.name
     for candidate in net.ensembles:
         if candidate is ensemble or candidate.name == ensemble:
             return candidate
     names = [candidate.name for candidate in net.ensembles]
     if not isinstance(ensemble, str):
         raise CommandError(
-            f"{ensemble!r} is not in this net", way_out=f"its ensembles are {', '.join(names)}"
+            f"{ensemble!r} is not in this net",
+            place=user_place(),
+            way_out=f"its ensembles are {', '.join(names)}",
         )
-    close = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise CommandError(f"no ensemble named {name!r}", way_out=f"{hint}the ensembles are {', '.join(names)}")
+    raise CommandError(
+        f"no ensemble named {ensemble!r}",
+        place=user_place(),
+        way_out=f"{nearest(ensemble, names)}the ensembles are {', '.join(names)}",
+    )
 
 
 def phases_of(executable: Executable, ensemble: Ensemble, phase: str | None = None) -> list[CompiledPhase]:
@@ -233,10 +236,9 @@ def phases_of(executable: Executable, ensemble: Ensemble, phase: str | None = No
     if found:
         return found
     names = [item.phase for item in compiled]
-    close = difflib.get_close_matches(asked, names, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    way_out = f"{hint}it has {', '.join(names)}" if names else "it is a data layer: it computes nothing"
-    raise CommandError(f"{ensemble.name} has no phase {phase!r}", way_out=way_out)
+    has = f"{nearest(asked, names)}it has {', '.join(names)}"
+    way_out = has if names else "it is a data layer: it computes nothing"
+    raise CommandError(f"{ensemble.name} has no phase {phase!r}", place=user_place(), way_out=way_out)
 
 
 def after_recipe(stages: Sequence[Stage]) -> Stage:

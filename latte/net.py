@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.checks import check_shape
+from latte.checks import check_padding, check_shape, is_integer
 from latte.connection import Connection
 from latte.ensemble import ActivationEnsemble, DataEnsemble, Ensemble
 from latte.index import variable
@@ -32,11 +32,12 @@ class Net(Running):
     """
 
     def __init__(self, batch_size: int, *, seed: int | None = None):
-        if not isinstance(batch_size, (int, np.integer)) or isinstance(batch_size, bool) or batch_size < 1:
+        if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
+            bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
             raise DeclarationError(
-                f"the batch size must be a positive integer, not {batch_size!r}", place=user_place()
+                f"the batch size must be a positive integer{bound}, not {batch_size!r}", place=user_place()
             )
-        if seed is not None and not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**31):
+        if seed is not None and not (is_integer(seed) and 0 <= seed < 2**31):
             raise DeclarationError(
                 f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
             )
@@ -44,6 +45,7 @@ class Net(Running):
         self.batch_size = int(batch_size)
         self.seed = int(np.random.randint(2**31)) if seed is None else int(seed)
         self.force_backward = False
+        self.nowait = False  # of the original; has no effect
         self.ensembles: list[Ensemble] = []
         self.connections: list[Connection] = []
         self._counts: Counter[str] = Counter()
@@ -131,7 +133,8 @@ class Net(Running):
             reshape: the source is seen with this shape (row-major, same number of elements).
             clamp: positions outside the source read the nearest edge.
             padding: for each dimension of the source (zeros before, zeros after), or one number for both. The
-                mapping's positions are then those of the padded source: 0 is the first zero.
+                mapping's positions are then those of the padded source: 0 is the first zero. Without it, what
+                ``source.set_padding`` has asked for since the last connection.
 
         Raises:
             MappingError: if the mapping is not affine, has the wrong number of ranges or leaves its source.
@@ -143,7 +146,9 @@ class Net(Running):
             raise MappingError(f"the mapping must be a function, not {mapping!r}", place=place)
         view = self._check_reshape(source, sink, reshape, place)
         shape = view or source.shape
-        pads = _check_padding(padding, shape, place)
+        if padding is None and not clamp and view is None:
+            padding = source.asked_padding
+        pads = check_padding(padding, shape, place)
         windows = None
         if sink.explicit:
             if padding is not None or clamp:
@@ -163,6 +168,8 @@ class Net(Running):
             else:
                 windows = tuple(w.shifted(-before) for w, (before, _) in zip(windows, pads, strict=True))
                 check_reach(windows, shape, pads, mapping)
+        if not clamp:  # whose mapping counts from the source's own first element
+            source.asked_padding = None
         return self._connect(
             Connection(source, sink, self._input_name(sink), windows, pads, clamp, view, place=place)
         )
@@ -291,22 +298,3 @@ class Net(Running):
         self.connections.append(connection)
         connection.sink.connections.append(connection)
         return connection
-
-
-def _check_padding(
-    padding: Sequence[int | tuple[int, int]] | None, shape: tuple[int, ...], place: str | None
-) -> tuple[tuple[int, int], ...]:
-    if padding is None:
-        return ((0, 0),) * len(shape)
-    pairs = tuple((pad, pad) if isinstance(pad, (int, np.integer)) else tuple(pad) for pad in padding)
-    good = len(pairs) == len(shape) and all(
-        len(pair) == 2 and all(isinstance(side, (int, np.integer)) and side >= 0 for side in pair)
-        for pair in pairs
-    )
-    if not good:
-        raise DeclarationError(
-            f"padding {padding!r} does not fit a source of shape {shape}",
-            place=place,
-            way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
-        )
-    return tuple((int(before), int(after)) for before, after in pairs)

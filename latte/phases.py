@@ -10,7 +10,8 @@ from latte.autodiff import derive, strip_stop_gradient
 from latte.connection import Connection
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
 from latte.lower import lower
-from swirl.errors import DerivativeError
+from latte.place import user_place
+from swirl.errors import DeclarationError, DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
 
@@ -38,8 +39,20 @@ def net_programs(net: Net, batch_size: int, seeded: frozenset[str] = frozenset()
         seeded: names of ensembles whose gradient the user sets although others read them.
 
     Raises:
+        DeclarationError: there are none, or one reads nothing.
         BodyError, DerivativeError: with the line of the body.
     """
+    if not net.ensembles:
+        raise DeclarationError(
+            "the net has no layers", place=user_place(), way_out="add some before net.compile()"
+        )
+    for ensemble in net.ensembles:
+        if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
+            raise DeclarationError(
+                f"{ensemble!r} reads nothing",
+                place=ensemble.place,
+                way_out="net.add_connections(source, ensemble, mapping)",
+            )
     order = net.order()
     wanted = _gradient_wanted(net, order)
     started = {net_ensemble.name for net_ensemble in order if net_ensemble.name in seeded}

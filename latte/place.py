@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 
 _OWN = tuple(
     os.path.realpath(os.path.join(os.path.dirname(__file__), folder)) + os.sep for folder in (".", "layers")
@@ -13,13 +13,22 @@ _OWN = tuple(
 
 def user_place() -> str | None:
     """``file:line`` of the innermost call that does not come from Latte or its layer library."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        if not os.path.realpath(filename).startswith(_OWN):
-            return f"{filename}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    _, frame = _user_frame()
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_stacklevel() -> int:
+    """``stacklevel`` for a warning by the caller, so that it names the line that :func:`user_place` does."""
+    depth, _ = _user_frame()
+    return depth
+
+
+def _user_frame() -> tuple[int, FrameType | None]:
+    """The innermost frame that is not Latte's, and how many calls it is above the caller's caller."""
+    depth, frame = 1, sys._getframe(2)
+    while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(_OWN):
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    return depth, frame
 
 
 def place_of(code: CodeType) -> str:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from latte.accessors import check_array, check_labels
+from latte.checks import is_integer
+from latte.data import check_data
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
-from latte.phases import has_gradient_reader, is_loss
+from latte.given import GivenGradients
+from latte.phases import is_loss
+from latte.place import user_place, user_stacklevel
 from latte.runtime import CompileReport, Executable, compile_net, sum_of_reports
-from swirl.errors import CommandError, DataError, DeclarationError, TrainingError
+from swirl.config import MAX_THREADS
+from swirl.errors import CommandError, DataError, DeclarationError, TrainingError, nearest
+from swirl.ir.buffers import Buffer
 from swirl.jit import progress_bar
 from swirl.runner import Runner
 from swirl.target import resolve_target
@@ -48,8 +53,7 @@ class Running:
         self._executables: dict[int, Executable] = {}
         self._reports: list[CompileReport] = []
         self._current: Executable | None = None
-        self._seeds: dict[str, np.ndarray] = {}  # of inner layers: their readers' gradients are added
-        self._tops: dict[str, np.ndarray] = {}  # of layers that nobody sends a gradient to, and of losses
+        self.given = GivenGradients(self._whole)
         self._accumulate = False
         self._nan_said = False
         self._shuffling: np.random.Generator | None = None
@@ -69,7 +73,7 @@ class Running:
             TrainingError: the net is not compiled.
         """
         if self._current is None:
-            raise TrainingError("the net is not compiled", way_out="call net.compile() first")
+            raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
         return self._current
 
     @property
@@ -80,7 +84,7 @@ class Running:
             TrainingError: the net is not compiled.
         """
         if not self._reports:
-            raise TrainingError("the net is not compiled", way_out="call net.compile() first")
+            raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
         return sum_of_reports(self._reports)
 
     def add_report(self, report: CompileReport) -> None:
@@ -94,11 +98,13 @@ class Running:
             CommandError: the net is compiled already, or has no such ensemble or kind.
         """
         if self.compiled:
-            raise CommandError("use_recipe: the net is compiled already", way_out="call it before net.compile()")
+            raise CommandError("use_recipe: the net is compiled already", place=user_place(),
+                               way_out="call it before net.compile()")  # fmt: skip
         name = ensemble_or_kind if isinstance(ensemble_or_kind, str) else ensemble_or_kind.name
         known = {e.name for e in self.ensembles} | {e.kind for e in self.ensembles}
         if name not in known:
-            raise CommandError(f"no ensemble or kind named {name!r}", way_out=f"there are {', '.join(sorted(known))}")
+            way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}"
+            raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
         self.recipes[name] = Path(path)
 
     def compile(
@@ -118,19 +124,15 @@ class Running:
             CommandError: it is compiled already.  DeclarationError: the net is empty, or an ensemble reads nothing.
             LatteError: see :mod:`swirl.errors`. Nothing is half done then: the net can be mended and compiled.
         """
+        place = user_place()
         if self.compiled:
-            raise CommandError("the net is compiled already", way_out="declare a new net")
-        if not self.ensembles:
-            raise DeclarationError("the net has no layers", way_out="add some before net.compile()")
-        for ensemble in self.ensembles:
-            if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
-                raise DeclarationError(
-                    f"{ensemble!r} reads nothing", way_out="net.add_connections(source, ensemble, mapping)"
-                )
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise DeclarationError(f"the number of threads must be a positive integer, not {threads!r}")
+            raise CommandError("the net is compiled already", place=place, way_out="declare a new net")
+        if threads is not None and not (is_integer(threads) and 1 <= threads <= MAX_THREADS):
+            raise DeclarationError(
+                f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}", place=place
+            )
         self._target = resolve_target(target)
-        self.runner = Runner(threads)
+        self.runner = Runner(None if threads is None else int(threads))
         self._show_progress = progress
         executable = self._compile(self.batch_size, None)
         self._executables[self.batch_size] = self._current = executable
@@ -145,7 +147,7 @@ class Running:
 
     def _compile(self, batch_size: int, shared: Executable | None) -> Executable:
         given = (self._whole, batch_size, self._target, self.runner)
-        options: dict[str, Any] = {"shared": shared, "seeded": frozenset(self._seeds)}
+        options: dict[str, Any] = {"shared": shared, "seeded": self.given.inner}
         if not self._show_progress:
             made = compile_net(*given, **options)
         else:
@@ -160,7 +162,7 @@ class Running:
             self._executables[batch_size] = self._compile(batch_size, self.executable)
         if self._executables[batch_size] is not self._current:
             self._current = self._executables[batch_size]
-            self._start_from_tops()
+            self.given.start(self._current)
         return self._current
 
     def use_full_batch(self) -> Executable:
@@ -173,11 +175,18 @@ class Running:
         Raises:
             DataError: not 1 … ``batch_size`` of the net.
         """
-        if not 1 <= batch_size <= self.batch_size:
-            raise DataError(f"a batch has 1 to {self.batch_size} items, not {batch_size}")
+        self._check_size(batch_size)
         current = self.executable
         self._use(batch_size)
         self._current = current
+
+    def _check_size(self, items: int) -> None:
+        if not is_integer(items) or not 1 <= items <= self.batch_size:
+            raise DataError(
+                f"a batch has 1 to {self.batch_size} items, not {items}",
+                place=user_place(),
+                way_out="net.fit and net.evaluate cut larger data into batches" if items else None,
+            )
 
     # --- running --------------------------------------------------------------------------------------------
     def set_batch(self, *arrays: Any) -> None:
@@ -191,41 +200,15 @@ class Running:
         """
         checked = self.check_data(*arrays)
         count = len(next(iter(checked.values())))
-        if not 1 <= count <= self.batch_size:
-            raise DataError(f"a batch has 1 to {self.batch_size} items, not {count}")
+        self._check_size(count)
         executable = self._use(count)
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
         executable.has_run.discard("forward")  # its values are those of other data
 
     def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
-        """Arrays for the data layers, any number of items, as arrays of shape (items, …) by the layers' names.
-
-        Raises:
-            DataError: wrong number of arrays, wrong shapes or types, labels out of range.
-        """
-        layers = [e for e in self.ensembles if isinstance(e, DataEnsemble)]
-        if not layers:
-            raise DataError("the net has no data layer", way_out="MemoryDataLayer(net, shape)")
-        if len(arrays) != len(layers):
-            names = ", ".join(layer.name for layer in layers)
-            raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}")
-        checked = {}
-        for layer, values in zip(layers, arrays, strict=True):
-            array = check_array(values, None, layer.name)
-            if array.ndim == 1 and layer.shape == (1,):
-                array = array[:, None]
-            if array.ndim == 0 or array.shape[1:] != layer.shape:
-                raise DataError(
-                    f"{layer.name}: the shape is {array.shape}, but "
-                    f"(batch, {', '.join(map(str, layer.shape))}) is needed"
-                )
-            check_labels(layer, array)
-            checked[layer.name] = array
-        counts = [len(array) for array in checked.values()]
-        if len(set(counts)) > 1:
-            raise DataError(f"the arrays have different numbers of items: {counts}")
-        return checked
+        """Arrays for the data layers, any number of items; see :func:`latte.data.check_data`."""
+        return check_data([e for e in self.ensembles if isinstance(e, DataEnsemble)], arrays)
 
     def forward(self) -> None:
         """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``."""
@@ -250,27 +233,26 @@ class Running:
                 ``forward`` has not run.
         """
         executable = self.executable
-        viewed = any(f"view {ensemble.name}" in self.has_run for ensemble in self.ensembles)
-        if not (self.has_loss or self._seeds or self._tops or viewed):
+        if not (self.has_loss or self.given):
             raise TrainingError(
                 "backward has nothing to start from: the net has no loss",
+                place=user_place(),
                 way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)",
             )
         if "forward" not in executable.has_run:
             raise TrainingError(
                 "backward needs the values of a forward phase of this batch",
+                place=user_place(),
                 way_out="call net.forward() first",
             )
-        for name, values in {**self._seeds, **self._tops}.items():
-            if values.shape != (needed := executable.buffers[f"{name}.grad"].shape):
-                raise TrainingError(
-                    f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
-                    way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
-                )
+        self._backward()
+
+    def _backward(self) -> None:
+        """The backward phase, from whatever gradients there are."""
+        executable = self.executable
+        self.given.before_backward(executable)
         if "net.accumulate" in executable.arrays:
             executable.arrays["net.accumulate"][0] = self._accumulate
-        for name, values in self._seeds.items():
-            executable.write(f"{name}.grad", values)
         executable.run("backward")
         self._accumulate = True
         self.has_run.add("backward")
@@ -282,9 +264,36 @@ class Running:
         """
         self._accumulate = False
         if self.gradient_views:  # somebody looks at the storage itself
-            for name, buffer in self.executable.buffers.items():
-                if buffer.role == "param_grad":
-                    self.executable.arrays[name][...] = 0
+            self._zero(lambda buffer: buffer.role == "param_grad")
+
+    def clear_values(self) -> None:
+        """Zeros in the value of every layer, data layers included: set the data again before the next ``forward``.
+
+        Nothing needs it, since ``forward`` computes values afresh; programs for the original call it.
+        """
+        self._zero(lambda buffer: buffer.name.endswith(".value"))
+        self.executable.has_run.discard("forward")
+
+    def _zero(self, which: Callable[[Buffer], bool]) -> None:
+        for name, buffer in self.executable.buffers.items():
+            if which(buffer):
+                self.executable.arrays[name][...] = 0
+
+    @property
+    def forward_tasks(self) -> list[Callable[[], None]]:
+        """What ``forward`` does, as the original's benchmarks time it: nothing for each data layer, then all layers.
+
+        Empty before ``compile``, as ``backward_tasks``.
+        """
+        if not self.compiled:
+            return []
+        data = sum(isinstance(ensemble, DataEnsemble) for ensemble in self.ensembles)
+        return [*[lambda: None] * data, self.forward]
+
+    @property
+    def backward_tasks(self) -> list[Callable[[], None]]:
+        """What ``backward`` does, in one task; it runs without a loss too, from the gradients that there are."""
+        return [self._backward] if self.compiled else []
 
     @property
     def has_loss(self) -> bool:
@@ -298,47 +307,11 @@ class Running:
     def settle_gradients(self) -> None:
         """Let cleared gradients of parameters be zeros in memory, for who reads or changes the storage itself."""
         if not self._accumulate:
-            for name, buffer in self.executable.buffers.items():
-                if buffer.role == "param_grad":
-                    self.executable.arrays[name][...] = 0
+            self._zero(lambda buffer: buffer.role == "param_grad")
         self._accumulate = True
 
-    def set_seed_gradient(self, ensemble: Ensemble, values: np.ndarray) -> None:
-        """What ``ensemble.set_grad(values)`` does: the gradient that backward starts from, at a top or inner layer.
-
-        Raises:
-            DataError: the shape is wrong, or the net computes no gradient there.
-        """
-        name, gradient = ensemble.name, np.array(values, np.float32)
-        needed = self.executable.buffer(f"{name}.grad").shape
-        if gradient.shape != needed:
-            raise DataError(f"set_grad: the shape is {gradient.shape}, but {needed} is needed")
-        if not has_gradient_reader(self._whole, ensemble):
-            self._tops[name] = gradient
-            self._start_from_tops()
-            return
-        known = name in self._seeds
-        self._seeds[name] = gradient
-        if not known:
-            try:
-                self._recompile_seeded()
-            except Exception:
-                del self._seeds[name]
-                raise
-
-    def top_gradient_viewed(self, ensemble: Ensemble) -> None:
-        """Somebody holds the storage of a gradient: where that starts backward, it counts as set."""
-        if not has_gradient_reader(self._whole, ensemble) and not is_loss(ensemble):
-            self.has_run.add(f"view {ensemble.name}")
-
-    def _start_from_tops(self) -> None:
-        """Write the gradients that start backward, as far as they are of this batch size."""
-        for name, values in self._tops.items():
-            if self.executable.buffers[f"{name}.grad"].shape == values.shape:
-                self.executable.write(f"{name}.grad", values)
-
-    def _recompile_seeded(self) -> None:
-        """The net again, with readers that add to the gradients that the user sets."""
+    def compile_again(self) -> None:
+        """The net again, with readers that add to the gradients that the user gives."""
         old = self.executable
         new = self._compile(old.batch_size, old)
         for name, array in old.arrays.items():
@@ -374,7 +347,7 @@ class Running:
             warnings.warn(
                 "the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
                 LossIsNaN,
-                stacklevel=3,
+                stacklevel=user_stacklevel(),
             )
 
     # --- looking ------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latte.ensemble import Ensemble
-from latte.phases import EnsemblePrograms, is_loss, net_programs
+from latte.phases import EnsemblePrograms, has_gradient_reader, is_loss, net_programs
+from latte.place import user_place
 from latte.recipes_of import recipe_of
 from swirl.codegen.emit import KernelSource
 from swirl.config import settings
@@ -129,6 +130,7 @@ class Executable:
         if buffer.layout != Layout():
             raise DataError(
                 f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
+                place=user_place(),
                 way_out="use its getter and setter, which copy",
             )
         return self.arrays[storage]
@@ -140,10 +142,11 @@ class Executable:
             DataError: no phase of this net computes it.
         """
         if storage not in self.buffers:
-            raise DataError(
-                f"nothing in this net computes {storage}",
-                way_out="net.force_backward = True before compile() asks for the gradients of data",
-            )
+            owner = next(e for e in self.net.ensembles if e.name == storage.split(".")[0])
+            way_out = None
+            if storage.endswith(".grad") and not self.net.force_backward and has_gradient_reader(self.net, owner):
+                way_out = "net.force_backward = True before compile() asks for the gradients of data"
+            raise DataError(f"nothing in this net computes {storage}", place=user_place(), way_out=way_out)
         return self.buffers[storage]
 
 

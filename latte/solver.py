@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from latte.instances import is_number
+from latte.place import user_place
+from latte.running import Running
 from latte.runtime import make_report
 from swirl.errors import DeclarationError, TrainingError
 from swirl.ir.buffers import Buffer, Layout
@@ -41,15 +44,19 @@ class SGD:
     def __init__(
         self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0
     ):
-        for name, value, good in (
-            ("learning_rate", learning_rate, learning_rate >= 0),
-            ("momentum", momentum, 0 <= momentum <= 1),
-            ("weight_decay", weight_decay, weight_decay >= 0),
+        place = user_place()
+        for name, value, most in (
+            ("learning_rate", learning_rate, math.inf),
+            ("momentum", momentum, 1),
+            ("weight_decay", weight_decay, math.inf),
         ):
-            if not good:
-                raise DeclarationError(f"{name} is out of range: {value!r}")
+            if not is_number(value) or not 0 <= value <= most:
+                bounds = "at least 0" if most == math.inf else f"from 0 to {most}"
+                raise DeclarationError(f"{name} must be a number, {bounds}, not {value!r}", place=place)
+        if not isinstance(net, Running):
+            raise DeclarationError(f"a solver needs the net that it trains, not {net!r}", place=place)
         if not net.compiled:
-            raise TrainingError("a solver needs a compiled net", way_out="call net.compile() first")
+            raise TrainingError("a solver needs a compiled net", place=place, way_out="call net.compile() first")
         self.net = net
         self.learning_rate = learning_rate
         self.momentum = momentum
@@ -61,7 +68,8 @@ class SGD:
             if b.role == "param" and _gradient(name) in executable.buffers
         ]
         if not self._parameters:
-            raise TrainingError("the net has no parameters to train")
+            raise TrainingError("the net has no parameters to train", place=place,
+                                way_out="add a layer that has some, FullyConnectedLayer for one")  # fmt: skip
         self._prepare(executable.target)
 
     def _prepare(self, target: Target) -> None:
@@ -101,7 +109,9 @@ class SGD:
         """
         if "backward" not in self.net.has_run:
             raise TrainingError(
-                "there are no gradients yet", way_out="call net.forward() and net.backward() first"
+                "there are no gradients yet",
+                place=user_place(),
+                way_out="call net.forward() and net.backward() first",
             )
         self.net.settle_gradients()
         for name in self._settings:

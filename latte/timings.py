@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from swirl.errors import CommandError
+from latte.checks import is_integer
+from latte.place import user_place
+from swirl.errors import CommandError, nearest
 
 if TYPE_CHECKING:
     from latte.running import Running
@@ -111,9 +113,12 @@ def timings(net: Running, phase: str = "forward", repeat: int = 10) -> Timings:
     """
     executable = net.executable
     if phase not in TIMED:
-        raise CommandError(f"timings: no phase named {phase!r}", way_out=f"it takes {', '.join(TIMED)}")
-    if repeat < 1:
-        raise CommandError(f"timings: repeat must be at least 1, not {repeat}")
+        way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
+        raise CommandError(f"timings: no phase named {phase!r}", place=user_place(), way_out=way_out)
+    if not is_integer(repeat) or repeat < 1:
+        raise CommandError(
+            f"timings: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place()
+        )
     kept = {
         name: executable.arrays[name].copy()
         for name, buffer in executable.buffers.items()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from latte.checks import is_integer
+from latte.place import user_place
 from swirl.errors import DataError, TrainingError
 
 if TYPE_CHECKING:
@@ -76,10 +78,19 @@ def fit(
         DataError: the data do not fit.  TrainingError: NaN in the loss, no loss, or the net is not compiled.
     """
     images, labels = _check(net, images, labels)
+    place = user_place()
     if not net.has_loss:
-        raise TrainingError("the net has no loss to train by", way_out="SoftmaxLossLayer(net, scores, labels)")
-    if not isinstance(epochs, (int, np.integer)) or epochs < 0:
-        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}")
+        raise TrainingError(
+            "the net has no loss to train by", place=place, way_out="SoftmaxLossLayer(net, scores, labels)"
+        )
+    if not callable(getattr(solver, "step", None)):
+        raise TrainingError(
+            f"fit needs a solver, not {solver!r}", place=place, way_out="latte.solver.SGD(net, learning_rate)"
+        )
+    if not is_integer(epochs) or epochs < 0:
+        raise DataError(
+            f"the number of epochs must be a whole number, at least 0, not {epochs!r}", place=place
+        )
     history = History()
     _prepare_rest(net, len(images))
     columns = (
@@ -100,6 +111,7 @@ def fit(
                 if stop_on_nan and np.isnan(net.loss):
                     raise TrainingError(
                         f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
+                        place=place,
                         way_out="a smaller learning rate may help; stop_on_nan=False goes on",
                     )
                 net.clear_grad()
@@ -134,10 +146,10 @@ def evaluate(net: Running, images: Any, labels: Any) -> Evaluation:
 
 def _check(net: Running, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     if not net.compiled:
-        raise TrainingError("the net is not compiled", way_out="call net.compile() first")
+        raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
     images, labels = net.check_data(images, labels).values()
     if len(images) == 0:
-        raise DataError("there are no items", way_out="at least one is needed")
+        raise DataError("there are no items", place=user_place(), way_out="at least one is needed")
     return images, labels
 
 

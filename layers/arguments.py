@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from latte.checks import is_integer
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.net import Net
@@ -16,15 +17,13 @@ def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
     Raises:
         DeclarationError: unless it is one integer or two, each at least ``least``.
     """
-    both = (
-        (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
-    )
-    if len(both) != 2 or not all(type(part) is int and part >= least for part in both):
+    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    if len(both) != 2 or not all(is_integer(part) and part >= least for part in both):
         raise DeclarationError(
             f"{name} must be an integer of at least {least}, or two of them (y, x), not {value!r}",
             place=user_place(),
         )
-    return both[0], both[1]
+    return int(both[0]), int(both[1])
 
 
 def count(name: str, value: int) -> int:
@@ -33,9 +32,9 @@ def count(name: str, value: int) -> int:
     Raises:
         DeclarationError: if it is none.
     """
-    if type(value) is not int or value < 1:
+    if not is_integer(value) or value < 1:
         raise DeclarationError(f"{name} must be a positive integer, not {value!r}", place=user_place())
-    return value
+    return int(value)
 
 
 def source_of(

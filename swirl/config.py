@@ -36,6 +36,8 @@ IGNORED = (
     "LATTE_UNROLL",
 )
 
+MAX_THREADS = 4096
+
 _TRUE = ("1", "on", "true", "yes")
 _FALSE = ("0", "off", "false", "no")
 
@@ -170,8 +172,8 @@ def _threads(environment: Mapping[str, str]) -> int:
     for variable in ("SWIRL_THREADS", "LATTE_NUM_THREADS"):
         value = environment.get(variable, "").strip()
         if value:
-            if not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= 4096:
-                raise _bad_value(variable, value, "a whole number of threads from 1 to 4096")
+            if not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= MAX_THREADS:
+                raise _bad_value(variable, value, f"a whole number of threads from 1 to {MAX_THREADS}")
             return int(value)
     return available_cores()
 

@@ -7,6 +7,8 @@ code or recipe, where there is one), and a way out.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class LatteError(Exception):
@@ -27,6 +29,12 @@ class LatteError(Exception):
     def __str__(self) -> str:
         text = f"{self.place}: {self.message}" if self.place else self.message
         return f"{text}\n  {self.way_out}" if self.way_out else text
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """``did you mean 'parallelize'? `` where a known name is close, else nothing: what a way out begins with."""
+    close = get_close_matches(str(name), list(known), 1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 class DeclarationError(LatteError):

@@ -3,7 +3,6 @@ each."""
 
 from __future__ import annotations
 
-import difflib
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused
+from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused, nearest
 from swirl.ir.buffers import Layout
 from swirl.ir.nest import Program, loop_of
 from swirl.memo import Memo
@@ -186,7 +185,10 @@ class Schedule:
                 touched = True
         if not touched:
             names = sorted({name for program in self.programs.values() for name in program.buffers})
-            raise CommandError(f"no buffer named {buffer!r}", way_out=f"the buffers are {', '.join(names)}")
+            raise CommandError(
+                f"no buffer named {buffer!r}",
+                way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
+            )
         return ()
 
     def _share_layout(self, storage: str, layout: Layout) -> None:
@@ -197,10 +199,9 @@ class Schedule:
     def _phase(self, phase: Any) -> str:
         phase = PHASE_ALIASES.get(phase, phase)
         if phase not in PHASES:
-            close = difflib.get_close_matches(str(phase), PHASES, 1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
             raise CommandError(
-                f"no phase named {phase!r}", way_out=f"{hint}the phases are {', '.join(PHASES)}"
+                f"no phase named {phase!r}",
+                way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
             )
         return str(phase)
 
@@ -221,12 +222,10 @@ def _call(
 
 def unknown_command(name: str, place: str | None) -> CommandError:
     """The error for a command that does not exist, with the nearest one that does."""
-    close = difflib.get_close_matches(name, COMMANDS, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     return CommandError(
         f"no command named {name!r}",
         place=place,
-        way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}",
+        way_out=f"{nearest(name, COMMANDS)}the commands are {', '.join(sorted(COMMANDS))}",
     )
 
 

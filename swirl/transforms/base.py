@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import ast
 import copy
-import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ParamSpec
 
-from swirl.errors import CommandError, Refused, ValidationError
+from swirl.errors import CommandError, Refused, ValidationError, nearest
 from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
 from swirl.ir.nest import (
     Loop,
@@ -67,6 +66,8 @@ def resolve(program: Program, name: str) -> tuple[str, ...]:
     """The loop variables that ``name`` means: itself, or what the alias stands for (suffixes of tiling
     kept)."""
     names = loop_names(program)
+    if not isinstance(name, str):
+        raise CommandError(f"a loop is given by its name, not {name!r}", way_out=f"the loops are {', '.join(names)}")
     if name in names:
         return (name,)
     for alias, targets in program.aliases.items():
@@ -76,10 +77,9 @@ def resolve(program: Program, name: str) -> tuple[str, ...]:
             if found:
                 return found
     shown = [*names, *(alias for alias in program.aliases)]
-    close = difflib.get_close_matches(name, shown, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     raise CommandError(
-        f"no loop named {name!r} in {program.name}", way_out=f"{hint}the loops are {', '.join(names)}"
+        f"no loop named {name!r} in {program.name}",
+        way_out=f"{nearest(name, shown)}the loops are {', '.join(names)}",
     )
 
 
@@ -108,6 +108,13 @@ def loop_at(program: Program, site: Site) -> ast.For:
     node = at(program.nests[site.nest].body, site.path)
     assert isinstance(node, ast.For)
     return node
+
+
+def check_names(names: object) -> list[str]:
+    """Several loops by their names, or a CommandError."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+        raise CommandError(f"several loops are given as a list of names, not as {names!r}")
+    return list(names)
 
 
 def check_factor(factor: object, what: str = "factor") -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from swirl.errors import CommandError, LayoutError
+from swirl.errors import CommandError, LayoutError, nearest
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
 from swirl.transforms.base import check_factor, command, find_loops, loop_at
 from swirl.transforms.split import tile_loop
@@ -15,7 +15,7 @@ def buffer_dim(program: Program, buffer: str, dim: int) -> int:
     if buffer not in program.buffers:
         raise CommandError(
             f"no buffer named {buffer!r} in {program.name}",
-            way_out=f"the buffers are {', '.join(program.buffers)}",
+            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
         )
     target = program.buffers[buffer]
     offset = 1 if target.role in ("value", "grad") else 0

@@ -27,6 +27,7 @@ from swirl.ir.nest import (
 from swirl.ir.statements import tag
 from swirl.transforms.base import (
     Site,
+    check_names,
     checked,
     command,
     loop_at,
@@ -94,8 +95,9 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
     """
+    loop_vars = check_names(loop_vars)
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
-        raise CommandError(f"interchange takes two loops, not {list(loop_vars)}")
+        raise CommandError(f"interchange takes two loops, not {loop_vars}")
     done = False
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
@@ -125,7 +127,7 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
     Raises:
         Refused: a dependence would turn round, or a bound moves with a loop that would come further in.
     """
-    names = [resolve(program, name)[0] for name in order]
+    names = [resolve(program, name)[0] for name in check_names(order)]
     if len(set(names)) < len(names):
         raise CommandError(f"each loop has one place in an order, not {list(order)}")
     indices = _nests_with(program, tuple(names), nest)

@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import CommandError, Refused, nearest
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -64,7 +64,7 @@ def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | s
     if buffer is not None and buffer not in program.buffers:
         raise CommandError(
             f"no buffer named {buffer!r} in {program.name}",
-            way_out=f"the buffers are {', '.join(program.buffers)}",
+            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
         )
     result = program
     for index, target in enumerate(program.nests):

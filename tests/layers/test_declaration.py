@@ -332,6 +332,12 @@ def test_connections_that_do_not_fit() -> None:
         net.add_connections(data, ensemble, same, padding=((1, 1),))
     with pytest.raises(DeclarationError, match="does not fit a source of shape"):
         net.add_connections(data, ensemble, same, padding=((1, 1), (-1, 0)))
+    for padding in (1, "ab", None, (1,), ((1, 1, 1), 0), (0.5, 0)):
+        if padding is not None:
+            with pytest.raises(DeclarationError, match="does not fit a source of shape"):
+                net.add_connections(data, ensemble, same, padding=padding)  # type: ignore[arg-type]
+            with pytest.raises(DeclarationError, match="does not fit a source of shape"):
+                data.set_padding(*padding if isinstance(padding, tuple) else (padding,))  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="exclude each other"):
         net.add_connections(data, ensemble, same, clamp=True, padding=(1, 1))
     with pytest.raises(DeclarationError, match="cannot be seen as"):
@@ -409,6 +415,46 @@ def test_padding_is_counted_in_the_mapping_s_coordinates() -> None:
     text = lower(second, "forward", batch_size=2).text
     assert "inputs[n, k + i - 4]" in text
     assert "if k + i >= 4:" in text
+
+
+def test_set_padding_is_for_the_next_connection() -> None:
+    class Window(Neuron):
+        def forward(self):
+            self.value = 0.0
+            for i in eachindex(self.inputs):
+                self.value += self.inputs[i]
+
+    def reader(net: Net, source: Ensemble, extent: int, **options: object) -> str:
+        ensemble = net.add_ensemble(Ensemble(Window, extent, ("k",)))
+        net.add_connections(source, ensemble, lambda k: range(k, k + 3), **options)  # type: ignore[arg-type]
+        return lower(ensemble, "forward", batch_size=2).text
+
+    net = Net(2)
+    data = MemoryDataLayer(net, 6)
+    assert data.pad == ((0, 0),)
+    data.set_padding((1, 1))
+    assert data.pad == ((1, 1),)
+    assert "inputs[n, min(5, k + i)]" in reader(net, data, 6, clamp=True)  # counts from the source itself
+    assert "inputs[n, k + i - 1]" in reader(net, data, 6)
+    assert "inputs[n, k + i]" in reader(net, data, 4)  # padded for the layer before only
+    data.set_padding(1)
+    data.set_padding((4, 0))
+    assert "inputs[n, k + i - 4]" in reader(net, data, 8)
+    data.set_padding((4, 0))
+    assert "inputs[n, k + i - 1]" in reader(net, data, 6, padding=((1, 1),))  # which says it itself
+    assert "inputs[n, k + i]" in reader(net, data, 4)
+    data.set_padding((1, 1))
+    explicit = net.add_ensemble(Explicit(shape=(6,), dims=("k",)))
+    with pytest.raises(DeclarationError, match="has explicit loops, which read positions as they are written"):
+        net.add_connections(data, explicit, lambda k: range(k, k + 3))
+
+
+class Explicit(Ensemble):
+    def forward(self, inputs, value):
+        N, K = inputs.shape
+        for n in range(N):
+            for k in range(K):
+                value[n, k] = inputs[n, k]
 
 
 def test_a_body_in_a_command_line_has_no_source() -> None:

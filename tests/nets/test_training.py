@@ -282,6 +282,7 @@ def test_not_a_number_is_said_once_where_training_goes_on() -> None:
             images, labels, solver=SGD(net.net, 0.01), epochs=2, stop_on_nan=False, progress=False
         )
     assert len(said) == 1
+    assert said[0].filename == __file__  # the line that called fit
     assert len(history.losses) == 4 and np.isnan(history.losses).any()
 
 
@@ -308,12 +309,16 @@ def test_data_that_do_not_fit(small: DigitsNet) -> None:
             if function == "set_batch" and "items" in message:
                 message = "1 to 2 items, not 0"
             options = {"solver": solver, "progress": False} if function == "fit" else {}
-            with pytest.raises(DataError, match=message):
+            with pytest.raises(DataError, match=message) as caught:
                 getattr(small.net, function)(wrong_images, wrong_labels, **options)
+            assert __file__ in str(caught.value.place)
     for name, values in small.parameters.items():  # not one step of it was taken
         np.testing.assert_array_equal(values, before[name], err_msg=name)
-    with pytest.raises(DataError, match="1 to 2 items, not 5"):
+    with pytest.raises(DataError, match=r"1 to 2 items, not 5\n  net.fit"):
         small.net.set_batch(images, labels)
+    for size in (0, 3, 1.5, True):
+        with pytest.raises(DataError, match=f"1 to 2 items, not {size}"):
+            small.net.prepare(size)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"2 arrays are needed \(for data1, data2\), not 1"):
         small.net.set_batch(images)
     with pytest.raises(DataError, match=r"epochs must be a whole number, at least 0, not -1"):
@@ -324,7 +329,7 @@ def test_data_that_do_not_fit(small: DigitsNet) -> None:
 
 
 def test_setters_check_shape_type_and_labels(small: DigitsNet) -> None:
-    with pytest.raises(DataError, match=r"set_value: the shape is \(3, 1, 8, 8\), but \(2, 1, 8, 8\)"):
+    with pytest.raises(DataError, match=r"data1.set_value: the shape is \(3, 1, 8, 8\), but \(2, 1, 8, 8\)"):
         small.images.set_value(np.zeros((3, *SHAPE)))
     with pytest.raises(DataError, match="real numbers are needed, not <U3"):
         small.images.set_value(np.full((2, *SHAPE), "one"))
@@ -344,6 +349,15 @@ def test_solver_arguments(small: DigitsNet) -> None:
         {"momentum": 1.5},
         {"weight_decay": -0.1},
         {"learning_rate": np.nan},
+        {"learning_rate": "fast"},
+        {"momentum": None},
     ):
-        with pytest.raises(DeclarationError, match=f"{next(iter(options))} is out"):
+        with pytest.raises(DeclarationError, match=f"{next(iter(options))} must be a number,") as caught:
             SGD(small.net, **options)
+        assert __file__ in str(caught.value.place)
+    with pytest.raises(DeclarationError, match="a solver needs the net that it trains, not None"):
+        SGD(None)  # type: ignore[arg-type]
+    images, labels = random_data(2)
+    for solver in (None, "sgd"):
+        with pytest.raises(TrainingError, match=f"fit needs a solver, not {solver!r}"):
+            small.net.fit(images, labels, solver=solver, progress=False)

@@ -503,6 +503,10 @@ def test_witness(name: str) -> None:
         (command("split", "i", [4]), r"cuts must increase and lie inside \(0, 4\), not \[4\]"),
         (command("parallelize", "i", schedule="fast"), "schedule must be 'static'"),
         (command("interchange", ["i"]), r"interchange takes two loops, not \['i'\]"),
+        (command("interchange", "ij"), "several loops are given as a list of names, not as 'ij'"),
+        (command("reorder", "ij"), "several loops are given as a list of names, not as 'ij'"),
+        (command("reorder", ["i", 1]), r"a list of names, not as \['i', 1\]"),
+        (command("parallelize", 0), "a loop is given by its name, not 0"),
         (command("tile", "values", 0, 4), "no buffer named 'values'"),
         (command("tile", "x", 2, 4), "x has dimensions 0 to 0, not 2"),
         (command("scalar_replace", "t"), "no buffer named 't'"),
@@ -529,6 +533,13 @@ def test_unknown_loops_get_the_nearest_name_and_the_list() -> None:
     with pytest.raises(CommandError) as caught:
         COMMANDS["parallelize"](program("for row in range(3):\n x[row] = 1.0", x=(3,)), "rows")
     assert caught.value.way_out == "did you mean 'row'? the loops are row"
+
+
+@pytest.mark.parametrize(("name", "more"), [("tile", (0, 2)), ("scalar_replace", ())])
+def test_unknown_buffers_get_the_nearest_name_and_the_list(name: str, more: tuple[int, ...]) -> None:
+    with pytest.raises(CommandError) as caught:
+        COMMANDS[name](program("for i in range(3):\n weights[i] = 1.0", weights=(3,)), "weigths", *more)
+    assert caught.value.way_out == "did you mean 'weights'? the buffers are weights"
 
 
 def test_a_buffer_is_not_blocked_twice_in_different_ways() -> None:

@@ -1,0 +1,81 @@
+"""Calls on a compiled net that ask for what is not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer
+from latte.ensemble import Ensemble
+from latte.errors import CommandError, DataError, TrainingError, UnknownName
+from latte.solver import SGD
+
+
+def compiled() -> tuple[Net, Ensemble, Ensemble]:
+    """data (4) → relu."""
+    net = Net(2, seed=1)
+    data = MemoryDataLayer(net, (4,))
+    relu = ReLULayer(net, data)
+    net.compile(threads=1)
+    return net, data, relu
+
+
+def test_training_without_a_loss_or_parameters() -> None:
+    net, _, _ = compiled()
+    with pytest.raises(TrainingError, match=r"no loss(.|\n)*SoftmaxLossLayer"):
+        net.backward()
+    with pytest.raises(TrainingError, match="no parameters"):
+        SGD(net)
+    assert net.loss == 0.0 and net.accuracy == 0.0
+
+
+def test_fit_without_a_loss() -> None:
+    net = Net(2, seed=1)
+    scores = FullyConnectedLayer(net, MemoryDataLayer(net, (4,)), 2)
+    MemoryDataLayer(net, (1,))
+    net.compile(threads=1)
+    weights = scores.get_weights()
+    with pytest.raises(TrainingError, match=r"no loss(.|\n)*SoftmaxLossLayer"):
+        net.fit(np.zeros((2, 4)), [0, 1], solver=SGD(net, 0.1), progress=False)
+    np.testing.assert_array_equal(scores.get_weights(), weights)
+
+
+def test_getters_of_what_is_not_there() -> None:
+    _, data, relu = compiled()
+    with pytest.raises(DataError, match="force_backward"):
+        data.get_grad()
+    with pytest.raises(UnknownName, match=r"no field 'weights'(.|\n)*value"):
+        relu.get_weights()
+    with pytest.raises(UnknownName, match="no field 'seed'"):
+        relu.get_seed()
+    with pytest.raises(DataError, match=r"data1.set_value: the shape is \(4,\), but \(2, 4\) is needed"):
+        data.set_value(np.zeros(4))
+
+
+def test_a_gradient_that_no_setting_would_bring() -> None:
+    """The way out is shown only where it is one."""
+    _, _, relu = compiled()
+    with pytest.raises(DataError) as caught:
+        relu.get_grad()
+    assert caught.value.way_out is None
+
+
+def test_what_looks_into_a_net() -> None:
+    net, _, _ = compiled()
+    with pytest.raises(CommandError, match=r"no ensemble named 'relu'\n  did you mean 'relu1'"):
+        net.explain("relu")
+    for nothing in (None, 3, MemoryDataLayer(Net(1), 4)):
+        with pytest.raises(CommandError, match=r"no ensemble named|is not in this net"):
+            net.explain(nothing)  # type: ignore[arg-type]
+    with pytest.raises(CommandError, match=r"no phase named 'foreward'\n  did you mean 'forward'"):
+        net.timings("foreward")
+    with pytest.raises(CommandError, match=r"at least 1, not 1.5"):
+        net.timings(repeat=1.5)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    net = Net(np.int64(2), seed=np.int32(3))  # type: ignore[arg-type]
+    filters, kernel = np.array([3, 3])
+    conv = ConvLayer(net, MemoryDataLayer(net, (1, 5, 5)), num_filters=filters, kernel=(kernel, kernel))
+    assert conv.shape == (3, 5, 5)
+    assert FullyConnectedLayer(net, conv, np.int64(4)).shape == (4,)
