@@ -3,8 +3,8 @@
     python -m latte.bench.prototypes --folder DIR [--only 'batch norm.*step'] [--rounds 7] [--runs 12]
 
 DIR holds executables that time themselves (``bn``, …); each prints lines ``P NAME: min 1.23 med 1.31`` in milliseconds.
-After each line that a case names the executable is stopped, the layer is timed as often, and it goes on. Ratios are those
-of neighbouring measurements; above 1, the layer is faster.
+After each line that a case names the executable is stopped, the layer is timed as often, and it goes on. Ratios are
+those of neighbouring measurements; above 1, the layer is faster.
 """
 
 from __future__ import annotations
