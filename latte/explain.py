@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.place import user_place
 from latte.recipes_of import recipe_path
+from latte.showing import loop_lines, memory, operations, page, parts
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, enclosing, loop_of, loops
+from swirl.ir.work import Work, loop_works, program_work
 from swirl.pipeline import AFTER_RECIPE, Stage
 from swirl.recipe import PHASE_ALIASES, Outcome
 from swirl.transforms import LAYOUT_COMMANDS
@@ -58,6 +60,7 @@ class LoopFact:
         trips: number of iterations, the most where it varies (``exact`` is False then), or None where nothing
             is known.
         exact: whether it is always that number.
+        work: operations and bytes.
     """
 
     nest: str
@@ -67,6 +70,7 @@ class LoopFact:
     head: str
     trips: int | None
     exact: bool
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class PhaseExplanation:
         after_recipe: the nests as the recipe left them.
         final: the nests as they were translated.
         loops: of the final nests.
+        work: operations and bytes of all of them together.
         listing: the C++ as a function that stands alone.
         folder: of the kernel that was compiled, with its ``kernel.cpp``.
         command: that compiled it, in that folder.
@@ -103,6 +108,7 @@ class PhaseExplanation:
     after_recipe: str
     final: str
     loops: tuple[LoopFact, ...]
+    work: Work
     listing: str
     folder: str
     command: str
@@ -118,7 +124,8 @@ class PhaseExplanation:
                 _section("buffers", buffers),
                 _section("nests after the recipe", self.after_recipe.splitlines()),
                 _section("final nests", self.final.splitlines()),
-                _section("loops", _shown_loops(self.loops)),
+                _section("loops", loop_lines(self.loops)),
+                _section("in all", [f"{operations(self.work)}, {memory(self.work)}: {parts(self.work)}"]),
                 _section("C++", self.listing.splitlines()),
                 _section("compiled by", [self.command, f"in {self.folder}"]),
             ]
@@ -127,7 +134,8 @@ class PhaseExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the compiler did with one ensemble. ``print`` shows it, ``to_json`` gives it to programs.
+    """What the compiler did with one ensemble. ``print`` shows it, a notebook shows it as a page, and
+    ``to_json`` gives it to programs.
 
     Args:
         ensemble, kind, shape: which one (the shape without the batch).
@@ -164,6 +172,10 @@ class Explanation:
     def to_json(self) -> str:
         """The same as a JSON object with the fields of these records."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page(self)
 
 
 def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
@@ -282,6 +294,7 @@ def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
         after_recipe(item.stages).program.text,
         item.program.text,
         tuple(loop_facts(item.program)),
+        program_work(item.program),
         listing(item.program, executable.target),
         str(item.built.path.parent),
         item.built.command,
@@ -292,7 +305,8 @@ def loop_facts(program: Program) -> list[LoopFact]:
     """The loops of a program, outer before inner."""
     facts = []
     for nest in program.nests:
-        for path, node in loops(nest.body):
+        works = loop_works(nest, program.buffers)
+        for (path, node), work in zip(loops(nest.body), works, strict=True):
             loop = loop_of(node)
             ranges = ranges_at(nest.body, path)
             head = f"for {loop.var} in {ast.unparse(node.iter)}"
@@ -301,7 +315,7 @@ def loop_facts(program: Program) -> list[LoopFact]:
                 low, high = loop_range(loop, ranges).get(loop.var, (0, -1))
                 trips, exact = ((high - low) // abs(loop.step) + 1 if high >= low else None), False
             depth = sum(isinstance(around, ast.For) for around in enclosing(nest.body, path))
-            facts.append(LoopFact(nest.label, depth, loop.var, loop.kind, head, trips, exact))
+            facts.append(LoopFact(nest.label, depth, loop.var, loop.kind, head, trips, exact, work))
     return facts
 
 
@@ -321,18 +335,4 @@ def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
         unsafe = "  (unsafe)" if command.unsafe else ""
         lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}{unsafe}")
         lines += [f"         {line}" for line in command.reason.splitlines()]
-    return lines
-
-
-def _shown_loops(facts: Sequence[LoopFact]) -> list[str]:
-    lines: list[str] = []
-    nest = ""
-    for fact in facts:
-        if fact.nest != nest:
-            nest = fact.nest
-            lines.append(nest)
-        trips = "" if fact.trips is None else f"{'' if fact.exact else 'at most '}{fact.trips}"
-        kind = "" if fact.kind == "range" else f"  {fact.kind}"
-        name = "  " * (fact.depth + 1) + fact.variable
-        lines.append(f"{name:24} {trips:>12}{kind}")
     return lines

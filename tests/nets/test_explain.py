@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,53 @@ for x in range(6):
     )
     facts = [(fact.variable, fact.depth, fact.trips, fact.exact) for fact in loop_facts(program)]
     assert facts == [("x", 0, 6, True), ("k", 1, 3, False), ("i", 2, 3, True)]
+
+
+def test_operations_and_bytes(compiled) -> None:
+    net, *_ = compiled
+    (forward,) = net.explain("conv1", "forward").phases
+    rows, columns = 5 * 3 - 2, 4 * 3 - 2  # taps inside, per axis
+    assert forward.work.exact and forward.work.operations == 2 * 2 * 6 * 3 * rows * columns
+    bytes_of = {touched.buffer: touched.bytes for touched in forward.work.touched}
+    # Six channels lie in two blocks of four, but only the six are touched.
+    assert bytes_of == {"value": 2 * 6 * 20 * 4, "inputs": 2 * 3 * 20 * 4, "weights": 6 * 27 * 4, "bias": 24}
+    assert forward.loops[0].work.operations == forward.work.operations
+    text = str(net.explain("conv1", "forward"))
+    assert "in all:\n    9.36 kflop, 2.11 kB: value* 960 B, weights 648 B, inputs 480 B, bias 24 B" in text
+
+
+class Balanced(HTMLParser):
+    """Collects the text of a page, and notices tags that are not closed in order."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize(("name", "phase"), [("conv1", None), ("conv1", "update"), ("data1", None)])
+def test_a_notebook_shows_a_page(compiled, name: str, phase: str | None) -> None:
+    net, *_ = compiled
+    found = net.explain(name, phase)
+    read = Balanced(found._repr_html_())
+    assert not read.open
+    for shown in found.phases:
+        storage = (buffer.storage for buffer in shown.buffers)
+        for text in (shown.listing, shown.final, shown.after_recipe, shown.command, *storage):
+            assert text in read.text  # escaped, so that "<" and "&" arrive
+    for command in found.commands:
+        assert command.text in read.text and command.reason in read.text
 
 
 def test_what_backward_keeps_is_told(compiled) -> None:

@@ -1,0 +1,330 @@
+"""What a nest does: floating-point operations and bytes touched, of the whole and of each of its loops."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from swirl.ir.affine import affine
+from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, references, subscripts, walk
+from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
+
+CASTS = ("float32", "float64", "int32", "bool", "empty")
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Memory that a loop touches.
+
+    Args:
+        buffer: its name in the nest.
+        bytes: of the different elements that are read or written, each counted once.
+        exact: whether it is that number, not at most that.
+        written: whether some element is written.
+    """
+
+    buffer: str
+    bytes: int
+    exact: bool
+    written: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a loop does. Locals and local arrays count as registers.
+
+    Args:
+        executions: how often the loop is entered.
+        operations: floating-point operations of all these executions: each ``+ - * /`` and each call (``sqrt``,
+            ``max``, …) is one, so a fused multiply-add counts two. Of a conditional expression, the longer branch.
+        exact: whether these are the numbers, not at most that (a condition on data counts as true).
+        touched: in *one* execution; where that depends on the loops around it, at most that.
+    """
+
+    executions: int
+    operations: int
+    exact: bool
+    touched: tuple[Touched, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(touched.bytes for touched in self.touched)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A statement (or a condition) with the loops and conditions around it."""
+
+    path: Path
+    node: ast.AST
+    domain: Domain
+
+    @cached_property
+    def count(self) -> tuple[int, bool]:
+        """How often it runs, see :meth:`Domain.count`."""
+        return self.domain.count()
+
+
+def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
+    """The work of each loop of a nest, in the order of :func:`swirl.ir.nest.loops`."""
+    return [_work(nest, buffers, path) for path, _ in loops(nest.body)]
+
+
+def program_work(program: Program) -> Work:
+    """The work of all nests; a buffer that several of them touch counts once."""
+    found = [_work(nest, program.buffers, ()) for nest in program.nests]
+    leaves = [leaf for nest in program.nests for leaf in _leaves(nest)]
+    operations = sum(work.operations for work in found)
+    return Work(1, operations, all(work.exact for work in found), _touched(leaves, Domain(()), program.buffers))
+
+
+def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path) -> Work:
+    inside = [leaf for leaf in _leaves(nest) if leaf.path[: len(path)] == path]
+    floats = _floats(nest, buffers)
+    operations, exact = 0, True
+    for leaf in inside:
+        each = _operations(leaf.node, floats)
+        if each:
+            count, sure = leaf.count
+            operations, exact = operations + each * count, exact and sure
+    around = _domain(nest, path)
+    executions, _ = around.count()
+    return Work(executions, operations, exact, _touched(inside, around, buffers))
+
+
+def _leaves(nest: Nest) -> Iterator[_Leaf]:
+    for path, statement in walk(nest.body):
+        domain = _domain(nest, path)
+        if isinstance(statement, ast.If):
+            yield _Leaf(path, statement.test, domain)
+        elif not isinstance(statement, ast.For):
+            yield _Leaf(path, statement, domain)
+
+
+def _domain(nest: Nest, path: Path) -> Domain:
+    around: list[Loop] = []
+    conditions: list[ast.expr] = []
+    statement: ast.AST = ast.Module(nest.body, [])
+    for name, index in path:
+        if isinstance(statement, ast.If):
+            test = statement.test
+            conditions.append(test if name == "body" else ast.UnaryOp(ast.Not(), test))
+        if isinstance(statement, ast.For):
+            around.append(loop_of(statement))
+        statement = getattr(statement, name)[index]
+    return Domain(tuple(around), tuple(conditions))
+
+
+# --- operations ---------------------------------------------------------------------------------------------
+def _floats(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
+    """The buffers and locals that hold floating-point numbers."""
+    found = {name for name, buffer in buffers.items() if buffer.dtype.startswith("float")}
+    for _, statement in walk(nest.body):
+        if isinstance(statement, ast.AnnAssign) and local_type(statement).dtype.startswith("float"):
+            assert isinstance(statement.target, ast.Name)
+            found.add(statement.target.id)
+    return found
+
+
+def _operations(node: ast.AST, floats: set[str]) -> int:
+    if isinstance(node, ast.AugAssign):
+        return _operations(node.value, floats) + (1 if _is_float(node.target, floats) else 0)
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return _operations(node.value, floats) if node.value is not None else 0
+    if isinstance(node, ast.Subscript):
+        return 0  # its subscripts are whole numbers
+    if isinstance(node, ast.IfExp):
+        longer = max(_operations(node.body, floats), _operations(node.orelse, floats))
+        return _operations(node.test, floats) + longer
+    own = 0
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ARITHMETIC):
+        own = 1 if _is_float(node, floats) else 0
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in CASTS:
+        # max(a, b, c) is two comparisons
+        count = max(1, len(node.args) - 1) if node.func.id in ("min", "max") else 1
+        own = count if _is_float(node, floats) else 0
+    return own + sum(_operations(child, floats) for child in ast.iter_child_nodes(node))
+
+
+def _is_float(node: ast.expr, floats: set[str]) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, float)
+    if isinstance(node, ast.Name):
+        return node.id in floats
+    if isinstance(node, ast.Subscript):
+        return _is_float(node.value, floats)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in ("min", "max", "abs"):
+        return node.func.id not in ("int32", "bool")
+    if isinstance(node, ast.Call):
+        return any(_is_float(argument, floats) for argument in node.args)
+    if isinstance(node, ast.IfExp):
+        return _is_float(node.body, floats) or _is_float(node.orelse, floats)
+    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+        return any(_is_float(c, floats) for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr))
+    return False
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Reference:
+    """A reference: its subscripts, the domain of its statement, and the domain around, whose variables stand still."""
+
+    indices: tuple[ast.expr, ...]
+    domain: Domain
+    around: Domain
+
+    @property
+    def still(self) -> set[str]:
+        return {loop.var for loop in self.around.loops}
+
+    @property
+    def moving(self) -> set[str]:
+        return {loop.var for loop in self.domain.loops[len(self.around.loops) :]}
+
+
+def _touched(leaves: list[_Leaf], around: Domain, buffers: Mapping[str, Buffer]) -> tuple[Touched, ...]:
+    found: dict[str, list[_Reference]] = {}
+    written: set[str] = set()
+    for leaf in leaves:
+        if leaf.count == (0, True):
+            continue
+        for node in references(leaf.node):
+            assert isinstance(node.value, ast.Name)
+            name = node.value.id
+            if name in buffers:
+                found.setdefault(name, []).append(_Reference(tuple(subscripts(node)), leaf.domain, around))
+                if isinstance(node.ctx, ast.Store):
+                    written.add(name)
+    result = []
+    for name, uses in found.items():
+        count, exact = _elements(uses, buffers[name].shape)
+        size = np.dtype(DTYPES[buffers[name].dtype]).itemsize
+        result.append(Touched(name, count * size, exact, name in written))
+    return tuple(result)
+
+
+Piece = tuple[Values, ...]
+"""A product of sets, one for each group of dimensions of a buffer."""
+
+
+def _elements(uses: list[_Reference], shape: tuple[int, ...]) -> tuple[int, bool]:
+    """Number of different elements of a buffer of ``shape`` that references touch, and whether it is exact."""
+    groups = _groups(uses, len(shape))
+    sure: dict[tuple[str, ...], list[Piece]] = {}
+    every: dict[tuple[str, ...], list[Piece]] = {}
+    for use in uses:
+        found = [_group_values(use, group, shape) for group in groups]
+        piece = tuple(values for values, _ in found)
+        if not all(values.count for values in piece):
+            continue
+        place = tuple(_still_part(index, use) for index in use.indices)
+        every[place] = _merged([*every.get(place, []), piece])
+        if all(exact for _, exact in found):
+            sure[place] = _merged([*sure.get(place, []), piece])
+    most = min(_size(every), prod(shape))
+    # Where pieces lie to each other is known only if the same variables, standing still, move them all.
+    known = len(sure) == 1 and _disjoint(*sure.values())
+    return most, most == (_size(sure) if known else 0)
+
+
+def _size(pieces: Mapping[tuple[str, ...], list[Piece]]) -> int:
+    return sum(prod(values.count for values in piece) for several in pieces.values() for piece in several)
+
+
+def _disjoint(pieces: list[Piece]) -> bool:
+    return all(
+        any(not a.meets(b) for a, b in zip(one, two, strict=True))
+        for place, one in enumerate(pieces)
+        for two in pieces[:place]
+    )
+
+
+def _still_part(index: ast.expr, use: _Reference) -> str:
+    """What variables that stand still add to a subscript, as text."""
+    form = affine(index)
+    if form is None or _divided(index, use.still):
+        return ast.unparse(index)
+    return " ".join(f"{factor}*{atom}" for atom, factor in sorted(form.terms.items())
+                    if variables(form.atoms[atom]) & use.still)  # fmt: skip
+
+
+def _groups(uses: list[_Reference], rank: int) -> list[list[int]]:
+    """The dimensions, those together in whose subscripts one moving variable occurs."""
+    together: list[list[str]] = []
+    for use in uses:
+        inside = [names for names, _ in use.domain.constraints(use.around)]
+        for linked in grouped(use.moving, inside):
+            together.append([str(d) for d, index in enumerate(use.indices) if variables(index) & set(linked)])
+    return [sorted(map(int, group)) for group in grouped(map(str, range(rank)), together)]
+
+
+def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> tuple[Values, bool]:
+    """The values that the subscripts of a group of dimensions take together, several dimensions as one number.
+
+    Variables that stand still count as 0: they move all values alike.
+    """
+    everything = Values(0, 1, prod(shape[d] for d in group)), False
+    indices = [use.indices[d] for d in group]
+    boxes = use.domain.boxes()
+    if boxes is None or any(affine(index) is None for index in indices):
+        return everything  # a bound or an index that is data
+    still = use.still
+    moving = {var: box for var, box in boxes.items() if var in use.moving}
+    constraints = use.domain.constraints(use.around)
+    within = [(names, condition) for names, condition in constraints if not names & still]
+    used = set().union(*map(variables, indices)) & set(moving)
+    own = [var for several in grouped(moving, [names for names, _ in within])
+           if set(several) & used for var in several]  # fmt: skip
+    # A condition that ties what moves to what stands still is not looked at: there are at most that many.
+    tied = any(names & still for names, _ in constraints)
+    shifted = any(variables(index) & still for index in indices)
+    if any(_divided(index, still) for index in indices):
+        return Values(0, 1, min(everything[0].count, prod(moving[var].count for var in used))), False
+    exact = not (use.domain.on_data or tied)
+    conditions = [condition for names, condition in within if names & set(own)]
+    if len(group) == 1 and not conditions:
+        values = image(indices[0], moving)
+        if values is not None:
+            return (values if shifted else values.within(shape[group[0]])), exact
+    points = grid({var: moving[var] for var in own})
+    mask = satisfied({var: moving[var] for var in own}, conditions)
+    if points is None or mask is None:
+        values = image(indices[0], moving) if len(group) == 1 else None
+        return everything if values is None else (values.within(shape[group[0]]), False)
+    points |= dict.fromkeys(set().union(*map(variables, indices)) - set(own), np.zeros((), int))
+    number = np.zeros((), int)
+    for index, d in zip(indices, group, strict=True):
+        at = np.asarray(evaluate(index, points))
+        if not shifted:
+            mask = mask & (at >= 0) & (at < shape[d])
+        number = number * (4 * shape[d]) + at + shape[d] if len(group) > 1 else at
+    return Values.of(np.broadcast_to(number, mask.shape)[mask]), exact
+
+
+def _divided(index: ast.expr, still: set[str]) -> bool:
+    """Whether a variable that stands still is divided, or in a minimum: the number of values then depends on it."""
+    form = affine(index)
+    return form is not None and any(
+        not isinstance(form.atoms[atom], ast.Name) and variables(form.atoms[atom]) & still for atom in form.terms
+    )
+
+
+def _merged(pieces: list[Piece]) -> list[Piece]:
+    """The same union, with pieces that differ in one factor only made one."""
+    *result, new = pieces
+    for place, old in enumerate(result):
+        different = [d for d, (a, b) in enumerate(zip(old, new, strict=True)) if not a.same(b)]
+        if not different:
+            return result
+        if len(different) == 1:
+            d = different[0]
+            joined = (*old[:d], old[d].union(new[d]), *old[d + 1 :])
+            return _merged([*result[:place], *result[place + 1 :], joined])
+    return [*result, new]
