@@ -1,4 +1,4 @@
-"""The command line: ``latte show``, ``latte compare``, ``latte time``, ``latte cache``.
+"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``tune-by-hand``, ``cache``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
 so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +20,13 @@ from latte.net import Net
 from latte.runtime import CompiledPhase
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
+from swirl.dump.bisect import bisect_stages, stage_folders
 from swirl.dump.compare import TOLERANCE, compare_stages
+from swirl.dump.write import dump_stages
 from swirl.errors import CommandError, LatteError, nearest
 from swirl.pipeline import Stage
-from swirl.target import TARGETS
+from swirl.recipe import PHASE_ALIASES
+from swirl.target import TARGETS, resolve_target
 
 CPP = "c++"
 Source = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -109,9 +113,10 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 @click.option("--layer", help="name of an ensemble; without it, all are listed")
 @click.option("--phase", help="forward, inference, backward or update")
 @click.option("--stage", help=f"number or name of a stage, or {CPP}")
+@click.option("--list", "as_list", is_flag=True, help="list the stages of the layer, with the commands that made them")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
-def show(file: Path, layer: str | None, phase: str | None, stage: str | None, target: str | None,
+def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as_list: bool, target: str | None,
          as_json: bool) -> None:  # fmt: skip
     """Compile the net of FILE, and show what became of a layer: one stage, or the whole explanation.
 
@@ -119,16 +124,30 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, ta
     """
     with _plain_errors():
         net = _compiled(file, target)
+        if layer is None and (stage is not None or as_list):
+            raise CommandError("--stage and --list are about one layer", way_out="name it: --layer conv1")
         if layer is None:
             for ensemble in net.ensembles:
                 phases = ", ".join(item.phase for item in phases_of(net.executable, ensemble))
                 click.echo(f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}")
+        elif as_list:
+            for item in phases_of(net.executable, find_ensemble(net, layer), phase):
+                click.echo(_stage_list(item))
         elif stage is None:
             explanation = net.explain(layer, phase)
             click.echo(explanation.to_json() if as_json else explanation)
         else:
             for item in phases_of(net.executable, find_ensemble(net, layer), phase):
                 click.echo(_stage_text(net, item, stage))
+
+
+def _stage_list(item: CompiledPhase) -> str:
+    """Number and name of each stage; ``=`` marks those that changed nothing."""
+    lines = [f"{item.ensemble.name}.{item.phase}"]
+    for number, stage in enumerate(item.stages):
+        same = number > 0 and stage.program.nests == item.stages[number - 1].program.nests
+        lines.append(f"  {number:>2} {'=' if same else ' '} {stage.name:16} {stage.command}".rstrip())
+    return "\n".join([*lines, f"       {CPP}"])
 
 
 def _stage_text(net: Net, item: CompiledPhase, wanted: str) -> str:
@@ -170,6 +189,53 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
         found = compare_stages(first, second, seed=seed, tolerance=tolerance, target=compiled)
     click.echo(found)
     if not found.agree:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+@click.option("--layer", help="only this ensemble")
+@click.option("--phase", help="only this phase")
+@click.option("--seed", default=0, show_default=True, help="of the data")
+@click.option(
+    "--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer"
+)
+@click.option(
+    "--compiled",
+    type=click.Choice(list(TARGETS)),
+    help="run the stages compiled for a target, in place of Python (which takes long for large layers)",
+)
+@click.option("--target", type=click.Choice(list(TARGETS)), help="of the C++; by default the best that runs here")
+def bisect(file: Path, layer: str | None, phase: str | None, seed: int, tolerance: float, compiled: str | None,
+           target: str | None) -> None:  # fmt: skip
+    """Find the first stage of the compiler that computes something else than the stage before.
+
+    FILE defines a net, or is a folder that SWIRL_DUMP wrote (its stages may have been edited since). At the end, the
+    C++ of the last stage is compared too. Exit status 1 if anything differs.
+    """
+    wrong = False
+    with _plain_errors(), tempfile.TemporaryDirectory() as scratch:
+        folder = file
+        if not file.is_dir():
+            folder = Path(scratch)
+            net = _compiled(file, compiled or target)
+            ensembles = net.ensembles if layer is None else [find_ensemble(net, layer)]
+            for ensemble in ensembles:
+                for item in phases_of(net.executable, ensemble):
+                    dump_stages(folder / ensemble.name / item.phase, item.stages)
+        code = None if compiled else resolve_target(target).name
+        there = stage_folders(folder)
+        asked = (layer, PHASE_ALIASES.get(phase, phase) if phase else None)
+        wanted = [f for f in there if (asked[0] or f.parent.name, asked[1] or f.name) == (f.parent.name, f.name)]
+        if not wanted:
+            names = ", ".join(f"{found.parent.name}.{found.name}" for found in there)
+            raise CommandError(f"no stages of {layer or 'any layer'}, {phase or 'any phase'}",
+                               way_out=f"there are {names}")  # fmt: skip
+        for found in wanted:
+            result = bisect_stages(found, seed=seed, tolerance=tolerance, target=compiled, code=code)
+            click.echo(result)
+            wrong = wrong or result.wrong is not None
+    if wrong:
         sys.exit(1)
 
 

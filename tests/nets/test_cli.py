@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from latte.cli import main
+from swirl import pipeline
+from swirl.ir.nest import Program, parse_program
 
 NET = """
 from latte import Net, MemoryDataLayer, ReLULayer, SoftmaxLossLayer, FullyConnectedLayer
@@ -138,6 +142,69 @@ def test_stages_are_compared(file: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert wrong.exit_code == 1 and "first in grad_inputs[" in wrong.output
     nothing = call("compare", file, stages[0])
     assert nothing.exit_code == 1 and "is no dumped stage" in nothing.output
+
+
+def test_stages_are_listed(file: Path) -> None:
+    text = call("show", file, "--layer", "relu1", "--phase", "forward", "--list").output
+    assert text.startswith("relu1.forward\n   0   lowered\n   1") and "flatten('forward'" in text
+    assert "physical" in text and text.rstrip().endswith("c++")
+    result = call("show", file, "--list")
+    assert result.exit_code == 1 and "--layer conv1" in result.output
+
+
+def test_bisect_finds_nothing_where_nothing_is_wrong(file: Path) -> None:
+    result = call("bisect", file)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert "fully_connected1.update" in result.output and all(line.endswith("stages agree") for line in lines)
+    assert call("bisect", file, "--compiled", "portable", "--layer", "relu1").exit_code == 0
+    only = call("bisect", file, "--phase", "update").output
+    assert call("bisect", file, "--phase", "updates").exit_code == 1
+    assert only.startswith("fully_connected1.update") and only.count("\n") == 1
+
+
+def _broken(program: Program) -> Program:
+    """A pass that forgets the last iteration of every loop over 4 elements."""
+    nests = [ast.unparse(nest.function).replace("range(4)", "range(3)") for nest in program.nests]
+    return replace(program, nests=parse_program("\n".join(nests), program.buffers).nests)
+
+
+@pytest.mark.parametrize("compiled", [(), ("--compiled", "portable")])
+def test_bisect_names_a_broken_pass(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                    compiled: tuple[str, ...]) -> None:  # fmt: skip
+    nothing = tmp_path / "recipes"
+    nothing.mkdir()
+    for kind in ("relu", "fully_connected"):
+        (nothing / f"{kind}.py").write_text("def forward(s, target): pass")
+    monkeypatch.setenv("LATTE_RECIPES", str(nothing))
+    passes = [(name, _broken if name == "hoist" else rewrite) for name, rewrite in pipeline.AFTER_RECIPE]
+    monkeypatch.setattr(pipeline, "AFTER_RECIPE", tuple(passes))
+    result = call("bisect", file, "--layer", "relu1", "--phase", "forward", *compiled)
+    assert result.exit_code == 1, result.output
+    assert "_hoist.py is the first that differs, from 04_scalars.py" in result.output
+    assert "first in value[0, 3]: " in result.output
+
+
+def test_bisect_of_an_edited_dump(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = tmp_path / "dump"
+    monkeypatch.setenv("SWIRL_DUMP", str(dump))
+    assert call("show", file).exit_code == 0
+    monkeypatch.delenv("SWIRL_DUMP")
+    assert call("bisect", dump).exit_code == 0
+    (edited,) = (dump / "relu1" / "backward").glob("*_tidy.py")
+    edited.write_text(edited.read_text().replace("> 0.0", ">= -0.5"))
+    result = call("bisect", dump)
+    assert result.exit_code == 1
+    assert f"relu1.backward: {edited.name} is the first that differs" in result.output
+    assert "first in grad_inputs[" in result.output and "softmax_loss1.forward" in result.output
+    nothing = call("bisect", nothing_in(tmp_path))
+    assert nothing.exit_code == 1 and "holds no dumped stages" in nothing.output
+
+
+def nothing_in(folder: Path) -> Path:
+    empty = folder / "empty"
+    empty.mkdir()
+    return empty
 
 
 def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,104 @@
+"""Which stage is the first that computes something else: consecutive stages run on the same data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from swirl.dump.compare import TOLERANCE, Comparison, compare_stages, differences
+from swirl.dump.read import read_stage
+from swirl.errors import LatteError
+
+STAGE = re.compile(r"(\d\d+)_\w+\.py")
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """What became of the stages of one ensemble and phase.
+
+    Args:
+        folder: where they are.
+        stages: how many there are.
+        wrong: the first two neighbours that differ, or None.
+    """
+
+    folder: Path
+    stages: int
+    wrong: Comparison | None
+
+    @property
+    def name(self) -> str:
+        """``conv1.forward``."""
+        return f"{self.folder.parent.name}.{self.folder.name}"
+
+    def __str__(self) -> str:
+        if self.wrong is None:
+            return f"{self.name}: {self.stages} stages agree"
+        return f"{self.name}: {self.wrong.second.name} is the first that differs, from {self.wrong.first.name}\n  " + (
+            f"first in {self.wrong.wrong}"
+        )
+
+
+def stage_folders(folder: Path) -> list[Path]:
+    """The folders in (or below) a dump that hold stages.
+
+    Raises:
+        LatteError: there are none.
+    """
+    found = sorted({path.parent for path in folder.rglob("*.py") if STAGE.fullmatch(path.name)})
+    if not found:
+        raise LatteError(
+            "holds no dumped stages", place=str(folder), way_out="SWIRL_DUMP=folder at compile writes the stages"
+        )
+    return found
+
+
+def bisect_stages(
+    folder: Path, *, seed: int = 0, tolerance: float = TOLERANCE, target: str | None = None, code: str | None = None
+) -> Bisection:
+    """Compare every stage of a folder with the one before, up to the first that differs.
+
+    Args:
+        folder: of one ensemble and phase, as ``SWIRL_DUMP`` writes it; stages may have been edited.
+        seed: of the data.
+        tolerance: relative to the largest magnitude in a buffer.
+        target: run the stages compiled for this target, in place of Python.
+        code: also run the last stage compiled for this target, and compare it with Python.
+
+    Raises:
+        LatteError: a stage cannot be read or run.
+    """
+    stages = sorted((path for path in folder.iterdir() if STAGE.fullmatch(path.name)), key=_number)
+    for first, second in pairwise(stages):
+        if _body(first) == _body(second):
+            continue  # a pass that had nothing to do
+        found = compare_stages(first, second, seed=seed, tolerance=tolerance, target=target)
+        if not found.agree:
+            return Bisection(folder, len(stages), found)
+    if code is not None and stages:
+        found = _compiled(stages[-1], code, seed, tolerance)
+        if not found.agree:
+            return Bisection(folder, len(stages), found)
+    return Bisection(folder, len(stages), None)
+
+
+def _number(path: Path) -> int:
+    found = STAGE.fullmatch(path.name)
+    assert found is not None
+    return int(found[1])
+
+
+def _body(path: Path) -> str:
+    """The text of a stage without its title."""
+    return path.read_text(encoding="utf-8").partition("\n")[2]
+
+
+def _compiled(path: Path, target: str, seed: int, tolerance: float) -> Comparison:
+    """The last stage run by Python, and its C++."""
+    stage = read_stage(path)
+    executed = stage.run(stage.arrays(seed))
+    compiled = stage.run(stage.arrays(seed), target)
+    name = path.with_name(f"the C++ for {target}")
+    return Comparison(path, name, tuple(differences(executed, compiled, tolerance)))
