@@ -148,6 +148,21 @@ def _conflict(
                     dict(zip(second.variables(), point[split:], strict=True)))  # fmt: skip
 
 
+def outside(statement: Statement, access: Access, shape: tuple[int, ...]) -> dict[str, int] | None:
+    """The least instance of a statement in which an access leaves an array of that shape, or None.
+
+    Conditions on data are taken to hold or not; an indirect subscript may be anything.
+    """
+    sides = [
+        "1 = 1" if index is None else f"(({index}) < 0 or ({index}) >= {extent})".replace("@", "")
+        for index, extent in zip(access.templates[len(access.templates) - len(shape) :], shape, strict=True)
+    ]
+    names = statement.variables()
+    constraints = [*statement.domain(""), f"({' or '.join(sides)})"]
+    point = _least("{ [" + ", ".join(names) + "] : " + " and ".join(constraints) + " }", len(names))
+    return None if point is None else dict(zip(names, point, strict=True))
+
+
 # --- what equal subscripts say without isl --------------------------------------------------------------
 def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> set[str]:
     """Variables of both statements that are equal wherever the two accesses meet and the variables ``same``

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
-from swirl.ir.nest import Loop, Path, constant, loop_of, subscripts, substitute
+from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, subscripts, substitute
 
 
 @lru_cache(maxsize=4096)
@@ -80,8 +80,9 @@ class Statement:
             )
             if abs(loop.step) != 1:
                 constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
-        for guard in self.guards:
-            renamed = condition_to_isl(_with_at(ast.parse(guard, mode="eval").body))
+        known = {*self.variables(), "min", "max"}
+        for guard in map(parsed, self.guards):
+            renamed = condition_to_isl(_with_at(guard)) if names_in(guard) <= known else None  # a local may be anything
             if renamed is not None:
                 constraints.append(renamed.replace(_AT, "@"))
         return constraints

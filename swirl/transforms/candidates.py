@@ -9,7 +9,6 @@ from functools import cached_property
 from math import prod
 
 from swirl.ir.affine import bounds, ranges_at
-from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, find
 from swirl.ir.nest import (
     Loop,
@@ -100,7 +99,7 @@ def candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[Can
             name = _name_of(node)
             certain = any(use.runs for use in found)
             guard = None
-            if not certain and not _in_bounds(program.buffers[name], node, {**ranges, **_head_ranges(heads)}):
+            if not certain and not in_bounds(program.buffers[name].shape, node, {**ranges, **_head_ranges(heads)}):
                 guard = _common_guard(found, outside | {head.var for head in heads})
                 if guard is None:
                     continue
@@ -120,6 +119,12 @@ def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
     if not tests or any(names_in(test) - {"min", "max"} - fixed for test in tests):
         return None
     return " and ".join(f"({ast.unparse(test)})" for test in tests)
+
+
+def runs(node: ast.For) -> bool:
+    """Whether the loop has an iteration, whatever the loops around it are at."""
+    loop = loop_of(node)
+    return bool(loop.extent) or loop.kind == "vector"
 
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
@@ -265,12 +270,12 @@ def _head_ranges(heads: tuple[Head, ...]) -> dict[str, tuple[int, int]]:
     return {head.var: (0, head.extent - 1) for head in heads}
 
 
-def _in_bounds(buffer: Buffer, node: ast.Subscript, ranges: dict[str, tuple[int, int]]) -> bool:
-    """Whether the element exists wherever the block runs."""
+def in_bounds(shape: tuple[int, ...], node: ast.Subscript, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether the element exists for all values in ``ranges``."""
     limits = [bounds(index, ranges) for index in subscripts(node)]
     return all(
         limit is not None and limit[0] >= 0 and limit[1] < extent
-        for limit, extent in zip(limits, buffer.shape, strict=True)
+        for limit, extent in zip(limits, shape, strict=True)
     )
 
 

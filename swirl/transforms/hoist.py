@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from typing import TypeVar
 
 from swirl.errors import CommandError
+from swirl.ir.affine import ranges_at
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -23,6 +25,9 @@ from swirl.ir.nest import (
     walk,
 )
 from swirl.transforms.base import checked, command, find_loops, taken_names
+from swirl.transforms.candidates import in_bounds, runs
+
+T = TypeVar("T", bound=ast.AST)
 
 _COSTLY = ("sqrt", "exp", "log", "tanh", "pow")
 
@@ -37,6 +42,9 @@ def hoist(program: Program, loop_var: str | None = None, *, nest: int | str | No
                                                                  y[h] = (x[h] - m) * var_t_sqrt
 
     A parallel loop is left alone: its threads would wait for one.
+
+    What a condition or a loop without iterations may keep from being evaluated is moved only if its elements exist
+    whatever happens.
 
     Args:
         loop_var: out of this loop; by default out of every loop.
@@ -117,19 +125,36 @@ class _Invariants(ast.NodeTransformer):
         self.taken = taken_names(program, [nest])
         self.before: list[ast.stmt] = []
         self.known: dict[str, str] = {}
+        self.ranges = ranges_at(nest.body, path)
+        self.certain = runs(node)
+        """Whether what is being looked at is evaluated, whatever the data and the bounds are."""
 
     # Subscripts and loop bounds are integers: left alone.
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         return node
 
     def visit_For(self, node: ast.For) -> ast.For:
-        node.body = [self.visit(statement) for statement in node.body]
+        node.body = self._visited(node.body, runs(node))
         return node
 
     def visit_If(self, node: ast.If) -> ast.If:
-        node.body = [self.visit(statement) for statement in node.body]
-        node.orelse = [self.visit(statement) for statement in node.orelse]
+        node.body, node.orelse = self._visited(node.body, False), self._visited(node.orelse, False)
         return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.IfExp:
+        node.test = self.visit(node.test)
+        node.body, node.orelse = self._visited([node.body, node.orelse], False)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.BoolOp:
+        node.values = [self.visit(node.values[0]), *self._visited(node.values[1:], False)]
+        return node
+
+    def _visited(self, trees: list[T], certain: bool) -> list[T]:
+        outer, self.certain = self.certain, self.certain and certain
+        result = [self.visit(tree) for tree in trees]
+        self.certain = outer
+        return result
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         if not local_type(node).shape and node.value is not None:
@@ -171,7 +196,15 @@ class _Invariants(ast.NodeTransformer):
 
     def _invariant(self, node: ast.expr) -> bool:
         names = names_in(node)
-        return not (names & (self.moving | self.stored)) and not self._integer(node) and "rand" not in names
+        if names & (self.moving | self.stored) or self._integer(node) or "rand" in names:
+            return False
+        return self.certain or all(self._exists(ref) for ref in references(node))
+
+    def _exists(self, ref: ast.Subscript) -> bool:
+        """Whether the element exists in every iteration of the loops around."""
+        name = ast.unparse(ref.value)
+        shape = self.types[name].shape if name in self.types else self.program.buffers[name].shape
+        return in_bounds(shape, ref, self.ranges)
 
     def _invariant_operand(self, node: ast.expr) -> bool:
         """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal where every

@@ -163,7 +163,7 @@ class ProgramMaker:
                 scope.scalars.append(name)
             elif kind == 1:
                 lines.append(f"{indent}if {self.condition(scope, True)}:")
-                lines.append(f"{indent}    {self.assignment(scope)}")
+                lines += [f"{indent}    {self.assignment(scope)}" for _ in range(1 + self.chance(3, 1))]
                 if self.chance(2, 1):
                     lines += [f"{indent}else:", f"{indent}    {self.assignment(scope)}"]
             else:
@@ -240,6 +240,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "scalar_replace",
             "reverse",
             "scalar_expand",
+            "if_convert",
         )
     )
     options: dict[str, Any] = {}
@@ -250,7 +251,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
     if name in ("parallelize", "distribute", "fuse", "reverse"):
         return name, (pick(names),), options
-    if name == "hoist":
+    if name in ("hoist", "if_convert"):
         return name, (() if pick((True, False)) else (pick(names),)), options
     if name == "scalar_replace":
         return name, (() if pick((True, False)) else (pick(list(RANKS)),)), options

@@ -263,3 +263,29 @@ def test_lanes_of_a_loop_are_fewer_than_those_of_its_register(lanes: int, target
     # The mask of the first strip was that of all lanes which are left.
     before = program("for i in range(9):\n s[i] += x[i]\n y[i] = s[i] * s[i]", s=(9,), x=(9,), y=(9,))
     assert_compiles_to_same(vectorize(before, "i", lanes), target)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[i, j] = x[i - 1] * 2.0 if i > 0 else 0.0",
+        "if i > 0:\n   y[i, j] = x[i - 1] * 2.0",
+        "y[i, j] = 1.0 if i > 0 and x[i - 1] * 2.0 > 1.0 else 0.0",
+        "for k in range(0, i):\n   y[i, j] += x[i - 1] * 2.0",
+    ],
+)
+def test_hoist_reads_nothing_that_a_condition_keeps_inside(body: str) -> None:
+    before = program(f"for i in range(4):\n for j in range(3):\n  {body}", x=(3,), y=(4, 3))
+    assert_same(before, hoist(before))
+
+
+def test_hoist_out_of_a_loop_that_may_not_run() -> None:
+    before = program("for i in range(4):\n for j in range(0, i):\n  y[i, j] = x[i - 1] * 2.0", x=(3,), y=(4, 3))
+    assert_same(before, hoist(before))
+
+
+def test_a_condition_on_a_local_says_nothing_about_iterations() -> None:
+    before = program("for i in range(4):\n t: int32 = i % 2\n if t == 1:\n  y[0] += x[i]", x=(4,), y=(1,))
+    with pytest.raises(Refused, match="two iterations would update the same element"):
+        COMMANDS["parallelize"](before, "i")
+    assert_same(before, COMMANDS["unroll"](before, "i", 2))
