@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import pytest
 
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute, random_arrays
-from swirl.ir.nest import Program, parse_program
+from swirl.ir.nest import Program, make_nest, parse_program, substitute
 from swirl.ir.validate import validate
 from swirl.target import Target
 from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
@@ -16,9 +18,7 @@ from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
 Shapes = dict[str, tuple[int, ...]]
 
 
-def program(
-    text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **shapes: tuple[int, ...]
-) -> Program:
+def program(text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **shapes: tuple[int, ...]) -> Program:
     """A program from text; keywords are the shapes of its buffers."""
     buffers = {name: Buffer(f"net.{name}", shape) for name, shape in shapes.items()}
     return validate(parse_program(text, buffers, aliases=aliases))
@@ -62,3 +62,16 @@ def assert_compiles_to_same(program: Program, target: Target) -> None:
     for name in given:
         buffer = program.buffers[name]
         assert_same_bits(buffer.layout.unpack(got[name], buffer.shape), expected[name], name)
+
+
+def merged(programs: list[Program]) -> Program:
+    """One program that does what several do, one after the other, on buffers of their own: one kernel to compile."""
+    nests, buffers = [], {}
+    for number, made in enumerate(programs):
+        mapping: dict[str, ast.expr] = {name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in made.buffers}
+        buffers |= {f"{name}_of_{number}": buffer for name, buffer in made.buffers.items()}
+        nests += [
+            make_nest(f"{nest.label}_of_{number}", [substitute(s, mapping) for s in nest.body], buffers)
+            for nest in made.nests
+        ]
+    return Program("merged", tuple(nests), buffers)

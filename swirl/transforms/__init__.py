@@ -1,6 +1,7 @@
 """The commands of recipes, by name, and the automatic passes."""
 
 from swirl.transforms import (
+    algebra,
     expand,
     flatten,
     fusion,
@@ -22,6 +23,7 @@ LAYOUT_COMMANDS = frozenset({"tile"})
 __all__ = [
     "COMMANDS",
     "LAYOUT_COMMANDS",
+    "algebra",
     "expand",
     "flatten",
     "fusion",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 
+from swirl.errors import Refused
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -27,19 +29,20 @@ from swirl.transforms.base import (
     rewrite_each,
     taken_names,
 )
+from swirl.transforms.blocks import block_at
 from swirl.transforms.order import check_order, split_body, tagged, vars_below
 
 
 @command()
-def fuse(
-    program: Program, first: str, second: str | None = None, *, nest: int | str | None = None
-) -> Program:
-    """Join a loop with the next one of equal bounds: neighbouring nests, or neighbours in one body.
+def fuse(program: Program, first: str, second: str | None = None, *, nest: int | str | None = None) -> Program:
+    """Join a loop with the next one of equal bounds: the first two, in one body or neighbouring nests, that can be.
 
     rewrite:
         for c in range(C): s                for c in range(C):
         for d in range(C): t        →           s
                                                 t   (c for d)
+
+    Assignments between the two loops go in front of the first one, or behind the second one.
 
     Args:
         first: name of the first loop.
@@ -50,14 +53,17 @@ def fuse(
         Refused: a dependence would be violated, or the bounds differ.
     """
     seconds = set(resolve(program, second or first))
-    found = False
+    refused: Refused | None = None
     sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
     for site in sites:
         neighbour = _next_loop(program, site)
         if neighbour is not None and loop_of(neighbour).var in seconds:
-            return fuse_at(program, site)
-        found = True
-    assert found
+            try:
+                return fuse_at(program, site)
+            except Refused as refusal:
+                refused = refused or refusal
+    if refused is not None:
+        raise refused
     site = sites[0]
     raise refuse(
         f"no loop {second or first!r} follows directly",
@@ -68,20 +74,25 @@ def fuse(
     )
 
 
-def _next_loop(program: Program, site: Site) -> ast.For | None:
-    if len(site.path) == 1:
-        body = program.nests[site.nest].body
-        if site.path[0][1] + 1 < len(body):
-            following: ast.stmt | None = body[site.path[0][1] + 1]
-        elif site.nest + 1 < len(program.nests):
-            following = program.nests[site.nest + 1].body[0]
-        else:
+def _next_position(nest: Nest, path: Path) -> int | None:
+    """Where the next loop of the block stands, if there are only assignments before it; else None."""
+    block = block_at(nest, path)
+    for position in range(path[-1][1] + 1, len(block)):
+        if isinstance(block[position], ast.For):
+            return position
+        if isinstance(block[position], ast.If):
             return None
-    else:
-        parent = at(program.nests[site.nest].body, site.path[:-1])
-        block = getattr(parent, site.path[-1][0])
-        position = site.path[-1][1] + 1
-        following = block[position] if position < len(block) else None
+    return None
+
+
+def _next_loop(program: Program, site: Site) -> ast.For | None:
+    nest = program.nests[site.nest]
+    position = _next_position(nest, site.path)
+    following: ast.stmt | None = None
+    if position is not None:
+        following = block_at(nest, site.path)[position]
+    elif len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body) and site.nest + 1 < len(program.nests):
+        following = program.nests[site.nest + 1].body[0]
     return following if isinstance(following, ast.For) else None
 
 
@@ -92,9 +103,7 @@ def fuse_at(program: Program, site: Site) -> Program:
         merged = [*nest.body, *program.nests[site.nest + 1].body]
         joined = make_nest(nest.label, merged, program.buffers)
         nests = [*program.nests[: site.nest], joined, *program.nests[site.nest + 2 :]]
-        return checked(
-            program, program.with_nests(nests).with_nest(site.nest, _fuse_in(program, joined, site.path))
-        )
+        return checked(program, program.with_nests(nests).with_nest(site.nest, _fuse_in(program, joined, site.path)))
     return checked(program, program.with_nest(site.nest, _fuse_in(program, nest, site.path)))
 
 
@@ -102,8 +111,11 @@ def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
     old = tagged(nest.body)
     first = at(old, path)
     field, index = path[-1]
-    second_path = (*path[:-1], (field, index + 1))
+    position = _next_position(nest, path)
+    assert position is not None
+    second_path = (*path[:-1], (field, position))
     second = at(old, second_path)
+    between = [at(old, (*path[:-1], (field, i))) for i in range(index + 1, position)]
     assert isinstance(first, ast.For) and isinstance(second, ast.For)
     second = rename_locals(second, first, taken_names(program, [nest]))
     head, other = loop_of(first), loop_of(second)
@@ -125,9 +137,18 @@ def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
         head.step,
         head.options,
     )
-    new = replace_at(replace_at(old, second_path, []), path, [joined.node([*first.body, *second.body])])
-    check_order(old, new, nest, path, "asked to fuse",
-                "interchange so that another loop is outermost, or leave the loops apart")  # fmt: skip
+    rest = old
+    for i in range(position, index, -1):
+        rest = replace_at(rest, (*path[:-1], (field, i)), [])
+    whole = joined.node([*first.body, *second.body])
+    way_out = "interchange so that another loop is outermost, or leave the loops apart"
+    if between and not any(isinstance(statement, ast.AnnAssign) for statement in between):
+        behind = replace_at(rest, path, [whole, *between])
+        with suppress(Refused):
+            check_order(old, behind, nest, path, "asked to fuse")
+            return nest.with_body(behind)
+    new = replace_at(rest, path, [*between, whole])
+    check_order(old, new, nest, path, "asked to fuse", way_out)
     return nest.with_body(new)
 
 
@@ -150,9 +171,7 @@ def _bounds_text(loop: Loop) -> tuple[str, str, int]:
 
 def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
     """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
-    mine = {
-        s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
-    }
+    mine = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
     theirs = names_in(other)
     mapping: dict[str, ast.expr] = {}
     for name in sorted(mine & theirs):

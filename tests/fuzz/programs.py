@@ -241,6 +241,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "reverse",
             "scalar_expand",
             "if_convert",
+            "factor",
         )
     )
     options: dict[str, Any] = {}
@@ -251,6 +252,8 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
     if name in ("parallelize", "distribute", "fuse", "reverse"):
         return name, (pick(names),), options
+    if name == "factor":
+        return name, (pick(names),), {"keep_differences": pick((False, True))}
     if name in ("hoist", "if_convert"):
         return name, (() if pick((True, False)) else (pick(names),)), options
     if name == "scalar_replace":
