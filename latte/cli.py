@@ -169,6 +169,36 @@ def time_command(file: Path, phase: str, repeat: int, target: str | None) -> Non
         _compiled(file, target).timings(phase, repeat).print()
 
 
+@main.command("tune-by-hand")
+@click.argument("file", type=Source)
+@click.option("--layer", required=True, help="name of an ensemble")
+@click.option("--phase", default="forward", show_default=True, help="forward, inference, backward or update")
+@click.option("--recipe", type=click.Path(dir_okay=False, path_type=Path), help="in place of the layer's own file")
+@click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
+@click.option("--threads", type=click.IntRange(1, 4096), help="by default all cores")
+@click.option("--once", is_flag=True, help="do not watch: compile, time, and end (exit status 1 if that fails)")
+def tune_by_hand(file: Path, layer: str, phase: str, recipe: Path | None, target: str | None, threads: int | None,
+                 once: bool) -> None:  # fmt: skip
+    """Watch the recipe file of a layer: after each save, compile that layer alone, and time it.
+
+    Shows the time beside that of the version before (measured in turn), and the shares of what the machine can do at
+    the best, measured in the same seconds. What is wrong with the recipe is shown, and watching goes on. Ctrl-C ends
+    it.
+    """
+    from latte.tune_by_hand import Bench, tries
+
+    with _plain_errors():
+        bench = Bench(load_net(file), layer, phase, resolve_target(target), recipe, threads)
+    click.echo(f"{layer}.{bench.phase} for {bench.target.name}, recipe {bench.path}")
+    try:
+        for well in tries(bench, click.echo):
+            if once:
+                sys.exit(0 if well else 1)
+            click.echo(f"── watching {bench.path.name} " + "─" * 40)
+    except KeyboardInterrupt:
+        click.echo("")
+
+
 # --- stages -------------------------------------------------------------------------------------------------
 @main.command()
 @click.argument("first", type=Source)

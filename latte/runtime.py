@@ -185,7 +185,7 @@ def compile_net(
             name = programs.ensemble.name
             if on_stage is not None:
                 on_stage(position, len(ensembles), name)
-            current = {phase: _laid_out(program, layouts) for phase, program in programs.programs.items()}
+            current = {phase: laid_out(program, layouts) for phase, program in programs.programs.items()}
             memo = memos.enter_context(remembering(current.values()))
             result = schedule(current, recipe_of(net, programs.ensemble), target, f"{name}.", memo)
             for stages in result.stages.values():
@@ -225,13 +225,14 @@ def compile_net(
     return executable
 
 
-def _laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
+def laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    """The program with the layouts that were chosen so far, by storage name."""
     changed = {key: b.with_layout(layouts[b.name]) for key, b in program.buffers.items() if b.name in layouts}
     return program.with_buffers(**changed)
 
 
 def _with_layouts(stage: Stage, layouts: Mapping[str, Layout]) -> Stage:
-    return Stage(stage.name, _laid_out(stage.program, layouts), stage.seconds)
+    return Stage(stage.name, laid_out(stage.program, layouts), stage.seconds)
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

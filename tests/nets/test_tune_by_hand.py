@@ -1,0 +1,149 @@
+"""A layer's recipe edited on the bench: compiled alone, timed, errors shown, and on it goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    SoftmaxLossLayer,
+)
+from latte.cli import main
+from latte.tune_by_hand import Bench, seconds, tries
+from swirl.errors import CommandError
+from swirl.measure import Limits, Times
+from swirl.runner import Runner
+from swirl.target import get_target
+
+FILE = """
+from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
+
+def net():
+    net = Net(3, seed=1)
+    ReLULayer(net, ConvLayer(net, MemoryDataLayer(net, (2, 7, 5)), num_filters=5, kernel=3, stride=1, pad=1))
+    return net
+"""
+PLAIN = "def forward(s, target):\n    s.parallelize('forward', 'n')\n"
+
+
+def declared() -> Net:
+    net = Net(3, seed=1)
+    data, label = MemoryDataLayer(net, (2, 7, 5)), MemoryDataLayer(net, (1,))
+    layer = ConvLayer(net, data, num_filters=5, kernel=3, stride=1, pad=1)
+    layer = MaxPoolingLayer(net, BatchNormLayer(net, layer))
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, layer, 4), label)
+    return net
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(PLAIN)
+    return path
+
+
+def bench(net: Net, layer: str, phase: str = "forward", recipe: Path | None = None) -> Bench:
+    return Bench(net, layer, phase, get_target("portable"), recipe, threads=1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "phase"),
+    [("conv1", "forward"), ("conv1", "update_internal"), ("batch_norm1", "backward"), ("max_pooling1", "backward"),
+     ("max_pooling1", "inference"), ("softmax_loss1", "backward")],
+)  # fmt: skip
+def test_every_phase_is_compiled_and_timed(layer: str, phase: str) -> None:
+    """Winners and labels are whole numbers that lie in their range, or this would not end well."""
+    made = bench(declared(), layer, phase)
+    trial = made.compile()
+    measured = made.measure(trial, trial)
+    assert len(measured.kernels) == 2 and all(times.median > 0 for times in measured.kernels)
+    assert measured.peak > 0 and measured.bandwidth > 0
+    assert trial.work.bytes > 0 and trial.stages[-1].name == "physical"
+
+
+def test_saving_the_recipe_leads_to_another_kernel(recipe: Path) -> None:
+    made = bench(declared(), "conv1", recipe=recipe)
+    said: list[str] = []
+    runs = tries(made, said.append)
+    assert next(runs)
+    assert "1 commands applied, 0 skipped" in said[-1] and "before" not in said[-1]
+    recipe.write_text("def forward(s, target):\n    s.parallelize('forward', 'no_such')\n")
+    assert not next(runs)
+    assert f"{recipe}:2: parallelize('forward', 'no_such'): no loop named 'no_such'" in said[-1]
+    recipe.write_text("def forward(s, target:\n")
+    assert not next(runs) and "is no Python" in said[-1]
+    recipe.write_text(PLAIN + "    s.vectorize('forward', 'k', 8, optional=True)  # weights lie otherwise\n")
+    assert next(runs)
+    assert "1 commands applied, 1 skipped" in said[-1] and "not contiguous" in said[-1]
+    recipe.write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=8)\n")
+    assert next(runs)
+    assert "before, measured in turn" in said[-1] and "times as fast now" in said[-1]
+
+
+def test_data_are_the_same_in_any_layout(recipe: Path) -> None:
+    recipe.write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=4)\n")
+    blocked, plain = bench(declared(), "conv1", recipe=recipe), bench(declared(), "conv1")
+    results = []
+    for made in (blocked, plain):
+        trial = made.compile()
+        made.runner.phase([(trial.kernel, trial.arrays)]).run()
+        buffers = trial.stages[0].program.buffers
+        layout = next(b.layout for s in trial.stages for n, b in s.program.buffers.items()
+                      if n == "value" and (b.layout.blocks or made is plain))  # fmt: skip
+        (value,) = [a for a in trial.arrays if a.size == np.prod(layout.physical_shape(buffers["value"].shape))]
+        results.append(layout.unpack(value, buffers["value"].shape))
+    # Sums of 18 products in another order: as many roundings of partial sums below 64.
+    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=2 * 18 * 64 * 2.0**-24)
+
+
+def test_what_cannot_be_tuned(recipe: Path) -> None:
+    with pytest.raises(CommandError, match="did you mean 'conv1'"):
+        bench(declared(), "conv2")
+    with pytest.raises(CommandError, match=r"no phase 'forwards'(.|\n)*did you mean 'forward'"):
+        bench(declared(), "conv1", "forwards")
+    with pytest.raises(CommandError, match="it computes nothing"):
+        bench(declared(), "data1")
+    net = declared()
+    net.ensembles[2].parallelize("forward", "n")
+    with pytest.raises(CommandError, match="commands of its own"):
+        bench(net, "conv1")
+
+
+def test_limits_and_times() -> None:
+    measured = Limits(get_target("portable"), Runner(1)).measure([], seconds=0.01)
+    assert measured.kernels == () and 1e8 < measured.peak < 1e13 and 1e7 < measured.bandwidth < 1e13
+    times = Times((4.0, 1.0, 2.0, 3.0, 9.0))
+    assert times.median == 3.0 and times.spread == (2.0, 4.0)
+    assert Times((2.0,)).spread == (2.0, 2.0)
+    assert [seconds(value) for value in (1.5, 0.0123, 2e-6)] == ["1.5 s", "12.3 ms", "2 µs"]
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["tune-by-hand", *(str(argument) for argument in arguments)])
+
+
+def test_once(tmp_path: Path, recipe: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(FILE)
+    options = ("--layer", "conv1", "--recipe", recipe, "--target", "portable", "--once")
+    result = call(file, *options)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"conv1.forward for portable, recipe {recipe}\n")
+    assert "flop/s, multiply-adds in registers (" in result.output and "B/s, reading memory (" in result.output
+    recipe.write_text("def forward(s, target):\n    s.parallelize('forward', 'c')\n")
+    refused = call(file, *options)
+    assert refused.exit_code == 1 and "← asked to run in parallel" in refused.output
+    missing = call(file, "--layer", "conv1", "--recipe", tmp_path / "nowhere.py", "--target", "portable", "--once")
+    assert missing.exit_code == 1 and "cannot be read" in missing.output
+    wrong = call(file, "--layer", "conv9", "--once")
+    assert wrong.exit_code == 1 and "no ensemble named 'conv9'" in wrong.output
