@@ -20,7 +20,7 @@ from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
 from latte.place import user_place
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import CALLS
+from swirl.ir.hints import WORDS
 from swirl.recipe import Recorded
 from swirl.transforms import COMMANDS
 
@@ -146,7 +146,7 @@ class Ensemble(CommandRecorder):
                 way_out="the batch, n, is not among them",
             )
         for name in names:
-            if not name.isidentifier() or name in RESERVED or name in CALLS:
+            if not name.isidentifier() or name in RESERVED or name in WORDS:
                 raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
         return names, "n"
 
@@ -291,7 +291,7 @@ class Ensemble(CommandRecorder):
         return instances.declarations(neurons, self.dims, self.batch_dim, written, parameters)
 
     def _check_field(self, name: str) -> None:
-        taken = name in RESERVED or name in CALLS or name in (*self.dims, self.batch_dim)
+        taken = name in RESERVED or name in WORDS or name in (*self.dims, self.batch_dim)
         if taken or not name.isidentifier() or re.fullmatch(r"(grad_)?inputs?\d*", name):
             raise DeclarationError(
                 f"{name!r} cannot name a field of {self!r}: the name has another meaning", place=self.place

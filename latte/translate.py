@@ -10,7 +10,8 @@ from latte.expressions import Expressions
 from latte.guards import apply_guards, guarded_value
 from latte.index import as_index, variable
 from latte.mapping import Window
-from swirl.ir.nest import CALLS, fresh
+from swirl.ir.hints import WORDS
+from swirl.ir.nest import fresh
 
 
 class Translator(Expressions):
@@ -94,7 +95,7 @@ class Translator(Expressions):
     def _local(self, name: str) -> str:
         """The local's name in the intermediate representation, where no buffer may have it."""
         if name not in self.locals:
-            self.locals[name] = fresh(name, {*self.buffers, *CALLS, *self.locals.values()})
+            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.locals.values()})
         return self.locals[name]
 
     # --- loops ----------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Translator(Expressions):
                 self.fail(
                     node, f"the loop variable {part.id!r} is a local variable too", "choose another name"
                 )
-            if part.id in self.buffers or part.id in CALLS:
+            if part.id in self.buffers or part.id in WORDS:
                 self.fail(
                     node,
                     f"the loop variable {part.id!r} has the name of a field or function",

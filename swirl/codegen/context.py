@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from swirl.errors import LatteError
 from swirl.ir.affine import affine, bounds, simplify
 from swirl.ir.buffers import Buffer
+from swirl.ir.congruence import Congruence, congruence
+from swirl.ir.nest import subscripts
 
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
 
@@ -77,6 +79,7 @@ class Context:
         vector_width: lanes of a register; 0 on the portable target.
         contract: whether a product and a sum become one fused multiply-add.
         ranges: least and greatest value of each loop variable; unrolled ones have a single value.
+        grids: what each loop variable is modulo its steps.
         unrolled: the values of the unrolled loops' variables, outermost first.
         locals: name in the nest → where it is held.
         taken: C++ names in use.
@@ -90,6 +93,7 @@ class Context:
     contract: bool
     names: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    grids: dict[str, Congruence] = field(default_factory=dict)
     unrolled: dict[str, int] = field(default_factory=dict)
     locals: dict[str, Local] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -112,10 +116,11 @@ class Context:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A block of the nest that is no C++ block (a copy of an unrolled body): its names stay in use."""
-        saved = self.locals, self.ranges, self.unrolled
+        saved = self.locals, self.ranges, self.grids, self.unrolled
         self.locals, self.ranges, self.unrolled = dict(self.locals), dict(self.ranges), dict(self.unrolled)
+        self.grids = dict(self.grids)
         yield
-        self.locals, self.ranges, self.unrolled = saved
+        self.locals, self.ranges, self.grids, self.unrolled = saved
 
     def fresh(self, base: str) -> str:
         """``base`` as a C++ name that is not in use here."""
@@ -140,6 +145,18 @@ class Context:
     def limits(self, node: ast.expr, **lanes: tuple[int, int]) -> tuple[int, int] | None:
         """Least and greatest value of an integer expression; None where unknown."""
         return bounds(node, {**self.ranges, **lanes})
+
+    def alignment(self, node: ast.Subscript) -> int:
+        """The greatest number of elements that certainly divides an element's distance from the array's start; 0
+        for the start itself."""
+        assert isinstance(node.value, ast.Name)
+        distance, stride = Congruence(0, 0), 1
+        for index, extent in zip(
+            reversed(subscripts(node)), reversed(self.shape_of(node.value.id)), strict=True
+        ):
+            distance = distance.plus(congruence(index, self.grids, self.ranges).times(stride))
+            stride *= extent
+        return distance.divisor
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The extents of a buffer or of a local array."""

@@ -139,6 +139,16 @@ class Instructions(ABC):
     ) -> Expression:
         """Consecutive elements; those masked out are not touched."""
 
+    def stream(self, address: Expression, value: Expression, dtype: str, mask: Expression | None,
+               aligned: bool) -> Expression:  # fmt: skip
+        """The same past the caches; where it is not certain that whole registers stand ``aligned``, that is asked
+        at run time."""
+        if not aligned:
+            return call("stream_lanes", address, value, *([mask] if mask is not None else []))
+        if dtype == "int32":
+            return call(f"{self.prefix}_stream_si{self.bits}", pointer(f"__m{self.bits}i", address), value)
+        return self.op("stream", dtype, address, value)
+
     @abstractmethod
     def gather(self, base: Expression, index: Expression, dtype: str, mask: Expression | None) -> Expression:
         """``base[index]`` for each lane."""

@@ -50,10 +50,16 @@ class LaneMemory:
         base, index = self.scattered(node, chunk, mask)
         return self.instructions.gather(base, index, dtype, mask)
 
-    def store(self, node: ast.Subscript, value: Expression, chunk: int, mask: Expression | None) -> Node:
+    def store(self, node: ast.Subscript, value: Expression, chunk: int, mask: Expression | None,
+              past_caches: bool = False) -> Node:  # fmt: skip
+        """Writes the lanes of a reference; ``past_caches`` asks for a non-temporal store where the lanes are
+        neighbours."""
         assert isinstance(node.value, ast.Name)
         dtype = self.context.dtype_of(node.value.id)
         if self.contiguous(node):
+            if past_caches and dtype != "bool":
+                address, certain = self.address(node, chunk), mask is None and self.aligned(node, chunk)
+                return self.instructions.stream(address, value, dtype, mask, certain)
             return self.instructions.store(self.address(node, chunk), value, dtype, mask)
         base, index = self.scattered(node, chunk, mask)
         return self.instructions.scatter(base, index, value, dtype, mask)
@@ -87,6 +93,13 @@ class LaneMemory:
     def fits(self, node: ast.Subscript, chunk: int) -> bool:
         first = chunk * self.instructions.width
         return subscripts_fit(self.context, node, **{self.lane: (first, first + self.instructions.width - 1)})
+
+    def aligned(self, node: ast.Subscript, chunk: int) -> bool:
+        """Whether the first lane of a chunk certainly stands at a multiple of the register's size."""
+        with self.context.scope():
+            first = chunk * self.instructions.width
+            self.context.ranges[self.lane] = (first, first)
+            return self.context.alignment(node) % self.instructions.width == 0
 
     def address(self, node: ast.Subscript, chunk: int) -> Expression:
         """``&array[i][j + 16]``: where the first lane of a chunk stands."""

@@ -5,6 +5,8 @@ stands outside of them is of two sorts: statements that touch buffers are run by
 which hands the locals it wrote to the others by ``copyprivate``), and statements that write locals only are
 run by each thread on its own copies. A barrier keeps a thread from writing what another one still has to
 read for its copies.
+
+Non-temporal stores of a thread may still be under way when it reaches a barrier; a fence before the barrier ends them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import ast
 from collections.abc import Sequence
 
 from swirl.codegen.context import Unsupported
-from swirl.codegen.ctree_compat import Block, Declaration, For, If, Node, Pragma, symbol
+from swirl.codegen.ctree_compat import Block, Declaration, For, If, Node, Pragma, call, symbol
 from swirl.codegen.to_c import Statements
+from swirl.ir.hints import streams
 from swirl.ir.nest import Loop, loop_of, names_in
 
 BARRIER = "omp barrier"
@@ -32,7 +35,7 @@ class WorkSharing:
         """The statements of a nest, with what shares them among the threads."""
         with self.context.block():
             if not any(_has_parallel(statement) for statement in body):
-                inside = self.statements.body(body)
+                inside = [*self.statements.body(body), *self.fence(body)]
                 return inside if self.standalone else [Pragma("omp single", Block(inside))]
             return self.region(body)
 
@@ -59,10 +62,10 @@ class WorkSharing:
     def single(self, body: Sequence[ast.stmt]) -> list[Node]:
         """Statements that write buffers: one thread runs them, and the others get the locals it wrote."""
         if self.standalone:
-            return self.statements.body(body)
+            return [*self.statements.body(body), *self.fence(body)]
         outer = dict(self.context.locals)
         written = sorted({name for statement in body for name in _writes(statement)} & set(outer))
-        inside = self.statements.block(body)
+        inside = [*self.statements.block(body), *self.fence(body)]
         names = [c_name for name in written for c_name in outer[name].names.values()]
         return [
             Pragma(f"omp single copyprivate({', '.join(names)})" if names else "omp single", Block(inside))
@@ -128,17 +131,29 @@ class WorkSharing:
             loops.append(candidate)
             inner = inner[0].body
         self._refuse_shared_locals(loop, inner)
-        words = ["omp parallel for" if self.standalone else "omp for"]
+        fence = self.fence(inner)
+        words = ["omp parallel for" if self.standalone and not fence else "omp for"]
         if len(loops) > 1:
             words.append(f"collapse({len(loops)})")
         words.append(f"schedule({dict(loop.options).get('schedule', 'static')})")
+        if fence:
+            words.append("nowait")
         with self.context.block():
             heads = [self.statements.head(level) for level in loops]
             nodes = self.statements.body(inner)
         for init, test, step in reversed(heads):
             nodes = [For(init, test, step, nodes)]
         nodes[0].pragma = " ".join(words)
-        return nodes
+        if not fence:
+            return nodes
+        if self.standalone:
+            return [Pragma("omp parallel", Block([*nodes, *fence]))]
+        return [*nodes, *fence, Pragma(BARRIER)]
+
+    def fence(self, body: Sequence[ast.stmt]) -> list[Node]:
+        """What ends a thread's non-temporal stores, where there may be any."""
+        wanted = self.context.vector_width and any(map(streams, body))
+        return [call("_mm_sfence")] if wanted else []
 
     def _refuse_shared_locals(self, loop: Loop, body: Sequence[ast.stmt]) -> None:
         declared = {node.target.id for statement in body for node in ast.walk(statement)

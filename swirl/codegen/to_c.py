@@ -31,6 +31,8 @@ from swirl.codegen.scalar import ScalarExpressions
 from swirl.codegen.values import OPERATORS, converted
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES
+from swirl.ir.congruence import of_loop
+from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, local_type, loop_of, subscripts
 from swirl.ir.nest import constant as constant_of
 
@@ -104,6 +106,7 @@ class Statements:
         start, stop = self.expressions.integer(loop.start), self.expressions.integer(loop.stop)
         name = context.fresh(loop.var)
         context.ranges.pop(loop.var, None)
+        context.grids[loop.var] = of_loop(loop, context.grids, context.ranges)
         context.ranges |= loop_range(loop, context.ranges)
         context.locals[loop.var] = Local("int32", "scalar", {(): name})
         if loop.step == 1:
@@ -163,7 +166,7 @@ class Statements:
 
     def assignment(self, target: ast.expr, value: ast.expr) -> Node:
         place = self.expressions.value(target)
-        return Assign(place.node, converted(self.expressions.value(value), place.dtype))
+        return Assign(place.node, converted(self.expressions.value(stored_value(value)), place.dtype))
 
     def augmented(self, node: ast.AugAssign) -> Node:
         operator = OPERATORS.get(type(node.op))

@@ -17,6 +17,7 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
 from swirl.codegen.to_c import Statements, declaration_rows
+from swirl.ir.hints import stored_value, streamed
 from swirl.ir.nest import Loop, local_type, names_in
 
 
@@ -188,10 +189,12 @@ class _Body:
         if local is not None and local.storage == "registers":
             return [self.assign_register(local, target, value, chunk) for chunk in self.chunks]
         dtype = self.context.dtype_of(target.value.id)
+        past_caches, value = streamed(value) is not None, stored_value(value)
         nodes = []
         for chunk in self.chunks:
             mask = self.masks[chunk]
-            nodes.append(self.memory.store(target, self.values.lanes(value, dtype, chunk, mask), chunk, mask))
+            register = self.values.lanes(value, dtype, chunk, mask)
+            nodes.append(self.memory.store(target, register, chunk, mask, past_caches))
         return nodes
 
     def assign_local(self, local: Local, value: ast.expr, chunk: int) -> Node:

@@ -108,6 +108,7 @@ def _environment(arithmetic: str) -> dict[str, Any]:
         "int32": lambda x: np.int32(int(x)),
         "bool": bool,
         "empty_int32": lambda *shape: np.zeros(shape, np.int32),
+        "stream": lambda x: x,
     }
     return {**_loops(), **special, **casts, "min": _minimum, "max": _maximum, "inf": casts["INFINITY"]}
 

@@ -6,6 +6,7 @@ import ast
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
+from swirl.ir.hints import stored_value, streamed
 from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, subscripts
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
@@ -44,7 +45,7 @@ class _Validator:
                 self.declaration(node, scope)
             elif isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self.target(node.targets[0], scope, node)
-                self.expression(node.value, scope)
+                self.stored(node, scope)
             elif isinstance(node, ast.AugAssign):
                 self.target(node.target, scope, node)
                 self.expression(node.value, scope)
@@ -96,6 +97,17 @@ class _Validator:
             self.subscript(node, scope)
         else:
             raise self.fail("no target of the grammar", statement)
+
+    def stored(self, node: ast.Assign, scope: dict[str, str]) -> None:
+        if streamed(node.value) is not None:
+            assert isinstance(node.value, ast.Call)
+            target = node.targets[0]
+            in_buffer = (
+                isinstance(target, ast.Subscript) and ast.unparse(target.value) in self.program.buffers
+            )
+            if not in_buffer or len(node.value.args) != 1 or node.value.keywords:
+                raise self.fail("stream(value) is for one value stored in a buffer", node)
+        self.expression(stored_value(node.value), scope)
 
     def subscript(self, node: ast.Subscript, scope: dict[str, str]) -> None:
         name = ast.unparse(node.value)

@@ -12,6 +12,7 @@ import numpy as np
 
 from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, references, subscripts, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 
@@ -137,7 +138,7 @@ def _operations(node: ast.AST, floats: set[str]) -> int:
     if isinstance(node, ast.AugAssign):
         return _operations(node.value, floats) + (1 if _is_float(node.target, floats) else 0)
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return _operations(node.value, floats) if node.value is not None else 0
+        return _operations(stored_value(node.value), floats) if node.value is not None else 0
     if isinstance(node, ast.Subscript):
         return 0  # its subscripts are whole numbers
     if isinstance(node, ast.IfExp):

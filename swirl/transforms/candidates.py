@@ -10,6 +10,7 @@ from math import prod
 
 from swirl.ir.affine import bounds, ranges_at
 from swirl.ir.deps import NotProved, find
+from swirl.ir.hints import stored_value
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -193,7 +194,7 @@ def _is_move(node: ast.AST, text: str) -> bool:
     if isinstance(node, ast.AnnAssign):
         return node.value is not None and ast.unparse(node.value) == text
     if isinstance(node, ast.Assign):
-        target, value = node.targets[0], node.value
+        target, value = node.targets[0], stored_value(node.value)
         other = value if ast.unparse(target) == text else target
         simple = isinstance(other, ast.Name) or (
             isinstance(other, ast.Subscript) and all(isinstance(i, ast.Name) for i in subscripts(other))

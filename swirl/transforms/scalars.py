@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 
 from swirl.errors import CommandError, Refused, nearest
+from swirl.ir.hints import stored_value, stream, streamed
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -101,10 +102,17 @@ def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts the local in place of the reference."""
+    """Puts the local in place of the reference; ``streamed`` tells whether a store of it was non-temporal."""
+
+    streamed = False
 
     def __init__(self, text: str, place: Callable[[bool], ast.expr]):
         self.text, self.place = text, place
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if streamed(node.value) is not None and ast.unparse(node.targets[0]) == self.text:
+            self.streamed, node.value = True, stored_value(node.value)
+        return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if ast.unparse(node) == self.text:
@@ -172,7 +180,8 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
     result = [*new[:first], *head, *new[first:]]
     if writes:
         behind = writes[-1] + 1 + len(head)
-        result[behind:behind] = [over(ast.Assign([element(True)], place(False)))]
+        value = stream(place(False)) if rewrite.streamed else place(False)
+        result[behind:behind] = [over(ast.Assign([element(True)], value))]
     if not candidate.parent:
         return nest.with_body(result)
     owner = copy.copy(

@@ -200,10 +200,20 @@ class ProgramMaker:
             return f"max(0, 1 - {outer}), min(3, {high + 2} - {outer})", 0, 2, 3
         return f"{outer} + 1", 0, high, high + 1
 
+    def map(self) -> list[str]:
+        """A nest that assigns each element of an array once: what most commands apply to."""
+        rows, columns, target = self.pick(EXTENTS), self.pick(EXTENTS), self.pick(("y", "u"))
+        scope = _Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
+        self.extents[target] = [max(pair) for pair in zip(self.extents[target], (rows, columns), strict=True)]
+        x = f"x[{self.pick(('i', 'i // 2', '0'))}, {self.pick(('j', 'j + 1', 'j + i', '1'))}]"
+        self.extents["x"] = [max(pair) for pair in zip(self.extents["x"], (rows, rows + columns), strict=True)]
+        value = f"{x} * {self.input(scope)} + 1.0" if self.chance(1, 1) else f"{x} + 0.5"
+        return [f"for i in range({rows}):", f"    for j in range({columns}):", f"        {target}[i, j] = {value}"]
+
     def program(self) -> Program:
         lines: list[str] = []
         for _ in range(1 + self.chance(2, 2, 1)):
-            lines += self.loop(_Scope(), "", 0)
+            lines += self.loop(_Scope(), "", 0) if self.chance(5, 1) == 0 else self.map()
         buffers = {name: Buffer(f"net.{name}", tuple(extents)) for name, extents in self.extents.items()}
         return parse_program("\n".join(lines), buffers)
 
@@ -215,6 +225,14 @@ def local_names(program: Program) -> list[str]:
 
 
 Command = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def _stored_by_lanes(program: Program) -> list[str]:
+    """Buffers that a vector loop assigns."""
+    lanes = (loop for nest in program.nests for _, loop in loops(nest.body) if loop_of(loop).kind == "vector")
+    assignments = (node for loop in lanes for node in ast.walk(loop) if isinstance(node, ast.Assign))
+    names = (ast.unparse(node.targets[0]).split("[")[0] for node in assignments)
+    return [name for name in dict.fromkeys(names) if name in program.buffers]
 
 
 def make_command(program: Program, pick: Pick[Any]) -> Command:
@@ -235,6 +253,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "split",
             "reorder",
             "tile",
+            "stream",
             "canonicalise",
             "tidy",
             "scalar_replace",
@@ -263,6 +282,8 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         heads = [loop_of(node) for nest in program.nests for _, node in loops(nest.body)]
         extent = min((head.extent for head in heads if head.var == var and head.extent), default=3)
         return name, (var, combination(extent, pick((2, 3, 4)))), options
+    if name == "stream":
+        return name, (pick(_stored_by_lanes(program) or list(WRITTEN)),), options
     if name == "tile_loop":
         return name, (pick(names), pick((2, 3, 4))), {"tail": pick(("min", "mask", "peel"))}
     if name == "tile":
