@@ -16,6 +16,7 @@ from swirl.codegen.avx512 import Avx512
 from swirl.codegen.context import C_TYPES, Context, Unsupported
 from swirl.codegen.ctree_compat import print_nodes
 from swirl.codegen.lanes import PlainLanes
+from swirl.codegen.lone_lanes import without_lone_lanes
 from swirl.codegen.parallel import WorkSharing
 from swirl.codegen.physical import physical
 from swirl.codegen.storage import decide
@@ -92,8 +93,9 @@ def _translate(program: Program, target: Target, contract: bool,
     context = Context(buffers, "float64" if doubles else "float32", width, contract)
     parts = []
     for nest in program.nests:
-        context.storage = decide(nest.body, width)
-        nodes = WorkSharing(Statements(context, vectors), standalone).nest(nest.body)
+        body = without_lone_lanes(nest.body)
+        context.storage = decide(body, width)
+        nodes = WorkSharing(Statements(context, vectors), standalone).nest(body)
         label = f"    // {nest.label}\n" if standalone else ""
         parts.append(label + print_nodes(nodes, 1))
     written = _written(program)

@@ -289,3 +289,16 @@ def test_a_condition_on_a_local_says_nothing_about_iterations() -> None:
     with pytest.raises(Refused, match="two iterations would update the same element"):
         COMMANDS["parallelize"](before, "i")
     assert_same(before, COMMANDS["unroll"](before, "i", 2))
+
+
+def test_a_scalar_that_a_vector_loop_of_one_lane_updates(target: Target) -> None:
+    before = program("""
+for l in range(4):
+    for j in vector(1):
+        s[0] -= u[0, 0] * x[0, 0]
+        y[0, l] *= w[j + 2]
+""", s=(3,), u=(1, 1), x=(1, 1), y=(1, 4), w=(4,))  # fmt: skip
+    after = scalar_replace(before)
+    assert "    s_t -= " in after.text
+    assert_same(before, after)
+    assert_compiles_to_same(after, target)
