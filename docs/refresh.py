@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+PAGES = (ROOT / "docs" / "architecture.md", ROOT / "docs" / "tools.md", ROOT / "CONTRIBUTING.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
