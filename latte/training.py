@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from latte.checks import is_integer
 from latte.place import user_place
 from swirl.errors import DataError, TrainingError
+from swirl.jit import progress_console
 
 if TYPE_CHECKING:
     from latte.running import Running
@@ -71,7 +72,7 @@ def fit(
         shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes, which the next
             call of ``fit`` goes on with.
         stop_on_nan: raise TrainingError when the loss is NaN; otherwise training goes on (a warning is given once).
-        progress: whether to show a progress bar.
+        progress: whether to show a progress bar, on stderr.
         after_epoch: called with the epoch's number (from 0) and the history so far.
 
     Raises:
@@ -99,7 +100,8 @@ def fit(
         TextColumn("{task.fields[measures]}"),
         TimeRemainingColumn(),
     )
-    with net.no_warning(of_nan=stop_on_nan), Progress(*columns, disable=not progress) as bar:
+    shown = Progress(*columns, console=progress_console(), disable=not progress)
+    with net.no_warning(of_nan=stop_on_nan), shown as bar:
         steps = -(-len(images) // net.batch_size)
         task = bar.add_task("training", total=epochs * steps, measures="")
         for epoch in range(epochs):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swirl.cache import (
     cache_folder,
@@ -29,6 +30,9 @@ from swirl.compiler import Compiler, find_compiler
 from swirl.config import available_cores
 from swirl.errors import CompilerFailed, LatteError
 from swirl.target import Target
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Progress = Callable[[int, int, str], None]
 
@@ -162,10 +166,16 @@ def load(built: Built) -> Kernel:
     return Kernel(built.name, address, library)
 
 
+def progress_console() -> Console:
+    """Where progress bars are shown: on stderr, so that a program's own output stays clean in a pipe or file."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 @contextmanager
 def progress_bar(title: str = "compiling kernels") -> Iterator[Progress]:
     """A progress bar for :func:`build`, on stderr; nothing is shown until something is compiled."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
@@ -176,7 +186,7 @@ def progress_bar(title: str = "compiling kernels") -> Iterator[Progress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[unit]}"),
     )
-    bar = RichProgress(*columns, console=Console(stderr=True))
+    bar = RichProgress(*columns, console=progress_console())
     task = bar.add_task(title, total=None, unit="", visible=False)
 
     def show(done: int, total: int, name: str) -> None:
@@ -187,7 +197,8 @@ def progress_bar(title: str = "compiling kernels") -> Iterator[Progress]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:  # or an empty line would be printed where there is no terminal
+            bar.stop()
 
 
 def _find(key: str, name: str) -> Built | None:

@@ -215,9 +215,13 @@ def test_fit_tells_after_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
         after_epoch=lambda epoch, history: told.append((epoch, len(history.losses))),
     )
     assert told == [(0, 1), (1, 2), (2, 3)]
-    assert net.net.fit(images, labels, solver=SGD(net.net), epochs=0).losses == []
     assert len(history.losses) == 3
-    assert "training" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert not shown.out  # the program's own
+    assert len(shown.err.splitlines()) == 1  # no terminal: one line at the end
+    assert "training" in shown.err and "epoch 3/3" in shown.err
+    assert net.net.fit(images, labels, solver=SGD(net.net), epochs=0, progress=False).losses == []
+    assert not capsys.readouterr().err
 
 
 def test_an_explicit_loop_of_six_lines() -> None:
