@@ -25,7 +25,7 @@ from swirl.ir.nest import (
     replace_at,
     subscripts,
 )
-from swirl.transforms.base import Site, checked, command, find_loops, inner_name, refuse, resolve
+from swirl.transforms.base import Site, check_names, checked, command, find_loops, inner_name, refuse, resolve
 
 
 @command()
@@ -44,15 +44,16 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
 
     Raises:
         Refused: the loops are not directly nested or do not cover the dimensions, a reference uses their
-            variables in
-            another way, or an array is touched elsewhere in another way, or laid out in blocks.
+            variables in another way, or an array is touched elsewhere in another way, or laid out in blocks; or
+            the joined loop has 2**31 iterations or more, which the C++ counts in an ``int``.
     """
+    loop_vars = check_names(loop_vars)
     if len(loop_vars) < 2:
-        raise CommandError(f"flatten takes two loops or more, not {list(loop_vars)}")
+        raise CommandError(f"flatten takes two loops or more, not {loop_vars}")
     names = [resolve(program, name) for name in loop_vars]
     groups = [tuple(group) for group in zip(*names, strict=True)] if len({len(n) for n in names}) == 1 else []
     if not groups:
-        raise CommandError(f"{list(loop_vars)} do not stand for the same number of loops each")
+        raise CommandError(f"{loop_vars} do not stand for the same number of loops each")
     joined: dict[str, tuple[int, int]] = {}
     for index, nest in enumerate(program.nests):
         for group in groups:
@@ -106,6 +107,14 @@ def _flatten_in(
                     way_out="flatten before tiling, splitting or marking the loops",
                 )
             extents.append(head.extent)
+        if prod(extents) >= 2**31:
+            raise refuse(
+                f"the joined loop would have {prod(extents):,} iterations, more than an int counts",
+                nest,
+                path,
+                "asked to be flattened",
+                way_out=f"leave {group[0]} out",
+            )
         base = "".join(group)
         var = inner_name(program.with_nest(index, nest), Site(index, path), base)
         rewrite = _Join(program, nest, path, group, extents, var, joined)

@@ -25,6 +25,7 @@ LAYERS = {
     "batch norm of images": lambda net: BatchNormLayer(net, MemoryDataLayer(net, (64, 14, 14))),
     "batch norm of vectors": lambda net: BatchNormLayer(net, MemoryDataLayer(net, 37)),
     "ReLU": lambda net: ReLULayer(net, MemoryDataLayer(net, (5, 7, 3))),
+    "ReLU, more elements than an int counts": lambda net: ReLULayer(net, MemoryDataLayer(net, (2**9, 2**10, 2**9))),
     "tanh": lambda net: TanhLayer(net, MemoryDataLayer(net, 10)),
     "max pooling": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (8, 28, 28))),
     "max pooling, clipped": lambda net: MaxPoolingLayer(

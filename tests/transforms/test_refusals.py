@@ -440,6 +440,7 @@ def test_witness(name: str) -> None:
         (command("interchange", ["i"]), r"interchange takes two loops, not \['i'\]"),
         (command("interchange", "ij"), "several loops are given as a list of names, not as 'ij'"),
         (command("reorder", "ij"), "several loops are given as a list of names, not as 'ij'"),
+        (command("flatten", "ij"), "several loops are given as a list of names, not as 'ij'"),
         (command("reorder", ["i", 1]), r"a list of names, not as \['i', 1\]"),
         (command("parallelize", 0), "a loop is given by its name, not 0"),
         (command("tile", "values", 0, 4), "no buffer named 'values'"),
@@ -475,6 +476,16 @@ def test_unknown_buffers_get_the_nearest_name_and_the_list(name: str, more: tupl
     with pytest.raises(CommandError) as caught:
         COMMANDS[name](program("for i in range(3):\n weights[i] = 1.0", weights=(3,)), "weigths", *more)
     assert caught.value.way_out == "did you mean 'weights'? the buffers are weights"
+
+
+@pytest.mark.parametrize("rows", [2**15, 2**15 - 1])
+def test_a_loop_is_counted_in_an_int(rows: int) -> None:
+    large = program(f"for i in range({rows}):\n for j in range({2**16}):\n  x[i, j] = 0.0", x=(rows, 2**16))
+    if rows * 2**16 < 2**31:
+        assert f"in range({rows * 2**16})" in COMMANDS["flatten"](large, ["i", "j"]).text
+        return
+    with pytest.raises(Refused, match=r"2,147,483,648 iterations, more than an int counts(.|\n)*leave i out"):
+        COMMANDS["flatten"](large, ["i", "j"])
 
 
 def test_a_buffer_is_not_blocked_twice_in_different_ways() -> None:
