@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import islpy as isl
 
-from swirl.ir.nest import Loop, Path, loop_of, references, subscripts
+from swirl.ir.affine import condition_to_isl, to_isl
+from swirl.ir.nest import Loop, Path, loop_of, names_in, references, subscripts, substitute
 
 
 class _NotAffine(Exception):
@@ -100,46 +101,21 @@ def accesses(site: Site) -> list[Access]:
 
 # --- integer sets -------------------------------------------------------------------------------------------
 def _text(node: ast.expr, names: dict[str, str]) -> str:
-    """An affine expression in isl's notation."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return str(node.value)
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return f"(-{_text(node.operand, names)})"
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        return f"{node.func.id}({', '.join(_text(arg, names) for arg in node.args)})"
-    if isinstance(node, ast.BinOp):
-        left, right = _text(node.left, names), _text(node.right, names)
-        if isinstance(node.op, (ast.Add, ast.Sub)):
-            return f"({left} {'+' if isinstance(node.op, ast.Add) else '-'} {right})"
-        if isinstance(node.op, ast.Mult) and (_is_number(left) or _is_number(right)):
-            return f"({left} * {right})" if _is_number(left) else f"({right} * {left})"
-        if isinstance(node.op, ast.FloorDiv) and _is_number(right):
-            return f"floor({left} / {right})"
-        if isinstance(node.op, ast.Mod) and _is_number(right):
-            return f"({left} mod {right})"
-    raise _NotAffine
-
-
-def _is_number(text: str) -> bool:
-    return text.strip("()-").isdigit()
-
-
-_SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=", ast.NotEq: "!="}
+    """An affine expression of the loop variables ``names`` in isl's notation, in which they are called otherwise."""
+    return _translated(node, names, to_isl)
 
 
 def _test(node: ast.expr, names: dict[str, str]) -> str:
-    if isinstance(node, ast.BoolOp):
-        word = " and " if isinstance(node.op, ast.And) else " or "
-        return "(" + word.join(_test(value, names) for value in node.values) + ")"
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return f"not ({_test(node.operand, names)})"
-    if isinstance(node, ast.Compare) and all(type(op) in _SIGNS for op in node.ops):
-        sides = [_text(side, names) for side in (node.left, *node.comparators)]
-        pairs = zip(sides, node.ops, sides[1:], strict=False)
-        return "(" + " and ".join(f"{a} {_SIGNS[type(op)]} {b}" for a, op, b in pairs) + ")"
-    raise _NotAffine
+    return _translated(node, names, condition_to_isl)
+
+
+def _translated(node: ast.expr, names: dict[str, str], translate: Callable[[ast.expr], str | None]) -> str:
+    if not names_in(node) <= {*names, "min", "max"}:  # a local: its value is not known
+        raise _NotAffine
+    text = translate(substitute(node, {name: ast.Name(other, ast.Load()) for name, other in names.items()}))
+    if text is None:
+        raise _NotAffine
+    return text
 
 
 def _domain(site: Site, prefix: str) -> tuple[dict[str, str], list[str]]:
@@ -155,7 +131,7 @@ def _domain(site: Site, prefix: str) -> tuple[dict[str, str], list[str]]:
         else:
             constraints.append(f"{stop} < {variable} and {variable} <= {start}")
         if abs(step) != 1:
-            constraints.append(f"({variable} - {start}) mod {abs(step)} = 0")
+            constraints.append(f"({variable} - ({start})) mod {abs(step)} = 0")
     for test, holds in site.guards:
         try:
             text = _test(test, names)

@@ -8,10 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from swirl.errors import CommandError, LayoutError
-from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
@@ -20,6 +17,7 @@ from swirl.transforms.hoist import hoist
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
 from tests.fuzz.programs import Command, Pick, ProgramMaker, make_command
+from tests.support import difference
 
 PASSES: dict[str, Callable[[Program], Program]] = {"canonicalise": canonicalise, "tidy": tidy}
 
@@ -60,21 +58,6 @@ def apply(program: Program, command: Command) -> Program | None:
         return None
 
 
-def same(before: Program, after: Program, seed: int) -> str | None:
-    """Where the two programs differ, executed exactly in checking mode; None where they don't."""
-    given = random_arrays(before, seed, "rational")
-    expected = {name: array.copy() for name, array in given.items()}
-    got = {name: array.copy() for name, array in given.items()}
-    execute(before, expected, arithmetic="rational")
-    execute(after, got, checking=True, arithmetic="rational", seed=seed)
-    for name in given:
-        different = got[name] != expected[name]
-        if np.any(different):
-            where = tuple(int(i) for i in np.argwhere(different)[0])
-            return f"{name}{list(where)} is {got[name][where]}, was {expected[name][where]}"
-    return None
-
-
 def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
     """One random case, every step compared with the program at the start."""
     case = Case(ProgramMaker(pick).program())
@@ -93,14 +76,14 @@ def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
                 case.commands.append((name, (), {}))
                 case.result = program = rewrite(program)
                 case.applied.append(True)
-        difference = same(case.program, program, seed=1)
+        found = difference(case.program, program, seed=1)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         raise Wrong(
             case, f"{type(error).__name__}: {error} at {frames[-1].name}, line {frames[-1].lineno}"
         ) from error
-    if difference is not None:
-        raise Wrong(case, difference)
+    if found is not None:
+        raise Wrong(case, found)
     return case
 
 
