@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latte.ensemble import Ensemble
+from latte.ensemble import DataEnsemble, Ensemble
 from latte.phases import EnsemblePrograms, has_gradient_reader, is_loss, net_programs
 from latte.place import user_place
 from latte.recipes_of import recipe_of
@@ -50,6 +50,11 @@ class CompiledPhase:
     @property
     def program(self) -> Program:
         return self.stages[-1].program
+
+    @property
+    def logical(self) -> Program:
+        """The program before its layouts were made physical."""
+        return self.stages[-2].program
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,8 @@ def compile_net(
                 on_stage(position, len(ensembles), name)
             current = {phase: laid_out(program, layouts) for phase, program in programs.programs.items()}
             memo = memos.enter_context(remembering(current.values()))
-            result = schedule(current, recipe_of(net, programs.ensemble), target, f"{name}.", memo)
+            owned = _owned(programs.ensemble, layouts)
+            result = schedule(current, recipe_of(net, programs.ensemble), target, owned, memo)
             for stages in result.stages.values():
                 layouts |= {buffer.name: buffer.layout for buffer in stages[-1].program.buffers.values()}
             scheduled.append((programs, result, memo))
@@ -223,6 +229,14 @@ def compile_net(
     executable = Executable(net, batch_size, target, buffers, arrays, compiled, notes, outcomes, phases, order, report)
     _initialise(executable, shared is None)
     return executable
+
+
+def _owned(ensemble: Ensemble, layouts: Mapping[str, Layout]) -> list[str]:
+    """Prefixes of the storage that an ensemble's recipe lays out: its own; and data that nobody has read before it,
+    as no kernel computes them and setting them packs them anyway."""
+    sources = {edge.source.name for edge in ensemble.connections if isinstance(edge.source, DataEnsemble)}
+    seen = {storage.split(".")[0] for storage in layouts}
+    return [f"{name}." for name in (ensemble.name, *sorted(sources - seen))]
 
 
 def laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
@@ -268,7 +282,7 @@ def _buffers(
                 result[spec.storage] = spec.buffer
     declared = {spec.storage: spec.buffer for e in net.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
-        for buffer in item.stages[0].program.buffers.values():
+        for buffer in item.logical.buffers.values():
             result[buffer.name] = declared.get(buffer.name, buffer)
     for ensemble in net.ensembles:
         if is_loss(ensemble):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -57,7 +57,7 @@ def schedule(
     programs: Mapping[str, Program],
     recipe: Recipe | None,
     target: Target,
-    owned: str = "",
+    owned: Sequence[str] = ("",),
     memo: Memo | None = None,
 ) -> Scheduled:
     """Validate and canonicalise the programs of one ensemble, and apply its recipe.
@@ -66,7 +66,7 @@ def schedule(
         programs: phase → program as lowered or derived.
         recipe: None leaves the canonical program: correct, and not tuned.
         target: what code is made for.
-        owned: prefix of the storage names whose layout the ensemble chooses.
+        owned: prefixes of the storage names whose layout is for the ensemble to choose.
         memo: where results of passes and commands are kept; by default all is computed.
 
     Raises:

@@ -3,6 +3,7 @@ each."""
 
 from __future__ import annotations
 
+import ast
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused, nearest
 from swirl.ir.buffers import Layout
-from swirl.ir.nest import Program, loop_of
+from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.memo import Memo
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
@@ -66,7 +67,7 @@ class Schedule:
     Args:
         programs: phase → program; ``inference`` follows the commands for ``forward`` as far as they apply.
         target: what code is made for.
-        owned: prefix of the storage names that this ensemble lays out (``"conv1."``).
+        owned: prefixes of the storage names whose layout is for this ensemble to choose (``"conv1."``).
         memo: where the commands' results are kept.
 
     Commands take the phase first (``s.parallelize("forward", "n")``); those on layouts take none
@@ -75,13 +76,17 @@ class Schedule:
     """
 
     def __init__(
-        self, programs: Mapping[str, Program], target: Target, owned: str = "", memo: Memo | None = None
+        self,
+        programs: Mapping[str, Program],
+        target: Target,
+        owned: Sequence[str] = ("",),
+        memo: Memo | None = None,
     ):
         self.programs = dict(programs)
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
-        self._owned = owned
+        self._owned = tuple(owned)
         self._memo = memo or Memo()
 
     def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
@@ -120,6 +125,29 @@ class Schedule:
         """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
         ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.parts.combination`."""
         return combination(extent, factors)
+
+    def subscripts(self, phase: str, buffer: str) -> tuple[str, ...]:
+        """The subscripts, in the loops' variables, of the first statement that updates ``buffer`` (``+=``), or else
+        of the first reference to it: ``("n", "c", "y * 2 + ky - 1", "x * 2 + kx - 1")``.
+
+        Raises:
+            CommandError: the phase does not touch the buffer.
+        """
+        program = self.programs[self._phase(phase)]
+        found = [
+            (not isinstance(getattr(node, "target", None), ast.Subscript), reference)
+            for nest in program.nests
+            for node in ast.walk(nest.function)
+            if isinstance(node, (ast.AugAssign, ast.Assign, ast.AnnAssign))
+            for reference in references(node)
+            if ast.unparse(reference.value) == buffer
+        ]
+        if not found:
+            raise CommandError(
+                f"{program.name} does not touch {buffer!r}",
+                way_out=f"the buffers are {', '.join(program.buffers)}",
+            )
+        return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
 
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.

@@ -8,7 +8,7 @@ witness: the least such pair.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ import islpy as isl
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, bounds, simplify
 from swirl.ir.nest import Path, subscripts, substitute
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.statements import Access, Statement, statements, template
 
 MAX_OPERATIONS = 20_000_000
 """isl's work on one question, about a second; beyond it the answer is "not proved"."""
@@ -226,10 +226,19 @@ def _decisions(first: Statement, second: Statement, equal: set[str]) -> tuple[st
     return (*result, "=")
 
 
-def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a", "_b")) -> str:
-    """The constraint that an instance of ``first`` runs before one of ``second``, for isl."""
+def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a", "_b"),
+           places: Mapping[str, str] | None = None) -> str:  # fmt: skip
+    """The constraint that an instance of ``first`` runs before one of ``second``, for isl.
+
+    Args:
+        places: expressions (templates) that decide the order in the place of these loop variables.
+    """
     length = max(first.time_length, second.time_length)
-    pairs = zip(first.time(suffixes[0], length), second.time(suffixes[1], length), strict=True)
+    times = []
+    for statement, suffix in ((first, suffixes[0]), (second, suffixes[1])):
+        moved = {var + suffix: f"({text.replace('@', suffix)})" for var, text in (places or {}).items()}
+        times.append([moved.get(entry, entry) for entry in statement.time(suffix, length)])
+    pairs = zip(*times, strict=True)
     moving = [(one, two) for one, two in pairs if not (one == two and one.isdigit())]
     if not moving:
         return "1 = 0"
@@ -281,6 +290,26 @@ def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
                     continue
                 after = before(moved[two.identity], moved[one.identity], ("_b", "_a"))
                 conflict = find(one, two, [before(one, two), after], reductions=False)
+                if conflict is not None:
+                    return conflict
+    return None
+
+
+def remapped(body: list[ast.stmt], path: Path, value: ast.expr) -> Conflict | None:
+    """A dependence that turns round when the loop at ``path`` runs in the order of ``value``, or None.
+
+    Args:
+        value: quasi-affine in the loop's variable and those of the loops around every statement in it.
+    """
+    inside = [s for s in statements(body) if s.path[: len(path)] == path and len(s.path) > len(path)]
+    text = template(value)
+    assert text is not None
+    for i, first in enumerate(inside):
+        places = {first.loops[first.loop_depths.index(len(path) - 1)].var: text}
+        for second in inside[i:]:
+            for one, two in ((first, second), (second, first)) if first is not second else ((first, first),):
+                turned = [before(one, two), before(two, one, ("_b", "_a"), places)]
+                conflict = find(one, two, turned, reductions=False)
                 if conflict is not None:
                     return conflict
     return None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from swirl.errors import LatteError
+from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.nest import Program, clone, loop_of, names_in
 
 
@@ -246,7 +247,9 @@ class _Lanes(ast.NodeTransformer):
                 result.append(head([test]))
                 for name, branch in (("", statement.body), ("not ", statement.orelse)):
                     for inner in self._each(branch, head, lane, declared):
-                        assert isinstance(inner, ast.For)
+                        if not isinstance(inner, ast.For):  # the mask of a condition inside
+                            result.append(inner)
+                            continue
                         guard = ast.parse(f"{name}{mask}[{lane}]", mode="eval").body
                         result.append(head([ast.If(guard, inner.body, [])]))
             else:
@@ -283,7 +286,7 @@ def execute(
     Args:
         program: nests that reference buffers logically (or physically, after layouts).
         arrays: name in the nests → array of the buffer's shape; object arrays of ``Fraction`` for rational
-            arithmetic.
+            arithmetic. Temporary buffers may be left out.
         checking: shuffle parallel loops and find races, run vector loops statement by statement, check
             subscripts.
         arithmetic: ``float32``, ``float64`` or ``rational``.
@@ -295,10 +298,12 @@ def execute(
     environment = _environment(arithmetic)
     environment["Fraction"] = Fraction
     names = {name for nest in program.nests for name in nest.arguments}
-    missing = sorted(names - set(arrays))
+    own = {name: _garbage(program.buffers[name], arithmetic) for name in sorted(names - set(arrays))
+           if name in program.buffers and program.buffers[name].role == "temporary"}  # fmt: skip
+    missing = sorted(names - set(arrays) - set(own))
     if missing:
         raise LatteError(f"{program.name}: no array given for {', '.join(missing)}")
-    given: dict[str, Any] = {name: arrays[name] for name in names}
+    given: dict[str, Any] = {name: own[name] if name in own else arrays[name] for name in names}
     if checking:
         recorder = _Recorder()
         shuffle = random.Random(seed)
@@ -314,6 +319,14 @@ def execute(
             scope = dict(environment)
             exec(compile(module, f"<{nest.label}>", "exec"), scope)
             scope[nest.label](*(given[name] for name in nest.arguments))
+
+
+def _garbage(buffer: Buffer, arithmetic: str) -> np.ndarray:
+    """A temporary array as memory may hold it: what is read before it is written shows."""
+    if arithmetic == "rational":
+        return np.full(buffer.shape, Fraction(-987654321, 7), dtype=object)
+    dtype = np.dtype(DTYPES[buffer.dtype])
+    return np.full(buffer.shape, np.nan if dtype.kind == "f" else 1, dtype=dtype)
 
 
 def random_arrays(program: Program, seed: int = 0, arithmetic: str = "float32") -> dict[str, np.ndarray]:

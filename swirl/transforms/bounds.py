@@ -42,7 +42,7 @@ def _statement(node: ast.stmt) -> list[ast.stmt]:
         elif loop.var not in names_in(part):
             outside.append(part)
         else:
-            tighter = _bound(loop, part) if loop.kind in ("range", "parallel") and loop.step == 1 else None
+            tighter = restricted(loop, part) if loop.kind in ("range", "parallel") and loop.step == 1 else None
             if tighter is None:
                 inside.append(part)
             else:
@@ -77,7 +77,7 @@ def _on_loops_only(part: ast.expr) -> bool:
     )
 
 
-def _bound(loop: Loop, part: ast.expr) -> Loop | None:
+def restricted(loop: Loop, part: ast.expr) -> Loop | None:
     """The loop restricted by ``part``, a comparison that is linear in its variable with coefficient ±1; else
     None."""
     assert isinstance(part, ast.Compare)

@@ -254,6 +254,8 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "reorder",
             "tile",
             "stream",
+            "reindex",
+            "pack",
             "canonicalise",
             "tidy",
             "scalar_replace",
@@ -271,6 +273,11 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
     if name in ("parallelize", "distribute", "fuse", "reverse"):
         return name, (pick(names),), options
+    if name == "reindex":
+        form = pick(("{a} + {b}", "2 * {a} + {b}", "{a} - {b} + 1", "3 - {a}", "3 * {a} - {b}", "{a} + 2 * {b}"))
+        return name, (), {"r": form.format(a=pick(names), b=pick(names))}
+    if name == "pack":
+        return name, (pick(list(RANKS)),), options
     if name == "factor":
         return name, (pick(names),), {"keep_differences": pick((False, True))}
     if name in ("hoist", "if_convert"):

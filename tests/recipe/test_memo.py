@@ -54,7 +54,7 @@ RECIPE = Recipe("mine", {"forward": forward, "backward": backward})
 def run(recipe: Recipe | None, given: dict[str, Program] | None = None) -> tuple[Scheduled, dict[str, Any], Memo]:
     given = given or programs()
     with remembering(given.values()) as memo:
-        scheduled = schedule(given, recipe, TARGET, "scale1.", memo)
+        scheduled = schedule(given, recipe, TARGET, ["scale1."], memo)
         finished = {phase: finish(stages, memo) for phase, stages in scheduled.stages.items()}
         sources = {phase: generate(stages, TARGET, memo=memo) for phase, stages in finished.items()}
     return scheduled, {"stages": shown(finished), "sources": sources}, memo

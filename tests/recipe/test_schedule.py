@@ -60,7 +60,7 @@ def programs() -> dict[str, Program]:
 
 
 def new() -> Schedule:
-    return Schedule(programs(), TARGET, "scale1.")
+    return Schedule(programs(), TARGET, ["scale1."])
 
 
 def test_commands_act_on_their_phase() -> None:
@@ -200,7 +200,7 @@ def update(s, target):
     s.parallelize("update", "c")
 """))  # fmt: skip
     assert set(recipe.functions) == {"forward", "update"}
-    scheduled = schedule(programs(), recipe, TARGET, "scale1.")
+    scheduled = schedule(programs(), recipe, TARGET, ["scale1."])
     assert [outcome.status for outcome in scheduled.outcomes] == ["applied"] * 3
     for phase, program in programs().items():
         assert_same(program, scheduled.stages[phase][-1].program)
@@ -232,7 +232,7 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
         tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n"
     )
     with pytest.raises(RecipeError) as caught:
-        schedule(programs(), read_recipe(path), TARGET, "scale1.")
+        schedule(programs(), read_recipe(path), TARGET, ["scale1."])
     assert caught.value.place == f"{path}:3"
     assert "forward() raised AttributeError" in caught.value.message
 
@@ -240,7 +240,7 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
 def test_a_recipe_that_is_refused_names_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, "def update(s, target):\n\n    s.parallelize('update', 'x')\n")
     with pytest.raises(Refused) as caught:
-        schedule(programs(), read_recipe(path), TARGET, "scale1.")
+        schedule(programs(), read_recipe(path), TARGET, ["scale1."])
     assert str(caught.value).startswith(f"{path}:3: parallelize('update', 'x'): two iterations would update")
 
 

@@ -44,7 +44,7 @@ def test_applied_and_skipped(layer: str, snapshot) -> None:
     ensemble = LAYERS[layer](net)
     (programs,) = [p.programs for p in net_programs(net, 8) if p.ensemble is ensemble]
     # get_target: the same on every machine, whatever it can run.
-    scheduled = schedule(programs, recipe_of(net, ensemble), get_target("avx512"), f"{ensemble.name}.")
+    scheduled = schedule(programs, recipe_of(net, ensemble), get_target("avx512"), [f"{ensemble.name}."])
     lines = [
         f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
         for o in scheduled.outcomes

@@ -302,3 +302,20 @@ for l in range(4):
     assert "    s_t -= " in after.text
     assert_same(before, after)
     assert_compiles_to_same(after, target)
+
+
+def test_reindex_of_statements_that_never_run() -> None:
+    before = program("for i in range(3):\n for k in range(1):\n  if k == 1:\n   y[i] += x[i]", y=(3,), x=(3,))
+    assert_same(before, COMMANDS["reindex"](before, r="3 - i"))
+
+
+def test_conditions_inside_conditions_run_lane_by_lane() -> None:
+    before = program("""
+for i in range(7):
+    if i % 3 == 0:
+        if x[i] > 0.0:
+            y[i] = x[i]
+        else:
+            y[i] = w[i]
+""", y=(7,), x=(7,), w=(7,))  # fmt: skip
+    assert_same(before, vectorize(before, "i", 4))

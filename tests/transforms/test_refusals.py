@@ -51,6 +51,16 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           y=0, k=1 and y=1, k=0 both update grad_inputs[n, 1]
           n or k can run in parallel""",
     ),
+    "order of a reindexed loop": (
+        SHIFT,
+        command("reindex", back="4 - i"),
+        """
+        a dependence would turn round
+            for i in range(5):    ← asked to be reindexed
+                for j in range(4):
+                    x[i + 1, j] = x[i, j + 1]
+          i=0, j=1 writes x[1, 1], which i=1, j=0 reads""",
+    ),
     "sum in parallel": (
         SUMS,
         command("parallelize", "j"),
