@@ -16,13 +16,13 @@ def pack(program: Program, buffer: str, *, name: str | None = None) -> Program:
     """Copy a buffer that the phase only reads, and read the copy, which can have a layout of its own.
 
     rewrite:
-                                            for weights_packed_0 in range(K):
-        for k in range(K):                      for weights_packed_1 in range(C):
-            for c in range(C):      →               weights_packed[weights_packed_0, weights_packed_1] =
-                s(weights[k, c])                        weights[weights_packed_0, weights_packed_1]
+                                            for w_packed_dim0 in range(K):
+        for k in range(K):                      for w_packed_dim1 in range(C):
+            for c in range(C):      →               w_packed[w_packed_dim0, w_packed_dim1] =
+                s(w[k, c])                              w[w_packed_dim0, w_packed_dim1]
                                             for k in range(K):
                                                 for c in range(C):
-                                                    s(weights_packed[k, c])
+                                                    s(w_packed[k, c])
 
     The copy is a nest of its own, in front of the first that reads the buffer; ``tile`` lays the copy out, and
     strip-mines its loops.
@@ -73,7 +73,8 @@ def _renamed(program: Program, nest: Nest, old: str, new: str) -> Nest:
 
 def _copy_nest(program: Program, source: str, copy: str) -> Nest:
     shape = program.buffers[copy].shape
-    variables = [f"{copy}_{dimension}" for dimension in range(len(shape))]
+    taken = taken_names(program)
+    variables = [fresh(f"{copy}_dim{dimension}", taken) for dimension in range(len(shape))]
     indices: list[ast.expr] = [ast.Name(variable, ast.Load()) for variable in variables]
     body: list[ast.stmt] = [ast.Assign([reference(copy, indices, True)], reference(source, clones(indices)))]
     for variable, extent in reversed(list(zip(variables, shape, strict=True))):

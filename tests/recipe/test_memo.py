@@ -79,7 +79,7 @@ def test_without_memo_the_results_are_those(monkeypatch: pytest.MonkeyPatch, fol
     monkeypatch.setenv("SWIRL_MEMO", "0")
     _, computed, memo = run(RECIPE)
     assert made == kept == computed and memo.known is None
-    scheduled = schedule(programs(), RECIPE, TARGET, "scale1.")
+    scheduled = schedule(programs(), RECIPE, TARGET, ["scale1."])
     assert shown({p: finish(s) for p, s in scheduled.stages.items()}) == made["stages"]
 
 
