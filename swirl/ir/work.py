@@ -16,7 +16,7 @@ from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, references, subscripts, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 
-CASTS = ("float32", "float64", "int32", "bool", "empty")
+NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
@@ -147,7 +147,7 @@ def _operations(node: ast.AST, floats: set[str]) -> int:
     own = 0
     if isinstance(node, ast.BinOp) and isinstance(node.op, ARITHMETIC):
         own = 1 if _is_float(node, floats) else 0
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in CASTS:
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in NO_ARITHMETIC:
         # max(a, b, c) is two comparisons
         count = max(1, len(node.args) - 1) if node.func.id in ("min", "max") else 1
         own = count if _is_float(node, floats) else 0

@@ -199,6 +199,11 @@ for i in range(9):
     assert {t.buffer: t.exact for t in work.touched} == {"x": True, "y": False}
 
 
+def test_a_streaming_store_computes_nothing() -> None:
+    made = program("for i in range(9):\n    y[i] = stream(float32(i) * x[i])", x=(9,), y=(9,))
+    assert program_work(made).operations == 9
+
+
 def test_large_layers_are_counted_without_visiting_them() -> None:
     made = program(
         """
