@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,12 @@ def disassembled(program: Program, target: Target, contract: bool = True) -> lis
     """``(address, instruction)`` of the kernel's library."""
     source = emit(program, target, contract=contract)
     (built,) = build([Unit(source.name, source.source)], target, contract=contract)
-    command = ["objdump", "-d", "--no-show-raw-insn", "-M", "intel", str(built.path)]
+    return instructions_of(built.path)
+
+
+def instructions_of(library: Path) -> list[tuple[str, str]]:
+    """``(address, instruction)`` of a compiled library."""
+    command = ["objdump", "-d", "--no-show-raw-insn", "-M", "intel", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     matches = (re.match(r"\s*([0-9a-f]+):\t(.*)", line) for line in text.splitlines())
     return [(match.group(1), match.group(2)) for match in matches if match]

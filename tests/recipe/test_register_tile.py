@@ -1,0 +1,77 @@
+"""The recipe of register tiles for convolutions: applied whole, right for every shape, vectors without spills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latte import ConvLayerNoBias, MemoryDataLayer, Net
+from latte.ensemble import Ensemble
+from tests.codegen.test_machine_code import instructions_of, target_named
+
+RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "conv_register_tile.py"
+
+SHAPES = [
+    # images, channels, filters, extent, kernel, stride
+    (2, 16, 32, 7, 3, 1),
+    (2, 32, 16, 17, 3, 1),
+    (1, 32, 32, 29, 3, 1),
+    (2, 16, 16, 15, 3, 2),
+    (1, 16, 32, 14, 1, 1),
+    (1, 16, 16, 13, 1, 2),
+    (1, 16, 16, 10, 5, 3),
+    (1, 16, 16, 3, 3, 1),
+    (2, 20, 16, 9, 3, 1),
+    (2, 3, 16, 9, 3, 1),
+]
+
+
+def compiled(shape: tuple[int, ...], recipe: Path | None) -> tuple[Net, Ensemble, Ensemble]:
+    images, channels, filters, extent, kernel, stride = shape
+    net = Net(images, seed=1)
+    data = MemoryDataLayer(net, (channels, extent, extent))
+    conv = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=kernel // 2)
+    net.force_backward = True
+    if recipe is not None:
+        net.use_recipe("conv", recipe)
+    net.compile()
+    return net, data, conv
+
+
+def computed(shape: tuple[int, ...], recipe: Path | None) -> dict[str, np.ndarray]:
+    net, data, conv = compiled(shape, recipe)
+    generator = np.random.default_rng(0)
+    # Small whole numbers: every sum is exact in float32, whatever its order.
+    data.set_value(generator.integers(-4, 5, data.get_value().shape))
+    conv.set_weights(generator.integers(-4, 5, conv.get_weights().shape))
+    conv.set_grad(generator.integers(-4, 5, conv.get_value().shape))
+    net.forward()
+    net.clear_grad()
+    net.backward()
+    return {"value": conv.get_value(), "grad_inputs": data.get_grad(), "grad_weights": conv.get_grad_weights()}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_computes_what_the_shipped_recipe_does(shape: tuple[int, ...]) -> None:
+    expected, got = computed(shape, None), computed(shape, RECIPE)
+    for name in expected:
+        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+
+
+def test_every_command_is_applied() -> None:
+    net, _, conv = compiled((2, 32, 32, 28, 3, 1), RECIPE)
+    outcomes = net.explain(conv).commands
+    assert {outcome.status for outcome in outcomes} == {"applied"}
+    assert sum(outcome.text.startswith("reindex") for outcome in outcomes) == 3
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "update"])
+def test_sums_stay_in_registers(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512").name)
+    net, _, conv = compiled((2, 32, 32, 28, 3, 1), RECIPE)
+    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
+    code = instructions_of(kernel.built.path)
+    assert sum("fmadd" in text for _, text in code) > 50
+    assert not [text for _, text in code if "zmm" in text and "rsp" in text]
