@@ -62,10 +62,10 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
 
 
 def check_labels(ensemble: Ensemble, values: np.ndarray) -> None:
-    """DataError where ``ensemble`` gives labels to a loss and a value is no class number."""
+    """DataError where ``ensemble`` gives class numbers to a loss and a value is none."""
     assert ensemble.net is not None
     for edge in ensemble.net.readers(ensemble):
-        if not edge.is_label:
+        if not (edge.is_label and edge.sink.class_labels):
             continue
         classes = next(len(e.source) for e in edge.sink.connections if not e.is_label)
         wrong = np.flatnonzero((values < 0) | (values >= classes) | (values != np.floor(values)))

@@ -73,6 +73,8 @@ class Ensemble(CommandRecorder):
 
     batched: ClassVar[bool] = True
     """Whether ``value`` has the batch as its first dimension (a loss has one value for the whole batch)."""
+    class_labels: ClassVar[bool] = False
+    """Whether ``label`` holds class numbers, 0 … number of elements of ``inputs`` - 1: then data are checked for it."""
     kind: str = ""
     training: bool
     """In a body: whether this is the training phase (a constant when compiled)."""

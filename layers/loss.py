@@ -14,6 +14,7 @@ class SoftmaxLossEnsemble(LossEnsemble):
     """Mean over the batch of ``-log softmax(inputs)[label]``."""
 
     kind = "softmax_loss"
+    class_labels = True
 
     def __init__(self, classes: int):
         super().__init__()
@@ -41,6 +42,7 @@ class AccuracyCount(AccuracyEnsemble):
     """Fraction of items whose largest input (the first, where several are) is that of their label."""
 
     kind = "accuracy"
+    class_labels = True
 
     def forward(self, inputs, label, value):
         N, C = inputs.shape

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from latte import AccuracyLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
-from latte.ensemble import Ensemble
+from latte.ensemble import Ensemble, LossEnsemble
 from tests.layers.references import ROUNDING, assert_within, softmax, softmax_loss
 
 SHAPES = [(1, 1), (3, 2), (8, 10), (5, 19), (2, 1000)]
@@ -110,3 +110,33 @@ def test_two_losses_add_up_and_can_be_weighted() -> None:
     net.backward()
     _, expected = softmax_loss(second.get_value(), np.array([1, 3]))
     assert_within(second.get_grad(), expected / 2, 32 * ROUNDING, "second head, smaller batch")
+
+
+class SquaredError(LossEnsemble):
+    def forward(self, inputs, label, value):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                difference = inputs[n, c] - label[n, c]
+                value[0] += difference * difference
+        value[0] = value[0] / (N * C)
+
+
+def test_labels_of_an_own_loss_are_any_numbers() -> None:
+    net = Net(3, seed=1)
+    net.force_backward = True
+    scores, labels = MemoryDataLayer(net, (5,)), MemoryDataLayer(net, (5,))
+    loss = net.add_ensemble(SquaredError())
+    net.add_loss_connection(scores, loss)
+    net.add_loss_connection(labels, loss)
+    net.compile(threads=1)
+    x, y = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    for batch in (3, 2):
+        net.set_batch(x[:batch], y[:batch])
+        net.forward()
+        net.backward()
+        difference = (x[:batch] - y[:batch]).astype(np.float64)
+        assert_within(np.array(net.loss), np.mean(difference**2), 20 * ROUNDING * np.mean(difference**2))
+        assert_within(scores.get_grad(), 2 * difference / difference.size, 8 * ROUNDING)
+    assert net.evaluate(x, y).items == 3
+    labels.set_value(-y)
