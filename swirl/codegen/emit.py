@@ -23,6 +23,7 @@ from swirl.codegen.storage import decide
 from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
 from swirl.ir.buffers import Buffer
+from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import Program, references, walk
 from swirl.target import Target
 
@@ -127,6 +128,8 @@ def _buffers_in_order(program: Program) -> list[str]:
                 assert isinstance(reference.value, ast.Name)
                 if reference.value.id in program.buffers:
                     found[reference.value.id] = None
+            if isinstance(statement, ast.Expr) and (ahead := prefetch_of(statement)) is not None:
+                found[ahead.buffer] = None
     return list(found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from swirl.ir.affine import Ranges, affine, loop_range, simplify
 from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import Nest, Program, expr, loop_of, make_nest, reference, subscripts
 
 
@@ -54,16 +55,26 @@ class _Physical(ast.NodeTransformer):
         body = [_Physical(self.blocked, inside).visit(statement) for statement in node.body]
         return ast.copy_location(ast.For(node.target, node.iter, body, [], None), node)
 
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        found = prefetch_of(node)
+        if found is None or found.buffer not in self.blocked:
+            return node
+        return replace(found, indices=tuple(self._indices(found.buffer, list(found.indices)))).node()
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if not isinstance(node.value, ast.Name) or node.value.id not in self.blocked:
             return self.generic_visit(node)
-        indices = [self.visit(index) for index in subscripts(node)]
+        indices = self._indices(node.value.id, [self.visit(index) for index in subscripts(node)])
+        return reference(node.value.id, indices, isinstance(node.ctx, ast.Store))
+
+    def _indices(self, buffer: str, indices: list[ast.expr]) -> list[ast.expr]:
+        """The subscripts in memory."""
         inner = []
-        for dimension, factor in self.blocked[node.value.id].layout.blocks:
+        for dimension, factor in self.blocked[buffer].layout.blocks:
             index = indices[dimension]
             inner.append(self._part(f"index % {factor}", index))
             indices[dimension] = self._part(f"index // {factor}", index)
-        return reference(node.value.id, [*indices, *inner], isinstance(node.ctx, ast.Store))
+        return [*indices, *inner]
 
     def _part(self, text: str, index: ast.expr) -> ast.expr:
         part = expr(text, index=index)

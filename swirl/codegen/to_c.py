@@ -20,10 +20,12 @@ from swirl.codegen.ctree_compat import (
     Expression,
     For,
     If,
+    NamedCast,
     Node,
     Op,
     UnaryOp,
     binary,
+    call,
     constant,
     symbol,
 )
@@ -32,13 +34,14 @@ from swirl.codegen.values import OPERATORS, converted
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES
 from swirl.ir.congruence import of_loop
-from swirl.ir.hints import stored_value
+from swirl.ir.hints import Prefetch, prefetch_of, stored_value
 from swirl.ir.nest import Loop, local_type, loop_of, subscripts
 from swirl.ir.nest import constant as constant_of
 
 # Bytes of one local array beyond which it is a thread's static storage: an OpenMP thread's stack may be 2 MB.
 MOST_STACK_BYTES = 256 * 1024
 
+_LOCALITY = {0: 0, 1: 3, 2: 2, 3: 1}  # level of the cache → what __builtin_prefetch calls it
 _AUGMENTED = {"+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div}
 
 
@@ -87,6 +90,8 @@ class Statements:
             return [self.augmented(node)]
         if isinstance(node, ast.Pass):
             return []
+        if isinstance(node, ast.Expr) and (found := prefetch_of(node)) is not None:
+            return [self.prefetch(found)]
         raise Unsupported("not a statement of the grammar", node)
 
     # --- loops ----------------------------------------------------------------------------------------------
@@ -177,6 +182,19 @@ class Statements:
         assert operator is not None
         dtype = max(place.dtype, value.dtype) if value.is_float and value.literal is None else place.dtype
         return AugAssign(place.node, _AUGMENTED[operator](), converted(value, dtype))
+
+    def prefetch(self, found: Prefetch) -> Node:
+        """A place counted from the array's start: it may lie outside, so no reference."""
+        place: Expression = constant(0, "int32")
+        for position, (index, extent) in enumerate(
+            zip(found.indices, self.context.shape_of(found.buffer), strict=True)
+        ):
+            number = NamedCast("long", self.expressions.integer(index))
+            place = binary("+", binary("*", place, constant(extent, "int32")), number) if position else number
+        element = C_TYPES[self.context.dtype_of(found.buffer)]
+        start = NamedCast(f"const {element} *", symbol(self.context.names[found.buffer]))
+        numbers = constant(0, "int32"), constant(_LOCALITY[found.level], "int32")
+        return call("__builtin_prefetch", binary("+", start, place), *numbers)
 
     # --- for the vector emitters ----------------------------------------------------------------------------
     def lanes_of(self, loop: Loop) -> tuple[int, ast.expr | None]:

@@ -110,6 +110,7 @@ def _environment(arithmetic: str) -> dict[str, Any]:
         "bool": bool,
         "empty_int32": lambda *shape: np.zeros(shape, np.int32),
         "stream": lambda x: x,
+        "prefetch": lambda *_: None,
     }
     return {**_loops(), **special, **casts, "min": _minimum, "max": _maximum, "inf": casts["INFINITY"]}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
-from swirl.ir.nest import CALLS, LOOP_KINDS
+from swirl.ir.nest import CALLS, LOOP_KINDS, constant
 
-STREAM = "stream"
+STREAM, PREFETCH = "stream", "prefetch"
+LEVELS = (0, 1, 2, 3)
+"""Into which cache a prefetch goes; 0 is for data that is used once."""
 
-WORDS = frozenset({*CALLS, *LOOP_KINDS, STREAM, "empty"})
+WORDS = frozenset({*CALLS, *LOOP_KINDS, STREAM, PREFETCH, "empty"})
 """Names that mean something in a nest: no buffer, local or loop variable can have one."""
 
 
@@ -33,3 +36,39 @@ def stream(value: ast.expr) -> ast.Call:
 def streams(tree: ast.AST) -> bool:
     """Whether a statement, or one inside it, has a non-temporal store."""
     return any(isinstance(node, ast.Assign) and streamed(node.value) is not None for node in ast.walk(tree))
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """``prefetch(x, (i, j + 1), 2)``: the line of ``x[i, j + 1]`` is fetched into the cache of that level.
+
+    The element is named, not read: it may lie outside of the array.
+    """
+
+    buffer: str
+    indices: tuple[ast.expr, ...]
+    level: int
+
+    def node(self) -> ast.Expr:
+        index = ast.Tuple(list(self.indices), ast.Load())
+        args: list[ast.expr] = [ast.Name(self.buffer, ast.Load()), index, ast.Constant(self.level)]
+        return ast.Expr(ast.Call(ast.Name(PREFETCH, ast.Load()), args, []))
+
+
+def prefetch_of(node: ast.AST) -> Prefetch | None:
+    """The prefetch that a statement is, else None."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == PREFETCH):
+        return None
+    if len(call.args) != 3 or call.keywords:
+        return None
+    buffer, index, level = call.args
+    number = constant(level)
+    if not isinstance(buffer, ast.Name) or not isinstance(index, ast.Tuple) or number is None:
+        return None
+    return Prefetch(buffer.id, tuple(index.elts), number)
+
+
+def prefetches(tree: ast.AST) -> bool:
+    """Whether a statement is a prefetch, or has one inside."""
+    return any(prefetch_of(node) is not None for node in ast.walk(tree))

@@ -209,8 +209,7 @@ class Nest:
 
 def make_nest(label: str, body: list[ast.stmt], buffers: tuple[str, ...] | Mapping[str, Buffer]) -> Nest:
     """A nest whose arguments are those names of ``buffers`` that ``body`` touches, in that order."""
-    used = {node.value.id for statement in body for node in nodes(statement)
-            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)}  # fmt: skip
+    used = {name for statement in body for name in names_in(statement)}
     args = [ast.arg(name) for name in buffers if name in used]
     arguments = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
     function = ast.FunctionDef(label, arguments, body or [ast.Pass()], [], None)

@@ -6,7 +6,7 @@ import ast
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
-from swirl.ir.hints import stored_value, streamed
+from swirl.ir.hints import LEVELS, prefetch_of, stored_value, streamed
 from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, subscripts
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
@@ -49,6 +49,8 @@ class _Validator:
             elif isinstance(node, ast.AugAssign):
                 self.target(node.target, scope, node)
                 self.expression(node.value, scope)
+            elif isinstance(node, ast.Expr) and not lanes:
+                self.prefetch(node, scope)
             elif not isinstance(node, ast.Pass):
                 raise self.fail("no statement of the grammar", node)
 
@@ -108,6 +110,16 @@ class _Validator:
             if not in_buffer or len(node.value.args) != 1 or node.value.keywords:
                 raise self.fail("stream(value) is for one value stored in a buffer", node)
         self.expression(stored_value(node.value), scope)
+
+    def prefetch(self, node: ast.Expr, scope: dict[str, str]) -> None:
+        found = prefetch_of(node)
+        if found is None or found.level not in LEVELS:
+            raise self.fail("no statement of the grammar", node)
+        shape = self.program.buffers[found.buffer].shape if found.buffer in self.program.buffers else ()
+        if len(shape) != len(found.indices) or any(affine(index) is None for index in found.indices):
+            raise self.fail("prefetch(buffer, (subscripts), level) is for one element of a buffer", node)
+        for index in found.indices:
+            self.expression(index, scope)
 
     def subscript(self, node: ast.Subscript, scope: dict[str, str]) -> None:
         name = ast.unparse(node.value)

@@ -139,6 +139,8 @@ def _operations(node: ast.AST, floats: set[str]) -> int:
         return _operations(node.value, floats) + (1 if _is_float(node.target, floats) else 0)
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         return _operations(stored_value(node.value), floats) if node.value is not None else 0
+    if isinstance(node, ast.Expr):
+        return 0  # a prefetch
     if isinstance(node, ast.Subscript):
         return 0  # its subscripts are whole numbers
     if isinstance(node, ast.IfExp):

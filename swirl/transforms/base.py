@@ -124,6 +124,15 @@ def check_factor(factor: object, what: str = "factor") -> int:
     return factor
 
 
+def check_buffer(program: Program, buffer: object) -> None:
+    """Raises CommandError where the program has no such buffer."""
+    if buffer not in program.buffers:
+        raise CommandError(
+            f"no buffer named {buffer!r} in {program.name}",
+            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
+        )
+
+
 def with_mark(program: Program, site: Site, mark: str) -> Program:
     """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have
     moved."""

@@ -10,6 +10,7 @@ from math import prod
 
 from swirl.errors import CommandError
 from swirl.ir.buffers import Layout
+from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -24,6 +25,7 @@ from swirl.ir.nest import (
     references,
     replace_at,
     subscripts,
+    walk,
 )
 from swirl.transforms.base import Site, check_names, checked, command, find_loops, inner_name, refuse, resolve
 
@@ -55,6 +57,11 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
     if not groups:
         raise CommandError(f"{loop_vars} do not stand for the same number of loops each")
     joined: dict[str, tuple[int, int]] = {}
+    for nest in program.nests:
+        for path, node in walk(nest.body):
+            if prefetch_of(node) is not None:
+                raise refuse("a prefetch names the dimensions apart", nest, path, "asked to be flattened",
+                             way_out="prefetch after flatten")  # fmt: skip
     for index, nest in enumerate(program.nests):
         for group in groups:
             nest = _flatten_in(program, index, nest, group, joined)

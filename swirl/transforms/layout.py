@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from swirl.errors import CommandError, LayoutError, nearest
+from swirl.errors import CommandError, LayoutError
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
-from swirl.transforms.base import check_factor, command, find_loops, loop_at
+from swirl.transforms.base import check_buffer, check_factor, command, find_loops, loop_at
 from swirl.transforms.split import tile_loop
 
 
 def buffer_dim(program: Program, buffer: str, dim: int) -> int:
     """The buffer's dimension that a recipe's ``dim`` means: values and gradients count without the batch."""
-    if buffer not in program.buffers:
-        raise CommandError(
-            f"no buffer named {buffer!r} in {program.name}",
-            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
-        )
+    check_buffer(program, buffer)
     target = program.buffers[buffer]
     offset = 1 if target.role in ("value", "grad") else 0
     if not isinstance(dim, int) or not 0 <= dim < len(target.shape) - offset:

@@ -5,26 +5,17 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from swirl.errors import CommandError, nearest
+from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import Conflict, NotProved, before, find
 from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
 from swirl.ir.nest import Nest, Program, at, edit_at, enclosing, loop_of, subscripts
 from swirl.ir.statements import Access, Statement, statements
-from swirl.transforms.base import checked, command, find_loops, refuse
+from swirl.transforms.base import check_buffer, checked, command, find_loops, refuse
 from swirl.transforms.vectorize import memory_stride
 
 NOTE = "asked to be stored past the caches"
-
-
-def check_buffer(program: Program, buffer: str) -> None:
-    """Raises CommandError where the program has no such buffer."""
-    if buffer not in program.buffers:
-        raise CommandError(
-            f"no buffer named {buffer!r} in {program.name}",
-            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
-        )
 
 
 @command()

@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable
 
-from swirl.errors import CommandError, Refused, nearest
+from swirl.errors import Refused
 from swirl.ir.hints import stored_value, stream, streamed
 from swirl.ir.nest import (
     LocalType,
@@ -29,6 +29,7 @@ from swirl.ir.nest import (
 from swirl.ir.statements import parsed
 from swirl.transforms.base import (
     Site,
+    check_buffer,
     check_marks,
     checked,
     command,
@@ -62,11 +63,8 @@ def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | s
 
     Source: Lake, section 3.2; Callahan, Carr, Kennedy, PLDI 1990.
     """
-    if buffer is not None and buffer not in program.buffers:
-        raise CommandError(
-            f"no buffer named {buffer!r} in {program.name}",
-            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
-        )
+    if buffer is not None:
+        check_buffer(program, buffer)
     result = program
     for index, target in enumerate(program.nests):
         if nest is None or nest in (index, target.label):

@@ -8,6 +8,7 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.affine import affine, coefficients, ranges_at, simplify
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
+from swirl.ir.hints import prefetches
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
 from swirl.ir.statements import statements
 from swirl.transforms.base import (
@@ -75,6 +76,8 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
     if inner:
         raise refuse(f"{loop.var} holds the vector loop {inner[0]}", target, site.path, note,
                      way_out="vectorize one of the loops, unroll_and_jam the other")  # fmt: skip
+    if prefetches(loop_at(program, site)):
+        raise refuse(f"{loop.var} holds a prefetch", target, site.path, note, way_out="prefetch after vectorize")
     if strided is None:
         check_contiguous(program, target, site.path)
     try:
