@@ -19,6 +19,7 @@ from swirl.memo import Memo
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import find_loops, loop_at, loop_names
+from swirl.transforms.borders import interior
 from swirl.transforms.parts import combination
 
 PHASES = ("forward", "backward", "update")
@@ -120,6 +121,11 @@ class Schedule:
         """
         program = self.programs[self._phase(phase)]
         return loop_of(loop_at(program, find_loops(program, loop_var)[-1])).extent
+
+    def interior(self, phase: str, loop_var: str) -> tuple[int, int]:
+        """The part of a loop's range in which no border clips anything: where to ``split``; the whole range, where none
+        does. See :func:`swirl.transforms.borders.interior`."""
+        return interior(self.programs[self._phase(phase)], loop_var)
 
     def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
         """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,

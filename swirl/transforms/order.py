@@ -30,6 +30,7 @@ from swirl.transforms.base import (
     check_names,
     checked,
     command,
+    find_loops,
     loop_at,
     loop_names,
     refuse,
@@ -285,7 +286,9 @@ def split_body(node: ast.For, cuts: Sequence[int]) -> list[ast.For] | None:
 
 # --- reverse --------------------------------------------------------------------------------------------
 @command()
-def reverse(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
+def reverse(
+    program: Program, loop_var: str, *, occurrence: int | None = None, nest: int | str | None = None
+) -> Program:
     """Run a loop backwards: a second pass begins with what the first one left in the cache.
 
     rewrite:
@@ -296,9 +299,12 @@ def reverse(program: Program, loop_var: str, *, nest: int | str | None = None) -
 
     Args:
         loop_var: the loop, plain; where its step is not 1, its bounds are constant.
+        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last): the
+            second of two passes over the images.
         nest: only in this nest (index or label).
 
     Raises:
+        CommandError: no such loop.
         Refused: an iteration needs what an earlier one made, or the loop is no plain loop.
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop reversal).
@@ -326,7 +332,12 @@ def reverse(program: Program, loop_var: str, *, nest: int | str | None = None) -
         new = simplify_body([with_inner(node, body)], ranges_at(target.body, site.path))
         return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, new)))
 
-    return rewrite_each(program, loop_var, nest, rewrite)
+    if occurrence is None:
+        return rewrite_each(program, loop_var, nest, rewrite)
+    sites = find_loops(program, loop_var, nest)[::-1]
+    if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not -len(sites) <= occurrence < len(sites):
+        raise CommandError(f"there are {len(sites)} loops {loop_var!r}, counted from 0: no {occurrence!r}")
+    return checked(program, rewrite(program, sites[occurrence]))
 
 
 def _last(loop: Loop) -> ast.expr:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 
 from swirl.errors import CommandError
+from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, loops, replace_at, substitute
 from swirl.transforms.base import Site, check_factor, loop_at, refuse, take_mark, taken_names
 from swirl.transforms.guards import drop_decided_guards
@@ -129,7 +130,7 @@ def cut(program: Program, site: Site, after: Sequence[int], marks: Sequence[str 
     """The loop at ``site``, of constant bounds, cut into consecutive loops after so many iterations.
 
     The first part keeps the loop's name ``y``, the others are ``y_1``, ``y_2``, …; conditions that are constant in a
-    part vanish. Every part gets one of ``marks``.
+    part vanish, and so do ``min`` and ``max`` that one argument always wins. Every part gets one of ``marks``.
     """
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = loop_of(node)
@@ -137,13 +138,14 @@ def cut(program: Program, site: Site, after: Sequence[int], marks: Sequence[str 
     assert start is not None and stop is not None
     edges = [start, *(start + count * loop.step for count in after), stop]
     taken = taken_names(program, [target])
+    ranges = ranges_at(target.body, site.path)
     parts: list[ast.stmt] = []
     for index, (low, high) in enumerate(pairwise(edges)):
         var = loop.var if index == 0 else fresh(f"{loop.var}_{index}", taken)
         taken.add(var)
         body = [substitute(statement, {loop.var: expr(var)}) for statement in node.body]
         head = Loop(var, loop.kind, expr(low), expr(high), loop.step, loop.options, marks[index])
-        parts.append(head.node(body))
+        parts += simplify_body([head.node(body)], ranges)
     return program.with_nest(
         site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, parts)))
     )

@@ -154,6 +154,7 @@ USES = [
     ),
     use("reverse", "i", on=ALL),
     use("reverse j", "j", name="reverse", on=ALL),
+    use("reverse second pass", "i", name="reverse", occurrence=-1, on="nest pair"),
     use("scalar_expand", "t", on="local"),
     use("scalar_expand j", "t", "j", name="scalar_expand", on="local"),
     Use(
