@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from swirl.errors import CommandError
-from swirl.ir.deps import NotProved, carried
+from swirl.ir.deps import Conflict, NotProved, carried
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, replace_at
-from swirl.transforms.base import Site, command, loop_at, refuse, rewrite_each
+from swirl.transforms.base import Site, check_names, command, loop_at, refuse, rewrite_each
+from swirl.transforms.reductions import NEUTRAL
 
 
 @command()
 def parallelize(
-    program: Program, loop_var: str, *, schedule: str | None = None, nest: int | str | None = None
+    program: Program,
+    loop_var: str | Sequence[str],
+    *,
+    schedule: str | None = None,
+    nest: int | str | None = None,
 ) -> Program:
     """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
 
@@ -23,18 +29,21 @@ def parallelize(
             s                                   s
 
     Args:
-        loop_var: the loop.
+        loop_var: the loop, or several, outermost first, that become one parallel range of iterations.
         schedule: OpenMP's schedule, ``"static"`` (default) or ``"dynamic,1"``.
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: two iterations touch one element and one of them writes it.
+        Refused: two iterations touch one element and one of them writes it; or one loop lies in the other one, but
+            not directly.
 
     Source: Lake, section 3.3.
     """
     if schedule is not None and not re.fullmatch(r"static|dynamic(,[1-9][0-9]*)?|guided", schedule):
         raise CommandError(f"schedule must be 'static', 'dynamic', 'dynamic,4' or 'guided', not {schedule!r}")
-    return rewrite_each(program, loop_var, nest, lambda before, site: _shared(before, site, schedule))
+    for name in [loop_var] if isinstance(loop_var, str) else check_names(loop_var):
+        program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule))
+    return program
 
 
 def _shared(program: Program, site: Site, schedule: str | None) -> Program:
@@ -68,13 +77,20 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         problem = "two iterations would update the same element"
         if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
             problem = "two iterations would touch the same element, one of them writing"
-        raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(target))
+        raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(program, target, race, loop.var))
     options = (("schedule", schedule),) if schedule else ()
     shared = replace(loop, kind="parallel", options=options).node(node.body)
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
 
 
-def _ways_out(nest: Nest) -> str:
+def _ways_out(program: Program, nest: Nest, race: Conflict, var: str) -> str:
+    kind, name = race.first_access.kind, race.first_access.name
+    reduction = kind == race.second_access.kind and kind in NEUTRAL and name in program.buffers
+    private = f"; privatize({name!r}, {var!r}) gives each part of the loop a copy to add to" if reduction else ""
+    return _free_loops(nest) + private
+
+
+def _free_loops(nest: Nest) -> str:
     free = [
         loop_of(node).var
         for path, node in loops(nest.body)

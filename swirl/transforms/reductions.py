@@ -30,7 +30,7 @@ from swirl.ir.statements import reduction_extremum
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
-_NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
+NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
     type_ = _declared_type(nest.body, region, reduction.name)
     shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
     body = replace_at(nest.body, path, [_Retarget(partials).visit(clone(at(nest.body, path)))])
-    neutral = expr(_NEUTRAL[reduction.kind])
+    neutral = expr(NEUTRAL[reduction.kind])
     before = [
         declare(partials.name, LocalType(type_.dtype, shape)),
         partials.over(ast.Assign([partials.element(partials.here, True)], neutral), partials.count),
@@ -273,19 +273,19 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
         while half:
             shifted = partials.element(expr("v + half", v=partials.var, half=half))
             after.append(
-                partials.over(_combine(reduction.kind, partials.element(partials.here, True), shifted), half)
+                partials.over(combine(reduction.kind, partials.element(partials.here, True), shifted), half)
             )
             half //= 2
-        total = _combine(reduction.kind, reduction.target, partials.element(ast.Constant(0)))
+        total = combine(reduction.kind, reduction.target, partials.element(ast.Constant(0)))
         after.append(partials.over(total, None))
     else:
-        total = _combine(reduction.kind, reduction.target, partials.element(partials.here))
+        total = combine(reduction.kind, reduction.target, partials.element(partials.here))
         after.append(partials.over(total, partials.count))
     body = replace_at(body, region, [*before, at(body, region), *after])
     return nest.with_body(body), len(before)
 
 
-def _combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
+def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
     """``target += value``, or the like for the other kinds."""
     store = clone(target)
     assert isinstance(store, (ast.Name, ast.Subscript))

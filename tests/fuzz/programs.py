@@ -255,6 +255,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "tile",
             "stream",
             "prefetch",
+            "privatize",
             "reindex",
             "pack",
             "canonicalise",
@@ -290,6 +291,8 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         heads = [loop_of(node) for nest in program.nests for _, node in loops(nest.body)]
         extent = min((head.extent for head in heads if head.var == var and head.extent), default=3)
         return name, (var, combination(extent, pick((2, 3, 4)))), options
+    if name == "privatize":
+        return name, (pick(WRITTEN), pick(names)), {"copies": pick((2, 3, 8))}
     if name == "prefetch":
         return name, (pick(list(RANKS)), pick(names), pick((1, 2, 9)), pick((1, 0))), options
     if name == "stream":
