@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from swirl.errors import CommandError
@@ -17,7 +16,7 @@ from swirl.transforms.reductions import NEUTRAL
 @command()
 def parallelize(
     program: Program,
-    loop_var: str | Sequence[str],
+    loop_var: str | list[str] | tuple[str, ...],
     *,
     schedule: str | None = None,
     nest: int | str | None = None,
@@ -41,7 +40,7 @@ def parallelize(
     """
     if schedule is not None and not re.fullmatch(r"static|dynamic(,[1-9][0-9]*)?|guided", schedule):
         raise CommandError(f"schedule must be 'static', 'dynamic', 'dynamic,4' or 'guided', not {schedule!r}")
-    for name in [loop_var] if isinstance(loop_var, str) else check_names(loop_var):
+    for name in check_names(loop_var) if isinstance(loop_var, (list, tuple)) else [loop_var]:
         program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule))
     return program
 

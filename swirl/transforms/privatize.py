@@ -207,8 +207,8 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
     if prod(shape) > MAX_ELEMENTS:
         raise refuse(f"a local array of {prod(shape)} elements would not fit on the stack", target, site.path, NOTE,
                      way_out="privatize at a loop inside")  # fmt: skip
-    first, access = touching[0]
-    if not _fills(first, access, kept, storage, len(site.path)):
+    first = touching[0][0]
+    if not _fills(touching, kept, storage, len(site.path)):
         raise refuse(f"not proved that each iteration of {loop.var} writes {buffer} before it reads it", target,
                      first.path, f"touches {buffer} first",
                      way_out="fill the temporary over its whole extent first")  # fmt: skip
@@ -225,20 +225,34 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))
 
 
-def _fills(first: Statement, access: Access, kept: list[int], storage: Buffer, depth: int) -> bool:
-    """Whether the statement, the first one in the loop, assigns every element that the loop touches."""
+def _fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Buffer, depth: int) -> bool:
+    """Whether the first of the statements assigns every element that the loop touches before another one reads it.
+
+    Args:
+        touching: the statements in the loop that touch the buffer, with how, in textual order.
+        kept: the dimensions in which the loop touches more than one element.
+        storage: the buffer.
+        depth: of the loop's body in the nest.
+    """
+    first, access = touching[0]
     own = [loop for loop, at_ in zip(first.loops, first.loop_depths, strict=True) if at_ >= depth]
     whole = {loop.var: loop.extent for loop in own if constant(loop.start) == 0 and loop.step == 1}
     indices = [ast.unparse(access.indices[d]) for d in kept]
-    # The statement's value is read first: it may not name the buffer.
-    alone = sum(1 for other in first.accesses if other.name == access.name) == 1
+
+    def behind(statement: Statement, other: Access) -> bool:
+        """Whether the element is there: all are, behind the loops that fill; inside them, the one of the iteration."""
+        if other.kind == "write" or statement.path[: depth + 1] != first.path[: depth + 1]:
+            return True
+        together = statement is not first and statement.path[: len(first.path) - 1] == first.path[:-1]
+        return together and [ast.unparse(other.indices[d]) for d in kept] == indices
+
     return (
         access.kind == "write"
-        and alone
         and not first.guards
         and len(set(indices)) == len(indices)
         and all(whole.get(text) == storage.shape[d] for text, d in zip(indices, kept, strict=True))
         and all(loop.extent for loop in own)
+        and all(behind(*other) for other in touching[1:])
     )
 
 

@@ -152,6 +152,12 @@ def test_temporaries(columns: int, target: Target) -> None:
     assert_compiles_to_same(after, target)
 
 
+def test_a_temporary_that_is_read_where_it_is_filled() -> None:
+    before = as_temporary(program("for i in range(4):\n for j in range(3):\n  t[j] = x[i, j]\n  y[i, j] = t[j] * t[j]",
+                                  t=(3,), x=(4, 3), y=(4, 3)))  # fmt: skip
+    assert_same_without(before, COMMANDS["parallelize"](private(before, "t", "i"), "i"))
+
+
 def assert_same_without(before: Program, after: Program) -> Program:
     """What a temporary holds in the end doesn't count."""
 
@@ -257,6 +263,18 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
                 for j in range(3):
                     t[j] = x[i]    ← touches t first
                 y[i] = t[i]
+          fill the temporary over its whole extent first""",
+    ),
+    "a temporary that is read while it is filled": (
+        lambda: as_temporary(program("for i in range(4):\n for j in range(3):\n  t[j] = x[i]\n  y[i] += t[2 - j]",
+                                     t=(3,), x=(4,), y=(4,))),
+        "t i",
+        """
+        not proved that each iteration of i writes t before it reads it
+            for i in range(4):
+                for j in range(3):
+                    t[j] = x[i]    ← touches t first
+                    y[i] += t[2 - j]
           fill the temporary over its whole extent first""",
     ),
     "a temporary that others read": (
