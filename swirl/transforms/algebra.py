@@ -18,7 +18,6 @@ from swirl.ir.nest import (
     declare,
     edit_at,
     fresh,
-    local_type,
     loop_of,
     loops,
     names_in,
@@ -40,7 +39,7 @@ from swirl.transforms.base import (
     taken_names,
     with_mark,
 )
-from swirl.transforms.blocks import block_at, rebuilt, with_last, without_dead
+from swirl.transforms.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
 from swirl.transforms.moving import Key, Moving, Summand, chain, is_number, plain_atom, stored_names
 from swirl.transforms.reductions import accumulation, reductions_over
 from swirl.transforms.split import plain_loop
@@ -61,7 +60,7 @@ def factor(
 
     An expression counts as a polynomial in what moves with the loop; its coefficients are computed outside. A sum
     that an earlier loop over the same iterations makes, or can make, is made there. An assignment is rewritten where
-    that leaves fewer operations in the loop.
+    that leaves fewer operations in the loop; with an update of the same element right behind, it becomes one.
 
     Args:
         loop_var: the loop; sums over it and the loops inside it.
@@ -108,8 +107,9 @@ class _Factoring:
 
     def __init__(self, program: Program, site: Site, keep_differences: bool):
         self.program, self.site = program, site
-        self.nest = program.nests[site.nest]
-        self.node = loop_at(program, site)
+        self.nest = joined_updates(program, program.nests[site.nest], site.path)
+        self.node = loop_at(program.with_nest(site.nest, self.nest), site)
+        self.joined = self.nest != program.nests[site.nest]
         self.loop = plain_loop(self.nest, site.path, self.node, "asked to be factored")
         for _, inner in loops(self.node.body):
             if loop_of(inner).kind != "range":
@@ -138,7 +138,7 @@ class _Factoring:
             self._sum(statement)
         for statement in assignments:
             self._assign(statement)
-        if not self.replaced:
+        if not self.replaced and not self.joined:
             raise self._nothing(sums)
         inside = without_dead(rebuilt(self.node.body, self.replaced))
         loop = [with_inner(self.node, inside)] if inside else []
@@ -159,7 +159,7 @@ class _Factoring:
             if not isinstance(node, (ast.Assign, ast.AugAssign)) or reduction_kind(node) in ("max", "min"):
                 continue
             target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
-            dtype = self._dtype(target)
+            dtype = dtype_of(self.program, self.nest, target)
             if not dtype.startswith("float"):
                 continue
             whole = self.moving.polynomial(node.value)
@@ -171,14 +171,6 @@ class _Factoring:
             is_sum = isinstance(node, ast.AugAssign) and ast.unparse(target) in targets
             (sums if is_sum else assignments).append(statement)
         return sums, assignments
-
-    def _dtype(self, target: ast.expr) -> str:
-        name = ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
-        if name in self.program.buffers:
-            return self.program.buffers[name].dtype
-        types = {local_type(s).dtype for _, s in walk(self.nest.body)
-                 if isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == name}  # fmt: skip
-        return types.pop() if len(types) == 1 else ""
 
     # --- sums
     def _worthwhile(self, sums: list[Summand]) -> list[Summand]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
+from collections.abc import Callable
 
-from swirl.ir.nest import Nest, Path, at, walk, with_inner
+from swirl.ir.nest import Nest, Path, Program, at, edit_at, local_type, names_in, walk, with_inner
 
 
 def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
@@ -14,6 +15,16 @@ def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
     if len(path) == 1:
         return nest.body
     return list(getattr(at(nest.body, path[:-1]), path[-1][0]))
+
+
+def dtype_of(program: Program, nest: Nest, target: ast.expr) -> str:
+    """The type of a buffer's element or of a local; empty where locals of that name have several."""
+    name = ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
+    if name in program.buffers:
+        return program.buffers[name].dtype
+    declared = (s for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == name)
+    types = {local_type(statement).dtype for statement in declared}
+    return types.pop() if len(types) == 1 else ""
 
 
 def with_last(node: ast.stmt, last: ast.stmt) -> ast.stmt:
@@ -25,14 +36,16 @@ def rebuilt(body: list[ast.stmt], replaced: dict[int, list[ast.stmt]]) -> list[a
     """The statements with some of them replaced, by their identity; loops and conditions left empty go."""
     result: list[ast.stmt] = []
     for node in body:
-        if isinstance(node, (ast.For, ast.If)):
+        if id(node) in replaced:
+            result += replaced[id(node)]
+        elif isinstance(node, (ast.For, ast.If)):
             new = copy.copy(node)
             new.body, new.orelse = rebuilt(node.body, replaced), rebuilt(node.orelse, replaced)
             if isinstance(new, ast.If) and new.orelse and not new.body:
                 new.body = [ast.Pass()]
             result += [new] if new.body else []
         else:
-            result += replaced.get(id(node), [node])
+            result.append(node)
     return result
 
 
@@ -47,3 +60,61 @@ def without_dead(body: list[ast.stmt]) -> list[ast.stmt]:
         if not dead:
             return body
         body = rebuilt(body, dead)
+
+
+def joined_updates(program: Program, nest: Nest, path: Path) -> Nest:
+    """The nest with ``y[i] = a`` and ``y[i] += b`` right behind it made one assignment, in the loop at ``path``."""
+
+    def floating(node: ast.expr) -> bool:
+        return _is_float(program, nest, node)
+
+    def block(body: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, (ast.For, ast.If)):
+                new = copy.copy(node)
+                new.body, new.orelse = block(node.body), block(node.orelse)
+                result.append(new)
+            elif result and (one := _joined(result[-1], node, floating)) is not None:
+                result[-1] = one
+            else:
+                result.append(node)
+        return result
+
+    return nest.with_body(edit_at(nest.body, path, lambda node: block([node])))
+
+
+def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bool]) -> ast.stmt | None:
+    if not isinstance(second, ast.AugAssign) or not isinstance(second.op, (ast.Add, ast.Sub)):
+        return None
+    if not isinstance(first, ast.Assign) and not (isinstance(first, ast.AugAssign) and isinstance(first.op, ast.Add)):
+        return None
+    target = first.target if isinstance(first, ast.AugAssign) else first.targets[0]
+    if not isinstance(target, ast.Subscript) or ast.unparse(target) != ast.unparse(second.target):
+        return None
+    if ast.unparse(target.value) in names_in(second.value):
+        return None
+    if not all(floating(node) for node in (target, first.value, second.value)):
+        return None  # integers are rounded when they are stored, truths do not add up
+    new = copy.copy(first)
+    new.value = ast.BinOp(first.value, second.op, second.value)
+    return new
+
+
+def _is_float(program: Program, nest: Nest, node: ast.expr) -> bool:
+    """Whether an expression is made of floating-point numbers alone (and of literals)."""
+    match node:
+        case ast.Name() | ast.Subscript():
+            return dtype_of(program, nest, node).startswith("float")
+        case ast.Constant():
+            return not isinstance(node.value, bool)
+        case ast.IfExp():
+            return all(_is_float(program, nest, part) for part in (node.body, node.orelse))
+        case ast.BinOp():
+            return all(_is_float(program, nest, part) for part in (node.left, node.right))
+        case ast.UnaryOp():
+            return not isinstance(node.op, ast.Not) and _is_float(program, nest, node.operand)
+        case ast.Call():
+            cast = ast.unparse(node.func).startswith("float")
+            return cast or all(_is_float(program, nest, part) for part in node.args)
+    return False

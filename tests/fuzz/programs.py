@@ -265,6 +265,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "scalar_expand",
             "if_convert",
             "factor",
+            "moments",
         )
     )
     options: dict[str, Any] = {}
@@ -273,7 +274,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         return name, ([pick(names) for _ in range(count)],), options
     if name == "scalar_expand":
         return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
-    if name in ("parallelize", "distribute", "fuse", "reverse"):
+    if name in ("parallelize", "distribute", "fuse", "moments", "reverse"):
         return name, (pick(names),), options
     if name == "reindex":
         form = pick(("{a} + {b}", "2 * {a} + {b}", "{a} - {b} + 1", "3 - {a}", "3 * {a} - {b}", "{a} + 2 * {b}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import cleandoc
 
 import pytest
@@ -121,6 +122,39 @@ for i in range(4):
 """, s=(1,), m=(1,), x=(4,))  # fmt: skip
     one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
     assert assert_same(one, factor(one, "i")).text.count("for i") == 2
+
+
+def test_updates_right_behind_become_one() -> None:
+    before = program("""
+for i in range(4):
+    y[i] = a[0] * x[i]
+    y[i] += x[i]
+    y[i] -= x[i] * x[i]
+    z[i] += x[i]
+    z[i] += a[0] * x[i]
+""", a=(1,), x=(4,), y=(4,), z=(4,))  # fmt: skip
+    text = assert_same(before, factor(before, "i")).text
+    assert text.count("y[i]") == text.count("z[i]") == 1
+
+
+@pytest.mark.parametrize("between", ["x[i]", "float32(n[i])", "3"])
+@pytest.mark.parametrize("array", ["y", "n"])
+def test_stores_that_round_stay_apart(array: str, between: str) -> None:
+    """An integer's value is rounded at each store."""
+    before = program(f"""
+for i in range(4):
+    s[0] += a[0] * x[i]
+    {array}[i] = 0.5 * x[i]
+    {array}[i] += {between}
+    {array}[i] += {array}[i - 1 + 1] if x[i] > 0.0 else 1.0
+    y[i] = 1.0
+    y[i] += m[i]
+""", s=(1,), a=(1,), x=(4,), y=(4,), n=(4,), m=(4,))  # fmt: skip
+    integers = {name: replace(before.buffers[name], dtype="int32") for name in ("n", "m")}
+    text = factor(before.with_buffers(**integers), "i").text
+    assert text.count(f"{array}[i] =") == 1 + (array == "y")
+    assert ("n[i] +=" in text) == (array == "n")
+    assert "y[i] += m[i]" in text
 
 
 def test_sums_over_blocks_that_may_not_run() -> None:
