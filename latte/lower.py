@@ -210,7 +210,7 @@ def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
         good = variable and variable not in names
         names.append(variable if good else fresh(f"i{position}", taken))
         taken.add(names[-1])
-    if buffer.shape == (1,):
+    if buffer.shape == (1,) and not any(plain or []):
         return _zero(name, [ast.Constant(0)], buffer.dtype)
     nest = _zero(name, [ast.Name(variable, ast.Load()) for variable in names], buffer.dtype)
     for variable, extent in reversed(list(zip(names, buffer.shape, strict=True))):
