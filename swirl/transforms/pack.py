@@ -1,19 +1,57 @@
-"""pack: a rearranged copy of a buffer, for a phase that reads it in another order than the one it is stored in."""
+"""pack: a rearranged copy of a buffer, or of the part of it that a loop reads."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Sequence
+from math import prod
 
 from swirl.errors import CommandError
+from swirl.ir.affine import Affine, affine, bounds, ranges_at, simplify
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, clones, for_loop, fresh, make_nest, nodes, reference
+from swirl.ir.deps import NotProved
+from swirl.ir.footprint import Span, footprint
+from swirl.ir.nest import (
+    LocalType,
+    Nest,
+    Program,
+    clones,
+    constant,
+    declare,
+    enclosing,
+    expr,
+    for_loop,
+    fresh,
+    loop_of,
+    make_nest,
+    names_in,
+    nodes,
+    reference,
+    replace_at,
+    subscripts,
+    with_inner,
+)
 from swirl.ir.statements import statements
-from swirl.transforms.base import checked, command, refuse, taken_names
+from swirl.transforms.base import (
+    Site,
+    checked,
+    command,
+    find_loops,
+    inner_name,
+    loop_at,
+    refuse,
+    taken_names,
+)
+from swirl.transforms.expand import MAX_ELEMENTS
+
+NOTE = "asked to read a copy"
 
 
 @command()
-def pack(program: Program, buffer: str, *, name: str | None = None) -> Program:
-    """Copy a buffer that the phase only reads, and read the copy, which can have a layout of its own.
+def pack(program: Program, buffer: str, *, name: str | None = None, at: str | None = None,
+         nest: int | str | None = None) -> Program:  # fmt: skip
+    """Copy a buffer that is only read, and read the copy, which can have a layout of its own; or, at a loop, the part
+    of it that an iteration reads, into a local array.
 
     rewrite:
                                             for w_packed_dim0 in range(K):
@@ -24,19 +62,33 @@ def pack(program: Program, buffer: str, *, name: str | None = None) -> Program:
                                                 for c in range(C):
                                                     s(w_packed[k, c])
 
+    rewrite (at = 'y'):
+        for y in range(0, 56, 4):           for y in range(0, 56, 4):
+            for i in range(4):                  x_packed: float32[6] = empty(6)
+                for ky in range(3): →           for x_packed_dim0 in range(6):
+                    s(x[y + i + ky])                x_packed[x_packed_dim0] = x[y + x_packed_dim0]
+                                                for i in range(4):
+                                                    for ky in range(3):
+                                                        s(x_packed[i + ky])
+
     The copy is a nest of its own, in front of the first that reads the buffer; ``tile`` lays the copy out, and
-    strip-mines its loops.
+    strip-mines its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in
+    which that is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing
+    reads it.
 
     Args:
         buffer: name of the buffer.
         name: of the copy; by default ``<buffer>_packed``.
+        at: the loop in whose iterations copies are made.
+        nest: only in this nest (index or label), with ``at``.
 
     Raises:
-        CommandError: no such buffer, or the name is taken.  Refused: the phase writes the buffer.
+        CommandError: no such buffer or loop, nothing reads the buffer there, or the name is taken.
+        Refused: the phase, or the loop, writes the buffer; or the part does not fit on the stack.
 
     Source: Goto, van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008, section 3.
     """
-    readers = [index for index, nest in enumerate(program.nests) if buffer in nest.arguments]
+    readers = [index for index, candidate in enumerate(program.nests) if buffer in candidate.arguments]
     if not readers:
         raise CommandError(f"{program.name} does not read {buffer!r}",
                            way_out=f"the buffers are {', '.join(program.buffers)}")  # fmt: skip
@@ -44,31 +96,41 @@ def pack(program: Program, buffer: str, *, name: str | None = None) -> Program:
     name = name or fresh(f"{buffer}_packed", taken)
     if not name.isidentifier() or name in taken:
         raise CommandError(f"{name!r} cannot name the copy: it means something already")
+    if at is not None:
+        return _pack_at(program, buffer, name, at, nest)
+    if nest is not None:
+        raise CommandError("nest narrows the loops of a copy at a loop", way_out="give at=… too")
     for index in readers:
-        _check_only_read(program.nests[index], buffer)
+        _check_only_read(program.nests[index], buffer, ())
     source = program.buffers[buffer]
     copy = Buffer(f"{program.name}.{name}", source.shape, source.dtype, "temporary")
     program = program.with_buffers(**{name: copy})
     nests = list(program.nests)
     for index in readers:
-        nests[index] = _renamed(program, nests[index], buffer, name)
+        read = nests[index]
+        nests[index] = make_nest(read.label, _renamed(read.body, buffer, name, list), program.buffers)
     nests.insert(readers[0], _copy_nest(program, buffer, name))
     return checked(program, program.with_nests(nests))
 
 
-def _check_only_read(nest: Nest, buffer: str) -> None:
+def _check_only_read(nest: Nest, buffer: str, path: tuple[tuple[str, int], ...]) -> None:
     for statement in statements(nest.body):
-        if any(access.name == buffer and access.kind != "read" for access in statement.accesses):
+        if statement.path[: len(path)] == path and any(
+            access.name == buffer and access.kind != "read" for access in statement.accesses
+        ):
             raise refuse(f"{buffer} is written here, the copy would not be", nest, statement.path, "writes it")
 
 
-def _renamed(program: Program, nest: Nest, old: str, new: str) -> Nest:
-    body = clones(nest.body)
-    for statement in body:
+def _renamed(body: Sequence[ast.stmt], old: str, new: str,
+             place: Callable[[list[ast.expr]], list[ast.expr]]) -> list[ast.stmt]:  # fmt: skip
+    """Copies of statements that read another array, with other subscripts."""
+    result = clones(list(body))
+    for statement in result:
         for node in nodes(statement):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == old:
-                node.value = ast.Name(new, ast.Load())
-    return make_nest(nest.label, body, program.buffers)
+                other = reference(new, place(subscripts(node)))
+                node.value, node.slice = other.value, other.slice
+    return result
 
 
 def _copy_nest(program: Program, source: str, copy: str) -> Nest:
@@ -80,3 +142,80 @@ def _copy_nest(program: Program, source: str, copy: str) -> Nest:
     for variable, extent in reversed(list(zip(variables, shape, strict=True))):
         body = [for_loop(variable, extent, body)]
     return make_nest(f"{program.name.replace('.', '_')}_{copy}", body, program.buffers)
+
+
+# --- at a loop ------------------------------------------------------------------------------------------
+def _pack_at(program: Program, buffer: str, name: str, loop_var: str, nest: int | str | None) -> Program:
+    result = program
+    for site in find_loops(program, loop_var, nest):
+        after = _copied(result, site, buffer, name)
+        result = result if after is None else checked(result, after)
+    if result is program:
+        raise CommandError(f"nothing in the loop {loop_var} reads {buffer}", way_out="there is nothing to copy")
+    return result
+
+
+def _copied(program: Program, site: Site, buffer: str, name: str) -> Program | None:
+    """The program with a copy made in each iteration of the loop; None where the loop does not read the buffer."""
+    target, node = program.nests[site.nest], loop_at(program, site)
+    loop, storage = loop_of(node), program.buffers[buffer]
+    if loop.kind == "vector":
+        raise refuse(f"{loop.var} is a vector loop", target, site.path, NOTE, way_out="pack at a loop outside")
+    inside = [s for s in statements(target.body) if s.path[: len(site.path)] == site.path]
+    reads = [(s, access) for s in inside for access in s.accesses if access.name == buffer]
+    if not reads:
+        return None
+    _check_only_read(target, buffer, site.path)
+    around = [loop_of(n) for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
+    try:
+        spans = footprint(reads, storage, [head.var for head in (*around, loop)])
+    except NotProved:
+        raise refuse("the part that is read was not found within the time allowed", target, site.path, NOTE) from None
+    if spans is None:
+        return None
+    elements = prod(span.extent for span in spans)
+    if elements > MAX_ELEMENTS:
+        raise refuse(f"a copy of {elements} elements would not fit on the stack", target, site.path, NOTE,
+                     way_out="pack at a loop inside, or tile_loop the loops in it first")  # fmt: skip
+    ranges = ranges_at(target.body, (*site.path, ("body", 0)))
+    limits = [_inside(span, extent, ranges) for span, extent in zip(spans, storage.shape, strict=True)]
+    outer = {head.var for head in (*around, loop)} | {"min", "max"}
+    # A dimension that loops inside run over stays, for the recipe's sake, also where they run once; and one whose only
+    # element may lie beyond the buffer: its loop has no iterations then.
+    moved = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
+    kept = [d for d, span in enumerate(spans) if moved[d] or span.extent > 1 or None in map(constant, limits[d])]
+    kept = kept or [len(spans) - 1]
+    shape = tuple(spans[d].extent for d in kept)
+    variables = [inner_name(program, site, f"{name}_dim{d}") for d in kept]
+
+    def part(indices: list[ast.expr]) -> list[ast.expr]:
+        return [_minus(indices[d], spans[d].start) for d in kept]
+
+    counted = dict(zip(kept, variables, strict=True))
+    source = [_plus(span.start, counted.get(d)) for d, span in enumerate(spans)]
+    copy: ast.stmt = ast.Assign([reference(name, [expr(v) for v in variables], True)], reference(buffer, source))
+    for d, variable in reversed(list(counted.items())):
+        copy = for_loop(variable, limits[d][1], [copy], start=limits[d][0])
+    body = [declare(name, LocalType(storage.dtype, shape)), copy, *_renamed(node.body, buffer, name, part)]
+    new = replace_at(target.body, site.path, [with_inner(node, body)])
+    return program.with_nest(site.nest, target.with_body(new))
+
+
+def _minus(index: ast.expr, start: Affine) -> ast.expr:
+    form = affine(index)
+    return expr("i - s", i=index, s=start.to_expr()) if form is None else form.add(start, -1).to_expr()
+
+
+def _plus(start: Affine, variable: str | None) -> ast.expr:
+    return start.to_expr() if variable is None else simplify(expr("s + v", s=start.to_expr(), v=variable))
+
+
+def _inside(span: Span, extent: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
+    """The bounds of the loop over a span, as far as it lies in the buffer."""
+    start, stop = expr(0), expr(span.extent)
+    limits = bounds(span.start, ranges)
+    if limits is None or limits[0] < 0:
+        start = simplify(expr("max(0, -(s))", s=span.start.to_expr()), ranges)
+    if limits is None or limits[1] + span.extent > extent:
+        stop = simplify(expr("min(n, e - (s))", n=span.extent, e=extent, s=span.start.to_expr()), ranges)
+    return start, stop

@@ -280,7 +280,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         form = pick(("{a} + {b}", "2 * {a} + {b}", "{a} - {b} + 1", "3 - {a}", "3 * {a} - {b}", "{a} + 2 * {b}"))
         return name, (), {"r": form.format(a=pick(names), b=pick(names))}
     if name == "pack":
-        return name, (pick(list(RANKS)),), options
+        return name, (pick(list(RANKS)),), pick((options, {"at": pick(names)}))
     if name == "factor":
         return name, (pick(names),), {"keep_differences": pick((False, True))}
     if name in ("hoist", "if_convert"):
