@@ -29,6 +29,7 @@ from swirl.cache import (
 from swirl.compiler import Compiler, find_compiler
 from swirl.config import available_cores
 from swirl.errors import CompilerFailed, LatteError
+from swirl.precompiled import first_header, include_flag, precompile, precompiled_key
 from swirl.target import Target
 
 if TYPE_CHECKING:
@@ -125,9 +126,8 @@ def build(
     contraction = "-ffp-contract=fast" if contract else "-ffp-contract=off"
     around_defects = GCC_FLAGS if target.isa_flags and "clang" not in compiler.version else ()
     flags = (*BASE_FLAGS, optimize, contraction, *around_defects, *target.isa_flags, *extra_flags)
-    arguments = (*flags, "kernel.cpp", "-o", "kernel.so", *target.link_flags)
     keys = [
-        cache_key("kernel", unit.source, *compiler.command, compiler.version, *arguments, target.name)
+        cache_key("kernel", unit.source, *compiler.command, compiler.version, *_arguments(flags, target), target.name)
         for unit in units
     ]
     found: dict[str, Built] = {}
@@ -141,7 +141,7 @@ def build(
         else:
             found[key] = built
     if missing:
-        found |= _compile_all(missing, compiler, arguments, progress)
+        found |= _compile_all(missing, compiler, flags, target, progress)
     return [
         Built(unit.name, built.path, built.seconds, built.cached, built.command)
         for unit, built in ((unit, found[key]) for key, unit in zip(keys, units, strict=True))
@@ -212,14 +212,28 @@ def _find(key: str, name: str) -> Built | None:
     )
 
 
+def _arguments(flags: Sequence[str], target: Target) -> tuple[str, ...]:
+    return (*flags, "kernel.cpp", "-o", "kernel.so", *target.link_flags)
+
+
 def _compile_all(
-    missing: dict[str, Unit], compiler: Compiler, arguments: Sequence[str], progress: Progress | None
+    missing: dict[str, Unit], compiler: Compiler, flags: Sequence[str], target: Target, progress: Progress | None
 ) -> dict[str, Built]:
     found: dict[str, Built] = {}
+    headers = sorted({first_header(unit.source) for unit in missing.values()} - {None}, key=str)
+    precompiled = {header: precompiled_key(header, compiler, flags) for header in headers if header is not None}
     # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
     # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
-    with ThreadPoolExecutor(max_workers=min(len(missing), available_cores())) as pool:
-        jobs = {pool.submit(_compile, key, unit, compiler, arguments): key for key, unit in missing.items()}
+    with ThreadPoolExecutor(max_workers=min(len(missing) + len(precompiled), available_cores())) as pool:
+        # Kernels do not wait for a header that is being made: they find it or read the system's.
+        making = [
+            pool.submit(precompile, header, key, compiler, flags) for header, key in precompiled.items() if key
+        ]
+        jobs = {}
+        for key, unit in missing.items():
+            folder = precompiled.get(first_header(unit.source) or "")
+            headed = (include_flag(folder), *flags) if folder else flags
+            jobs[pool.submit(_compile, key, unit, compiler, [_arguments(f, target) for f in (headed, flags)])] = key
         if progress is not None:
             progress(0, len(jobs), "")
         try:
@@ -228,25 +242,31 @@ def _compile_all(
                 found[jobs[job]] = built
                 if progress is not None:
                     progress(len(found), len(jobs), built.name)
+            for header in making:
+                header.result()
         finally:
             # After a failure or an interrupt, what has not started need not start.
             pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 
-def _compile(key: str, unit: Unit, compiler: Compiler, arguments: Sequence[str]) -> Built:
+def _compile(key: str, unit: Unit, compiler: Compiler, ways: Sequence[Sequence[str]]) -> Built:
+    """Compile a unit by the first of some commands that works (they make the same); the last one's words are told."""
     with entry_lock(key):
         built = _find(key, unit.name)
         if built is not None:  # another process made it while this one waited for the lock
             return built
         with draft_folder(key) as draft:
-            # Paths are relative to the entry's folder, so that the command still works there: edit
-            # kernel.cpp, run it again.
-            command = shlex.join((*compiler.command, *arguments))
             (draft / "kernel.cpp").write_text(unit.source)
-            (draft / "command.txt").write_text(command + "\n")
             start = time.perf_counter()
-            result = compiler.run(arguments, draft)
+            for arguments in dict.fromkeys(map(tuple, ways)):
+                # Paths are relative to the entry's folder, so that the command still works there: edit
+                # kernel.cpp, run it again.
+                command = shlex.join((*compiler.command, *arguments))
+                result = compiler.run(arguments, draft)
+                if result.returncode == 0:
+                    break
+            (draft / "command.txt").write_text(command + "\n")
             seconds = time.perf_counter() - start
             if result.returncode != 0:
                 words = (

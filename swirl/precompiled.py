@@ -1,0 +1,64 @@
+"""Precompiled headers: reading ``immintrin.h`` takes four times as long as compiling a kernel that includes it.
+
+An entry of the cache holds a header as GCC keeps it. A kernel says ``#include <immintrin.h>`` as ever, and is compiled
+with ``-I`` of the entry's folder: GCC takes ``immintrin.h.gch`` from there if it was made by the same compiler with the
+same flags, and the system's header otherwise, or where the entry is gone. What is made is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
+from swirl.compiler import Compiler
+
+# What a kernel includes first → all that it includes: one header a compilation can be precompiled, its first.
+HEADERS = {"immintrin.h": ("immintrin.h", "cmath"), "cmath": ("cmath",)}
+
+_FIRST = re.compile(r"(?:\s|//.*\n)*#include <([\w.]+)>")
+_ready: set[tuple[str, str]] = set()
+
+
+def first_header(source: str) -> str | None:
+    """The header with which a kernel begins, if it is one that pays to precompile."""
+    match = _FIRST.match(source)
+    return match[1] if match and match[1] in HEADERS else None
+
+
+def precompiled_key(header: str, compiler: Compiler, flags: Sequence[str]) -> str | None:
+    """The cache's key of a header read with these flags, or None where the compiler finds none by ``-I`` (clang)."""
+    if "clang" in compiler.version:
+        return None
+    return cache_key("precompiled", header, _text(header), *compiler.command, compiler.version, *flags)
+
+
+def include_flag(key: str) -> str:
+    """The flag by which a kernel finds the header, from its own entry's folder."""
+    return f"-I../{key}"
+
+
+def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) -> None:
+    """Make the entry, if it is not there; where the compiler refuses, kernels are compiled without.
+
+    Raises:
+        LatteError: the cache folder is not usable.
+    """
+    known = (str(cache_folder()), key)
+    if known in _ready:  # reading the whole file again to see that it is not damaged takes as long as a kernel
+        return
+    with entry_lock(key):
+        if read_entry(key) is None:
+            with draft_folder(key) as draft:
+                (draft / "headers.h").write_text(_text(header))
+                # Read where the compiler refuses the precompiled one: somebody gave the command with other flags.
+                (draft / header).write_text(f"#include_next <{header}>\n")
+                made = f"{header}.gch"
+                result = compiler.run((*flags, "-x", "c++-header", "headers.h", "-o", made), draft)
+                if result.returncode == 0 and (draft / made).is_file():
+                    publish(draft, key, {"header": header}, verified=(made,))
+    _ready.add(known)
+
+
+def _text(header: str) -> str:
+    return "".join(f"#include <{name}>\n" for name in HEADERS[header])
