@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swirl.ir.nest import Loop, Path, at, clone, constant, expr, loop_of
+from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 Ranges = Mapping[str, tuple[int, int]]
 """Least and greatest value (both included) of each variable."""
@@ -46,7 +48,7 @@ class Affine:
         return any(
             isinstance(node, ast.Name) and node.id == var
             for key in self.terms
-            for node in ast.walk(self.atoms[key])
+            for node in nodes(self.atoms[key])
         )
 
     def to_expr(self) -> ast.expr:
@@ -74,7 +76,7 @@ class Affine:
 
 
 def _atom(node: ast.expr) -> Affine:
-    text = ast.unparse(node)
+    text = node.id if isinstance(node, ast.Name) else unparse(node)
     return Affine({text: 1}, 0, {text: node})
 
 
@@ -213,7 +215,7 @@ def simplify(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False)
 
     ``fix``: see :func:`affine`.
 
-    >>> ast.unparse(simplify(expr("(c_outer * 16 + c_inner) // 16"), {"c_inner": (0, 15)}))
+    >>> unparse(simplify(expr("(c_outer * 16 + c_inner) // 16"), {"c_inner": (0, 15)}))
     'c_outer'
     """
     form = affine(node, ranges, fix=fix)
@@ -303,9 +305,9 @@ def coefficients(node: ast.expr, var: str) -> int | None:
     ``min``…, or the expression is not affine."""
     form = affine(node)
     if form is None:
-        return None if any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(node)) else 0
+        return None if any(isinstance(n, ast.Name) and n.id == var for n in nodes(node)) else 0
     inside = any(
-        key != var and any(isinstance(n, ast.Name) and n.id == var for n in ast.walk(form.atoms[key]))
+        key != var and any(isinstance(n, ast.Name) and n.id == var for n in nodes(form.atoms[key]))
         for key in form.terms
     )
     return None if inside else form.coefficient(var)
@@ -347,7 +349,7 @@ def _atom_to_isl(node: ast.expr) -> str | None:
         return None
     text = parts[0]
     for part in parts[1:]:
-        text = f"{ast.unparse(node.func)}({text}, {part})"
+        text = f"{unparse(node.func)}({text}, {part})"
     return text
 
 

@@ -10,6 +10,8 @@ from functools import cached_property, lru_cache
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
 from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, subscripts, substitute
+from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 
 @lru_cache(maxsize=4096)
@@ -53,7 +55,7 @@ class Statement:
 
     @property
     def text(self) -> str:
-        return ast.unparse(self.node)
+        return unparse(self.node)
 
     @property
     def identity(self) -> int | None:
@@ -132,7 +134,7 @@ _AT = "_at_suffix"
 
 def _with_at(node: ast.expr) -> ast.expr:
     """The expression with every variable marked, for :func:`template`."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"min", "max"}
+    names = {n.id for n in nodes(node) if isinstance(n, ast.Name)} - {"min", "max"}
     return substitute(node, {name: ast.Name(name + _AT, ast.Load()) for name in names})
 
 
@@ -148,7 +150,7 @@ def tag(body: list[ast.stmt]) -> None:
     rewrite."""
     count = 0
     for statement in body:
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             if isinstance(node, ast.stmt) and not isinstance(node, ast.For):
                 setattr(node, "identity", count)  # noqa: B010
                 count += 1
@@ -170,7 +172,7 @@ def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, 
                 node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope
             )
         elif isinstance(node, ast.If):
-            test = ast.unparse(node.test)
+            test = unparse(node.test)
             reads = tuple(_access(part, "read", scope) for part in _outer_references(node.test, scope))
             yield Statement(path, node, heads, depths, guards, reads)
             yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
@@ -226,7 +228,7 @@ def _outer_references(tree: ast.expr, scope: dict[str, tuple[str, ...]]) -> Iter
 
 
 def _access(target: ast.expr, kind: str, scope: dict[str, tuple[str, ...]]) -> Access:
-    text = ast.unparse(target)
+    text = unparse(target)
     if isinstance(target, ast.Name):
         name, own = target.id, []
     else:
@@ -244,6 +246,6 @@ def reduction_extremum(node: ast.Assign) -> tuple[str, ast.expr] | None:
         isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("max", "min")
     ):
         return None
-    target = ast.unparse(node.targets[0])
-    others = [arg for arg in call.args if ast.unparse(arg) != target]
+    target = unparse(node.targets[0])
+    others = [arg for arg in call.args if unparse(arg) != target]
     return (call.func.id, others[0]) if len(call.args) == 2 and len(others) == 1 else None

@@ -8,6 +8,7 @@ from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
 from swirl.ir.hints import LEVELS, prefetch_of, stored_value, streamed
 from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, subscripts
+from swirl.ir.printing import unparse
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -28,7 +29,7 @@ class _Validator:
         self.nest = nest
 
     def fail(self, message: str, node: ast.AST) -> ValidationError:
-        text = ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
+        text = unparse(ast.fix_missing_locations(node)).splitlines()[0]
         return ValidationError(f"{message}: {text}", place=f"{self.program.name}, nest {self.nest.label}")
 
     def block(self, body: list[ast.stmt], scope: dict[str, str], lanes: bool = False) -> None:
@@ -59,7 +60,7 @@ class _Validator:
             raise self.fail("a loop inside a vector loop", node)
         if node.orelse or not isinstance(node.iter, ast.Call):
             raise self.fail("no loop of the grammar", node)
-        kind = ast.unparse(node.iter.func)
+        kind = unparse(node.iter.func)
         if kind not in LOOP_KINDS or not 1 <= len(node.iter.args) <= 3:
             raise self.fail("no loop of the grammar", node)
         loop = loop_of(node)
@@ -85,7 +86,7 @@ class _Validator:
         if name in scope or name in self.program.buffers:
             raise self.fail(f"local {name} shadows another name", node)
         if type_.shape:
-            if ast.unparse(node.value) != f"empty({', '.join(map(str, type_.shape))})":
+            if unparse(node.value) != f"empty({', '.join(map(str, type_.shape))})":
                 raise self.fail("a local array starts as empty(extents)", node)
         else:
             self.expression(node.value, scope)
@@ -105,7 +106,7 @@ class _Validator:
             assert isinstance(node.value, ast.Call)
             target = node.targets[0]
             in_buffer = (
-                isinstance(target, ast.Subscript) and ast.unparse(target.value) in self.program.buffers
+                isinstance(target, ast.Subscript) and unparse(target.value) in self.program.buffers
             )
             if not in_buffer or len(node.value.args) != 1 or node.value.keywords:
                 raise self.fail("stream(value) is for one value stored in a buffer", node)
@@ -122,7 +123,7 @@ class _Validator:
             self.expression(index, scope)
 
     def subscript(self, node: ast.Subscript, scope: dict[str, str]) -> None:
-        name = ast.unparse(node.value)
+        name = unparse(node.value)
         indices = subscripts(node)
         if scope.get(name) != "array":
             if name not in self.program.buffers:
@@ -142,7 +143,7 @@ class _Validator:
         elif isinstance(node, ast.Subscript):
             self.subscript(node, scope)
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = unparse(node.func)
             if name not in CALLS or node.keywords:
                 raise self.fail(f"call of {name}, which the grammar does not have", node)
             count = CALLS[name]

@@ -27,7 +27,9 @@ from swirl.ir.nest import (
     loops,
     names_in,
 )
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements
+from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
@@ -172,9 +174,9 @@ def inner_name(program: Program, site: Site, base: str) -> str:
     Loops that do not enclose each other may share a name; a command on that name then means all of them.
     """
     nest = program.nests[site.nest]
-    locals_ = {ast.unparse(n.target) for s in nest.body for n in ast.walk(s) if isinstance(n, ast.AnnAssign)}
+    locals_ = {unparse(n.target) for s in nest.body for n in nodes(s) if isinstance(n, ast.AnnAssign)}
     around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
-    inside = {n.id for n in ast.walk(at(nest.body, site.path)) if isinstance(n, ast.Name)}
+    inside = {n.id for n in nodes(at(nest.body, site.path)) if isinstance(n, ast.Name)}
     return fresh(base, set(program.buffers) | locals_ | around | inside)
 
 
@@ -190,14 +192,14 @@ def marked(nest: Nest, path: Path, note: str) -> str:
                 head = copy.copy(node)
                 head.body, head.orelse = [ast.Pass()], []
                 lines.append(
-                    (indent + ast.unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path)
+                    (indent + unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path)
                 )
                 show(node.body, "body", here, indent + "    ")
                 if node.orelse:
                     lines.append((indent + "else:", False))
                     show(node.orelse, "orelse", here, indent + "    ")
             else:
-                lines.append((indent + ast.unparse(node), here == path))
+                lines.append((indent + unparse(node), here == path))
 
     show(nest.body, "body", (), "")
     width = max((len(text) for text, hit in lines if hit), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from swirl.ir.affine import bounds, ranges_at
@@ -24,7 +24,9 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
+from swirl.ir.trees import nodes
 from swirl.ir.validate import vector_lanes
 
 MAX_REGISTERS = 32
@@ -65,6 +67,7 @@ class _Use:
     loops: tuple[Loop, ...]
     conditional: bool
     move: bool
+    stored: bool
     guards: tuple[str, ...] = ()
 
     @property
@@ -119,7 +122,7 @@ def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
     tests = [parsed(test) for test in guards.pop()]
     if not tests or any(names_in(test) - {"min", "max"} - fixed for test in tests):
         return None
-    return " and ".join(f"({ast.unparse(test)})" for test in tests)
+    return " and ".join(f"({unparse(test)})" for test in tests)
 
 
 def runs(node: ast.For) -> bool:
@@ -129,13 +132,49 @@ def runs(node: ast.For) -> bool:
 
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
-    return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in ast.walk(s))
+    return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in nodes(s))
 
 
 def _name_of(target: ast.expr) -> str:
     node = target.value if isinstance(target, ast.Subscript) else target
     assert isinstance(node, ast.Name)
     return node.id
+
+
+@dataclass(frozen=True)
+class _Occurrence:
+    """A reference in one statement or condition.
+
+    Args:
+        name: what it is an element of.
+        count: how often it stands there.
+        sure: whether it is evaluated for certain when the statement is.
+        move: whether the statement only loads it into a local, or stores a local to it.
+        stored: whether it is assigned.
+    """
+
+    text: str
+    name: str
+    count: int
+    sure: bool
+    move: bool
+    stored: bool
+
+
+@lru_cache(maxsize=4096)  # trees are values: each stands in many blocks, and in the nest after the next replacement
+def _occurrences(tree: ast.stmt | ast.expr) -> tuple[_Occurrence, ...]:
+    """Every reference in a statement without others inside, or in a condition, in order of appearance."""
+    counts: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for ref in references(tree):
+        text = unparse(ref)
+        counts[text] = counts.get(text, 0) + 1
+        names[text] = _name_of(ref)
+    written = {unparse(target) for target in stored_targets(tree)} if isinstance(tree, ast.stmt) else set()
+    return tuple(
+        _Occurrence(text, names[text], number, _evaluated(tree, text), _is_move(tree, text), text in written)
+        for text, number in counts.items()
+    )
 
 
 def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[str, list[_Use]]:
@@ -146,19 +185,12 @@ def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[s
     def count(
         tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]
     ) -> None:
-        texts: dict[str, int] = {}
-        for ref in references(tree):
-            name = _name_of(ref)
-            if name in program.buffers and (buffer is None or name == buffer):
-                text = ast.unparse(ref)
-                texts[text] = texts.get(text, 0) + 1
-                found.setdefault(name, {}).setdefault(text, [])
-        for text, number in texts.items():
-            sure = _evaluated(tree, text)
-            use = _Use(
-                tree, number, heads, conditional or not sure, _is_move(tree, text), guards if sure else ()
-            )
-            found[text.split("[")[0]][text].append(use)
+        for each in _occurrences(tree):
+            if each.name not in program.buffers or (buffer is not None and each.name != buffer):
+                continue
+            use = _Use(tree, each.count, heads, conditional or not each.sure, each.move, each.stored,
+                       guards if each.sure else ())  # fmt: skip
+            found.setdefault(each.name, {}).setdefault(each.text, []).append(use)
 
     def visit(
         body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]
@@ -167,7 +199,7 @@ def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[s
             if isinstance(node, ast.For):
                 visit(node.body, (*heads, loop_of(node)), conditional, guards)
             elif isinstance(node, ast.If):
-                test = ast.unparse(node.test)
+                test = unparse(node.test)
                 count(node.test, heads, conditional, guards)
                 visit(node.body, heads, True, (*guards, test))
                 visit(node.orelse, heads, True, (*guards, f"not ({test})"))
@@ -180,7 +212,7 @@ def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[s
 
 def _evaluated(tree: ast.AST, text: str) -> bool:
     """Whether the reference is evaluated for certain when ``tree`` is: not only in a branch of a select."""
-    if isinstance(tree, ast.Subscript) and ast.unparse(tree) == text:
+    if isinstance(tree, ast.Subscript) and unparse(tree) == text:
         return True
     if isinstance(tree, ast.IfExp):
         return _evaluated(tree.test, text)
@@ -192,21 +224,15 @@ def _evaluated(tree: ast.AST, text: str) -> bool:
 def _is_move(node: ast.AST, text: str) -> bool:
     """Whether the statement only loads the element into a local, or stores a local to it."""
     if isinstance(node, ast.AnnAssign):
-        return node.value is not None and ast.unparse(node.value) == text
+        return node.value is not None and unparse(node.value) == text
     if isinstance(node, ast.Assign):
         target, value = node.targets[0], stored_value(node.value)
-        other = value if ast.unparse(target) == text else target
+        other = value if unparse(target) == text else target
         simple = isinstance(other, ast.Name) or (
             isinstance(other, ast.Subscript) and all(isinstance(i, ast.Name) for i in subscripts(other))
         )
-        return simple and text in (ast.unparse(target), ast.unparse(value))
+        return simple and text in (unparse(target), unparse(value))
     return False
-
-
-def _stores(use: _Use, text: str) -> bool:
-    return isinstance(use.node, ast.stmt) and any(
-        ast.unparse(target) == text for target in stored_targets(use.node)
-    )
 
 
 @dataclass(frozen=True)
@@ -220,7 +246,7 @@ class _Inside:
         """Loop variable → its loops as dimensions of a register array; None for a loop that cannot be one."""
         result: dict[str, list[Head | None]] = {}
         for statement in self.block:
-            for node in ast.walk(statement):
+            for node in nodes(statement):
                 if isinstance(node, ast.For):
                     loop = loop_of(node)
                     extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
@@ -239,7 +265,7 @@ class _Inside:
     def names(self) -> set[str]:
         """Loop variables and locals of the block."""
         declared = {
-            ast.unparse(n.target) for s in self.block for n in ast.walk(s) if isinstance(n, ast.AnnAssign)
+            unparse(n.target) for s in self.block for n in nodes(s) if isinstance(n, ast.AnnAssign)
         }
         return set(self.loops) | declared
 
@@ -257,7 +283,7 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Hea
         if head is None or names_in(head.stop) & inside.names:
             return None
         if any(
-            other is None or ast.unparse(other.stop) != ast.unparse(head.stop) for other in candidates[1:]
+            other is None or unparse(other.stop) != unparse(head.stop) for other in candidates[1:]
         ):
             return None
         heads.append(head)
@@ -287,7 +313,7 @@ def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) ->
     repeated = any(loop.var not in moving for use in uses for loop in use.loops)
     if heads and not repeated:
         return False  # one use an element: a local inside the vector loop does
-    stored = [_stores(use, text) for use in uses]
+    stored = [use.stored for use in uses]
     registers = prod(head.extent for head in heads if head.kind != "vector")
     if not asked and heads and (registers > MAX_REGISTERS or not (any(stored) or registers == 1)):
         return False

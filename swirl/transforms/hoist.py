@@ -24,6 +24,8 @@ from swirl.ir.nest import (
     references,
     walk,
 )
+from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 from swirl.transforms.base import checked, command, find_loops, taken_names
 from swirl.transforms.candidates import in_bounds, runs
 
@@ -108,18 +110,18 @@ class _Invariants(ast.NodeTransformer):
 
     def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For):
         self.program = program
-        self.moving = {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
-        self.innermost = not any(isinstance(n, ast.For) for s in node.body for n in ast.walk(s))
+        self.moving = {loop_of(n).var for n in nodes(node) if isinstance(n, ast.For)}
+        self.innermost = not any(isinstance(n, ast.For) for s in node.body for n in nodes(s))
         self.stored: set[str] = set()
-        for inner in ast.walk(node):
+        for inner in nodes(node):
             if isinstance(inner, ast.AnnAssign):
-                self.moving.add(ast.unparse(inner.target))
+                self.moving.add(unparse(inner.target))
             elif isinstance(inner, (ast.Assign, ast.AugAssign)):
                 target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
                 name = target.value if isinstance(target, ast.Subscript) else target
-                self.stored.add(ast.unparse(name))
+                self.stored.add(unparse(name))
         self.types = {
-            ast.unparse(s.target): local_type(s) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)
+            unparse(s.target): local_type(s) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)
         }
         self.integers = {loop_of(n).var for _, n in loops(nest.body)}
         self.taken = taken_names(program, [nest])
@@ -186,7 +188,7 @@ class _Invariants(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if ast.unparse(node.func) in _COSTLY and self._invariant(node):
+        if unparse(node.func) in _COSTLY and self._invariant(node):
             return self._local(node)
         node.args = [self.visit(arg) for arg in node.args]
         return node
@@ -202,7 +204,7 @@ class _Invariants(ast.NodeTransformer):
 
     def _exists(self, ref: ast.Subscript) -> bool:
         """Whether the element exists in every iteration of the loops around."""
-        name = ast.unparse(ref.value)
+        name = unparse(ref.value)
         shape = self.types[name].shape if name in self.types else self.program.buffers[name].shape
         return in_bounds(shape, ref, self.ranges)
 
@@ -214,7 +216,7 @@ class _Invariants(ast.NodeTransformer):
         return self._invariant(node)
 
     def _local(self, node: ast.expr) -> ast.expr:
-        text = ast.unparse(node)
+        text = unparse(node)
         if text not in self.known:
             name = fresh(self._name(node), self.taken)
             self.taken.add(name)
@@ -225,12 +227,12 @@ class _Invariants(ast.NodeTransformer):
     def _name(self, node: ast.expr) -> str:
         """A name that says what it is: the first operand's, and the operation's."""
         words = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "over"}
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and ast.unparse(node.left) == "1.0":
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and unparse(node.left) == "1.0":
             return "inverse"
         names = [n for n in sorted(names_in(node)) if n in self.types or n in self.program.buffers]
         base = (names[0] if names else "value").removesuffix("_t")
         if isinstance(node, ast.Call):
-            return f"{base}_{ast.unparse(node.func)}"
+            return f"{base}_{unparse(node.func)}"
         return f"{base}_{words.get(type(node.op), 'scaled')}" if isinstance(node, ast.BinOp) else base
 
     def _dtype(self, node: ast.expr) -> str:

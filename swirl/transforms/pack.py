@@ -25,13 +25,13 @@ from swirl.ir.nest import (
     loop_of,
     make_nest,
     names_in,
-    nodes,
     reference,
     replace_at,
     subscripts,
     with_inner,
 )
 from swirl.ir.statements import statements
+from swirl.ir.trees import nodes
 from swirl.transforms.base import (
     Site,
     checked,

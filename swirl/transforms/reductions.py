@@ -26,7 +26,9 @@ from swirl.ir.nest import (
     replace_at,
     subscripts,
 )
+from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
+from swirl.ir.trees import nodes
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
@@ -43,7 +45,7 @@ class Reduction:
 
     @property
     def text(self) -> str:
-        return ast.unparse(self.target)
+        return unparse(self.target)
 
     @property
     def name(self) -> str:
@@ -76,10 +78,10 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
     assert isinstance(node, ast.For)
     own = loop_of(node).var
     declared = {
-        s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        s.target.id for s in nodes(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
     }
     found: dict[str, Reduction] = {}
-    for statement in ast.walk(node):
+    for statement in nodes(node):
         reduction = accumulation(statement) if isinstance(statement, ast.stmt) else None
         if reduction is None or reduction.name in declared or reduction.text in found:
             continue
@@ -95,7 +97,7 @@ def _moving_inside(node: ast.For, names: set[str]) -> bool:
     """Whether one of ``names`` is a loop inside that is neither unrolled nor a vector loop."""
     return any(
         loop_of(inner).var in names and loop_of(inner).kind not in ("unrolled", "vector")
-        for inner in ast.walk(node)
+        for inner in nodes(node)
         if isinstance(inner, ast.For) and inner is not node
     )
 
@@ -149,13 +151,13 @@ def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
 
 
 def _declares(node: ast.For, name: str) -> bool:
-    return any(isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == name for s in ast.walk(node))
+    return any(isinstance(s, ast.AnnAssign) and unparse(s.target) == name for s in nodes(node))
 
 
 def _only_accumulated(node: ast.For, reduction: Reduction) -> bool:
-    uses = sum(1 for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == reduction.name)
+    uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
     updates = 0
-    for statement in ast.walk(node):
+    for statement in nodes(node):
         if isinstance(statement, ast.stmt):
             found = accumulation(statement)
             if found is not None and found.text == reduction.text and found.kind == reduction.kind:
@@ -176,12 +178,12 @@ def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
     """The loops that the target's subscripts name; None where a subscript is more than a variable or a
     literal."""
     own = []
-    inside = {loop_of(n).var for n in ast.walk(region) if isinstance(n, ast.For)}
+    inside = {loop_of(n).var for n in nodes(region) if isinstance(n, ast.For)}
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
         if constant(index) is not None:
             continue
         heads = [
-            n for n in ast.walk(region) if isinstance(n, ast.For) and loop_of(n).var == ast.unparse(index)
+            n for n in nodes(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)
         ]
         extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
         if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):
@@ -189,10 +191,10 @@ def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
         extent = extents.pop()
         if extent is None:
             return None
-        stops = {ast.unparse(loop_of(n).stop) for n in heads}
+        stops = {unparse(loop_of(n).stop) for n in heads}
         outside = len(stops) == 1 and not names_in(loop_of(heads[0]).stop) & inside
         stop = loop_of(heads[0]).stop if outside else expr(extent)
-        own.append(_OwnLoop(ast.unparse(index), stop, loop_of(heads[0]).kind))
+        own.append(_OwnLoop(unparse(index), stop, loop_of(heads[0]).kind))
     return own
 
 
@@ -238,7 +240,7 @@ class _Retarget(ast.NodeTransformer):
         self.text = partials.reduction.text
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        if ast.unparse(node.target) == self.text:
+        if unparse(node.target) == self.text:
             return ast.AugAssign(self.partials.element(self.partials.here, True), node.op, node.value)
         return node
 
@@ -248,7 +250,7 @@ class _Retarget(ast.NodeTransformer):
             return node
         assert isinstance(node.value, ast.Call)
         args = [
-            self.partials.element(self.partials.here) if ast.unparse(a) == self.text else a
+            self.partials.element(self.partials.here) if unparse(a) == self.text else a
             for a in node.value.args
         ]
         return ast.Assign(
@@ -308,7 +310,7 @@ def _declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
         if isinstance(owner, (ast.For, ast.If)):
             block = owner.body if field == "body" else owner.orelse
         for statement in block[:index]:
-            if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+            if isinstance(statement, ast.AnnAssign) and unparse(statement.target) == name:
                 found = local_type(statement)
     assert found is not None, f"{name} is not declared"
     return found

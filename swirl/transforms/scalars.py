@@ -26,7 +26,9 @@ from swirl.ir.nest import (
     replace_at,
     subscripts,
 )
+from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
+from swirl.ir.trees import nodes
 from swirl.transforms.base import (
     Site,
     check_buffer,
@@ -108,12 +110,12 @@ class _Replace(ast.NodeTransformer):
         self.text, self.place = text, place
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        if streamed(node.value) is not None and ast.unparse(node.targets[0]) == self.text:
+        if streamed(node.value) is not None and unparse(node.targets[0]) == self.text:
             self.streamed, node.value = True, stored_value(node.value)
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        if ast.unparse(node) == self.text:
+        if unparse(node) == self.text:
             return self.place(isinstance(node.ctx, ast.Store))
         return self.generic_visit(node)
 
@@ -147,12 +149,12 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
         return statement
 
     uses = [
-        i for i, s in enumerate(block) if any(ast.unparse(ref) == candidate.text for ref in references(s))
+        i for i, s in enumerate(block) if any(unparse(ref) == candidate.text for ref in references(s))
     ]
     writes = [
         i
         for i in uses
-        if any(ast.unparse(t) == candidate.text for n in ast.walk(block[i]) for t in stored_targets(n))
+        if any(unparse(t) == candidate.text for n in nodes(block[i]) for t in stored_targets(n))
     ]
     rewrite = _Replace(candidate.text, place)
     new = [rewrite.visit(clone(s)) if i in uses else s for i, s in enumerate(block)]
@@ -199,8 +201,8 @@ def _assigns_first(node: ast.stmt, text: str) -> bool:
         node = node.body[0]
     return (
         isinstance(node, ast.Assign)
-        and ast.unparse(node.targets[0]) == text
-        and not any(ast.unparse(ref) == text for ref in references(node.value))
+        and unparse(node.targets[0]) == text
+        and not any(unparse(ref) == text for ref in references(node.value))
     )
 
 

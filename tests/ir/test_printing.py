@@ -1,0 +1,87 @@
+"""Printing and walking as Python's own library does."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from swirl.ir.nest import Program
+from swirl.ir.printing import unparse
+from swirl.ir.trees import clone, located, nodes
+from tests.fuzz.checks import make_case, random_pick
+
+EXPRESSIONS = """
+a and b or c | (a or b) and c | a and (b and c) | (a and b) and c | a or b or c or d | a < 1 and b < 2 and c < 3
+a < 1 and b + 1 and c * 2 and d - 1 and -e and f and g and h | not (a and b) | not a == b | (not a) == b | not not a
+a and (not b) | (a and b) < c | a < b < c | (a < b) < c | a < (b < c) | -(a + b) | -a * b | (-a)[0] | -x[1] | - -a
+a - (b - c) | a - b - c | a * (b + c) * d | a // b % c | a // (b % c) | a - -1 | 2 * -a | -(-1) | -1
+a if b else c if d else e | (a if b else c) if d else e | a if (b if c else d) else e | (a if b else c) + 1
+x[a if b else c] | x[i] | x[i, j + 1] | x[(i,)] | x[i, (j, k)] | f((a if b else c), -1) | max(0.0, x[i]) | f()
+parallel(3, schedule='static')
+1e-30 | 1.0 | 1e400 | True | None | 'text' | a ** b | a @ b | f(*a) | x.y | a[1:2]
+(a, b)
+""".replace("\n", "|").split("|")
+
+STATEMENTS = [
+    "for i in range(1, n, 2):\n    x[i] += 1\n    x[i] //= 2",
+    "for i in vector(min(8, n - i)):\n    pass",
+    "if a:\n    b = 1\nelif c:\n    b = 2\nelse:\n    b = 3",
+    "if a:\n    b = 1\nelse:\n    if c:\n        b = 2\n    d = 1",
+    "t: float32[14, 2] = empty(14, 2)",
+    "t: int",
+    "a = b = c",
+    "prefetch(x, (i, j + 1), 1)",
+    "def f(x, y):\n    for i in range(3):\n        x[i] = y[i]",
+    "def f(x: int=1) -> int:\n    return x",
+    "while a:\n    a = a - 1",
+]
+
+
+@pytest.mark.parametrize("text", [text.strip() for text in EXPRESSIONS if text.strip()])
+def test_expression(text: str) -> None:
+    node = ast.parse(text, mode="eval").body
+    assert unparse(node) == ast.unparse(node)
+
+
+@pytest.mark.parametrize("text", STATEMENTS)
+def test_statement(text: str) -> None:
+    (node,) = ast.parse(text).body
+    assert unparse(node) == ast.unparse(node)
+
+
+def programs() -> list[Program]:
+    cases = [make_case(random_pick(seed), commands=5, finish=True) for seed in range(30)]
+    return [program for case in cases for program in (case.program, case.result) if program is not None]
+
+
+def test_random_programs() -> None:
+    for program in programs():
+        for nest in program.nests:
+            assert nest.text == ast.unparse(nest.function)
+            for node in ast.walk(nest.function):
+                if isinstance(node, ast.expr):
+                    assert unparse(node) == ast.unparse(node)
+
+
+def test_nodes_in_the_order_of_walk() -> None:
+    skipped = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+    for program in programs():
+        for nest in program.nests:
+            expected = [node for node in ast.walk(nest.function) if not isinstance(node, skipped)]
+            assert list(nodes(nest.function)) == expected
+
+
+def test_clone_shares_nothing() -> None:
+    tree = ast.parse("for i in range(3):\n    x[i] = a < b if not c else -d\n    t: float32 = 1.0").body[0]
+    tree.mark = "kept"  # type: ignore[attr-defined]
+    copy = clone(tree)
+    assert ast.dump(copy) == ast.dump(tree) and copy.mark == "kept"  # type: ignore[attr-defined]
+    assert not {id(node) for node in nodes(tree)} & {id(node) for node in nodes(copy)}
+    (one,), (two,) = ([n for n in ast.walk(t) if isinstance(n, ast.Compare)] for t in (tree, copy))
+    assert one.ops is not two.ops
+
+
+def test_located_compiles() -> None:
+    function = ast.Module([located(ast.Assign([ast.Name("x", ast.Store())], ast.Constant(1)))], [])
+    compile(function, "test", "exec")
