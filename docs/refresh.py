@@ -1,7 +1,9 @@
-"""Runs the commands in the ``console`` blocks of the documentation, and puts what they print behind them.
+"""Runs the commands in the ``console`` blocks of the documentation, and puts what they print behind them; writes the
+parts of docs/recipes.md that show the commands of recipes.
 
     python docs/refresh.py            writes the pages anew
     python docs/refresh.py --check    only says which are out of date (exit status 1)
+    python docs/refresh.py recipes    this page alone
 
 Commands run in a folder of their own, in which everything at the top of the repository is to be found. What a
 command leaves there (dumped stages, say), the next ones of the same page find.
@@ -17,7 +19,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "docs" / "architecture.md", ROOT / "docs" / "tools.md", ROOT / "CONTRIBUTING.md")
+sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
+
+from docs.commands.page import filled  # noqa: E402
+
+PAGES = tuple(ROOT / page for page in ("docs/architecture.md", "docs/tools.md", "docs/recipes.md", "CONTRIBUTING.md"))
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -60,10 +66,15 @@ def output(command: str, folder: Path, environment: dict[str, str]) -> str:
 def main() -> None:
     """All pages."""
     old = []
+    named = [argument for argument in sys.argv[1:] if argument != "--check"]
     for page in PAGES:
+        if named and page.stem not in named:
+            continue
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             new = refreshed(text, Path(folder))
+        if page.name == "recipes.md":
+            new = filled(new)
         if new != text:
             old.append(str(page.relative_to(ROOT)))
             if "--check" not in sys.argv:

@@ -222,7 +222,7 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
                 nest,
                 path,
                 "asked to move",
-                way_out="tile with tail='peel', so that the bounds are constant",
+                way_out="split the outer loop where they are constant (s.interior finds it)",
             )
     leaf = at(body, end)
     assert isinstance(leaf, ast.For)

@@ -37,6 +37,7 @@ from swirl.transforms.base import (
     refuse,
     rewrite_each,
 )
+from swirl.transforms.blocks import rebuilt
 from swirl.transforms.vectorize import memory_stride
 
 LINE = 64
@@ -86,26 +87,23 @@ def prefetch(program: Program, buffer: str, loop_var: str, distance: int = 1, le
 def reset_prefetch(program: Program, *, nest: int | str | None = None) -> Program:
     """Take the prefetches out again, those of commands before this one.
 
+    rewrite:
+        for w in range(0, 64, 16):              for w in range(0, 64, 16):
+            prefetch(x, (w + 64,), 1)   →           s
+            s
+
     Args:
         nest: only in this nest (index or label).
+
+    Raises:
+        Nothing: where there are no prefetches, nothing changes.
     """
     result = program
     for index, target in enumerate(program.nests):
         if nest is None or nest in (index, target.label):
-            result = result.with_nest(index, target.with_body(_without(target.body)))
+            gone: dict[int, list[ast.stmt]] = {id(node): [] for _, node in walk(target.body) if prefetch_of(node)}
+            result = result.with_nest(index, target.with_body(rebuilt(target.body, gone)))
     return checked(program, result)
-
-
-def _without(body: list[ast.stmt]) -> list[ast.stmt]:
-    result: list[ast.stmt] = []
-    for node in body:
-        if isinstance(node, ast.For):
-            inner = _without(node.body)
-            if inner:
-                result.append(with_inner(node, inner))
-        elif prefetch_of(node) is None:
-            result.append(node)
-    return result
 
 
 def _prefetching(program: Program, site: Site, buffer: str, distance: int, level: int) -> Program:

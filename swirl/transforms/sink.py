@@ -97,7 +97,7 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
             flush()
             if loop.var in names_in(node.iter):
                 raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note,
-                             way_out="tile with tail='peel', so that the bounds are constant")  # fmt: skip
+                             way_out="split the outer loop where they are constant (s.interior finds it)")  # fmt: skip
             result.append(with_inner(node, _sunk(node.body, loop, nest, path, note)))
         elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
             flush()

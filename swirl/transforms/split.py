@@ -103,12 +103,12 @@ def _tiled(
     inside = [substitute(statement, {loop.var: value}) for statement in body]
     if known is not None and known % factor == 0:
         return [for_loop(outer, known // factor, [for_loop(inner, factor, inside)])]
-    if tail == "peel" and known is not None:
-        whole = known // factor * factor
-        rest = for_loop(loop.var, loop.stop, body, start=simplify(expr("a + w", a=start, w=whole)))
-        return (
-            [for_loop(outer, known // factor, [for_loop(inner, factor, inside)]), rest] if whole else [rest]
-        )
+    if tail == "peel":
+        # A loop may have no iterations; where its extent is known to be more, simplification drops the max.
+        tiles = simplify(expr("max(0, e // f)", e=extent, f=factor))
+        edge = simplify(expr("max(a, a + e // f * f)", a=start, e=extent, f=factor))
+        whole = [] if constant(tiles) == 0 else [for_loop(outer, tiles, [for_loop(inner, factor, inside)])]
+        return [*whole, for_loop(loop.var, loop.stop, body, start=edge)]
     count = simplify(expr("(e + f - 1) // f", e=extent, f=factor))
     if tail == "mask":
         guard = stmts("if outer * f + inner < e: pass", outer=outer, f=factor, inner=inner, e=extent)[0]
@@ -143,7 +143,8 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
         loop = plain_loop(target, site.path, node, "asked to be split")
         start, stop = constant(loop.start), constant(loop.stop)
         if start is None or stop is None:
-            raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be split")
+            raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be split",
+                         way_out="split the loop that they move with")  # fmt: skip
         edges = [start, *at, stop]
         if any(low >= high for low, high in pairwise(edges)):
             raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")

@@ -22,7 +22,7 @@ from swirl.transforms.split import strip
 
 @command("unroll_no_jam")
 def unroll(
-    program: Program, loop_var: str, factor: Factors, *, unroll_type: int = 0, nest: int | str | None = None
+    program: Program, loop_var: str, factor: Factors, unroll_type: int = 0, *, nest: int | str | None = None
 ) -> Program:
     """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a
     copy.
@@ -50,7 +50,7 @@ def unroll(
 
 
 @command()
-def unroll_and_jam(program: Program, loop_var: str, factor: Factors, *, unroll_type: int = 0,
+def unroll_and_jam(program: Program, loop_var: str, factor: Factors, unroll_type: int = 0, *,
                    nest: int | str | None = None) -> Program:  # fmt: skip
     """Copy a loop's body ``factor`` times and join the loops inside: a register tile.
 

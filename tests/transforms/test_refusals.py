@@ -168,7 +168,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(5):    ← asked to move
                 for j in range(0, i + 1):
                     x[i, j] = 1.0
-          tile with tail='peel', so that the bounds are constant""",
+          split the outer loop where they are constant (s.interior finds it)""",
     ),
     "fuse": (
         BLUR,
@@ -250,7 +250,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(5):    ← asked to be unrolled
                 for j in range(0, i + 1):
                     x[i, j] = 1.0
-          tile with tail='peel', so that the bounds are constant""",
+          split the outer loop where they are constant (s.interior finds it)""",
     ),
     "tile a parallel loop": (
         COMMANDS["parallelize"](SUMS, "i"),
@@ -269,7 +269,8 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         the bounds of j are not constant
             for i in range(5):
                 for j in range(0, i + 1):    ← asked to be split
-                    x[i, j] = 1.0""",
+                    x[i, j] = 1.0
+          split the loop that they move with""",
     ),
     "reverse": (
         program("for j in range(3):\n for i in range(5):\n  x[i + 1, j] = x[i, j]", x=(6, 3)),

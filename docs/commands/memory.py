@@ -1,0 +1,90 @@
+"""Examples of the commands on how arrays lie in memory, and how they get from there into registers."""
+
+from docs.commands import Example, Refusal, nests
+
+VALUES = nests(
+    """
+    for n in range(2):
+        for c in range(20):
+            for y in range(5):
+                value[n, c, y] = inputs[n, c, y] * 2.0
+    """,
+    value=(2, 20, 5),
+    inputs=(2, 20, 5),
+)
+GRADIENT = nests(
+    """
+    for c in range(32):
+        for k in range(32):
+            grad_inputs[c] += grad[k] * weights[k, c]
+    """,
+    grad_inputs=(32,),
+    grad=(32,),
+    weights=(32, 32),
+)
+STREAMED = nests("for w in range(64):\n y[w] = x[w] * 2.0", y=(64,), x=(64,))
+RUNNING = nests(
+    """
+    for w in range(64):
+        for c in range(4):
+            y[w] += x[c, w]
+    """,
+    y=(64,),
+    x=(4, 64),
+)
+
+EXAMPLES = [
+    Example(
+        "tile",
+        VALUES,
+        's.tile("value", 0, 16)',
+        Refusal(
+            's.tile("value", 0, 16)\ns.tile("value", 0, 8)',
+            's.tile("value", 0, 8)',
+            "A dimension is blocked once.",
+        ),
+        """
+        The only command without a phase: it acts on every phase that touches the buffer. Whoever reads the buffer in
+        another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before it has laid
+        out; asked for another layer's, the command is refused and names the owner.
+        """,
+    ),
+    Example(
+        "pack",
+        GRADIENT,
+        's.pack("forward", "weights")\ns.tile("weights_packed", 1, 16)',
+        Refusal(
+            's.pack("forward", "grad_inputs")',
+            's.scalar_replace("forward", "grad_inputs")',
+            "What is written cannot be read from a copy; registers hold it while a loop runs.",
+        ),
+    ),
+    Example(
+        "prefetch",
+        STREAMED,
+        's.vectorize("forward", "w", 16)\ns.prefetch("forward", "x", "w", 4)',
+        Refusal(
+            's.prefetch("forward", "x", "w", 16)',
+            's.vectorize("forward", "w", 16)\ns.prefetch("forward", "x", "w", 1)',
+            "One prefetch a line: so the loop counts lines first.",
+        ),
+    ),
+    Example(
+        "reset_prefetch",
+        STREAMED,
+        's.vectorize("forward", "w", 16)\ns.prefetch("forward", "x", "w", 4)\ns.reset_prefetch("forward")',
+        None,
+        "For a recipe that changes what an earlier function has asked for.",
+    ),
+    Example(
+        "stream",
+        STREAMED,
+        's.vectorize("forward", "w", 16)\ns.stream("forward", "y")',
+        Refusal(
+            's.vectorize("forward", "w", 16)\ns.stream("forward", "y")',
+            's.vectorize("forward", "w", 16)\ns.scalar_replace("forward", "y")\ns.stream("forward", "y")',
+            "The sum stays in a register until it is stored once.",
+            RUNNING,
+        ),
+    ),
+]

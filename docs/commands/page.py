@@ -1,0 +1,188 @@
+"""The commands as Markdown: docstrings, examples as they run, refusals as they are printed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from inspect import cleandoc
+
+from docs.commands import Example, applied, examples, nests, refused
+from docs.parts import replaced
+from swirl.ir.nest import Program
+from swirl.recipe import Schedule
+from swirl.target import TARGETS
+from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
+
+SECTIONS = ("rewrite", "Args", "Raises", "Source")
+
+NEST = ("nest", "only in this nest (index or label).")  # said once, on top
+
+# Of the original, with the order of their arguments.
+OLDER = (
+    "ens.tile(field, dim, factor)",
+    "ens.vectorize(phase, loop_var, factor)",
+    "ens.simd(phase, loop_var)",
+    "ens.parallelize(phase, loop_var)",
+    "ens.unroll(phase, loop_var, factor, unroll_type=0)",
+    "ens.unroll_no_jam(phase, loop_var, factor, unroll_type=0)",
+    "ens.unroll_and_jam(phase, loop_var, factor, unroll_type=0)",
+    "ens.swap_loops(phase, loop_vars)",
+    "ens.scalar_expand(phase, scalar_vars)",
+    "ens.if_convert(phase)",
+    "ens.reset_prefetch(phase)",
+)
+
+ASKED = nests(
+    """
+    for n in range(8):
+        for k in range(20):
+            for y in range(28):
+                for x in range(28):
+                    for ky in range(max(0, 1 - y), min(3, 29 - y)):
+                        value[n, k, y, x] += inputs[n, y + ky - 1, x] * weights[k, ky]
+    """,
+    value=(8, 20, 28, 28),
+    inputs=(8, 28, 28),
+    weights=(20, 3),
+)
+QUERIES = (
+    ('s.loops("forward")', "the names of the loops as they are now; none where the layer has no such phase"),
+    ('s.extent("forward", "k")', "iterations of a loop; `None` where its bounds are not constant"),
+    ('s.interior("forward", "y")', "the part of its range in which nothing is clipped: where to `split`"),
+    ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
+    ('s.blocked("forward")', "whether an array of the phase lies in blocks"),
+    ('s.combination(17, 6)', "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),
+)
+
+
+def commands() -> str:
+    """The table of commands, and a section for each."""
+    chosen = examples()
+    rows = [f"| [`{example.command}`](#{example.command}) | {_first_sentence(example.command)} |" for example in chosen]
+    table = "\n".join(["| command | in short |", "| --- | --- |", *rows])
+    return "\n\n".join([table, *map(section, chosen)])
+
+
+def queries() -> str:
+    """What ``s`` answers about a nest."""
+    schedule = Schedule({"forward": ASKED}, TARGETS["avx512"])
+    rows = [f"| `{query}` | `{eval(query, {'s': schedule})!r}` | {words} |" for query, words in QUERIES]
+    table = "\n".join(["| query | answer | what it is |", "| --- | --- | --- |", *rows])
+    return f"```python\n{body(ASKED)}\n```\n\n{table}"
+
+
+def older() -> str:
+    """The names of older recipes, and the commands that they are."""
+    rows = []
+    for call in OLDER:
+        name = call.split(".")[1].split("(")[0]
+        now = next(other for other in COMMANDS if COMMANDS[other] is COMMANDS[name])
+        rows.append(f"| `{call}` | [`{now}`](#{now}) |")
+    return "\n".join(["| older | command |", "| --- | --- |", *rows])
+
+
+PARTS = {"queries": queries, "commands": commands, "older": older}
+
+
+def filled(text: str) -> str:
+    """The page with what stands between ``<!-- part -->`` and ``<!-- end -->`` made anew."""
+    for name, make in PARTS.items():
+        text = replaced(text, name, make())
+    return text
+
+
+def section(example: Example) -> str:
+    """One command: its sentence, its arguments, before → after, a refusal and the way out."""
+    name = example.command
+    aliases = [f"`{other}`" for other in sorted(COMMANDS) if COMMANDS[other] is COMMANDS[name] and other != name]
+    parts = [f"### {name}"]
+    summary, rest = _text(name)
+    parts.append(" ".join([summary, *([f"Also called {', '.join(aliases)}."] if aliases else [])]))
+    parts.append(f"`{signature(name)}`")
+    parts += [rest] if rest else []
+    arguments = _section(name, "Args")
+    if arguments:
+        pairs = [pair for pair in _arguments(arguments) if pair != NEST]
+        parts += ["\n".join(f"- `{argument}`: {words}" for argument, words in pairs)] if pairs else []
+    parts += [_words(example.words)] if example.words else []
+    parts.append(_before_after(example.program, example.recipe))
+    if example.refusal is not None:
+        program = example.refusal.program or example.program
+        parts.append(f"Refused:\n\n```text\n{refused(program, example.refusal.recipe)}\n```")
+        parts.append(_words(example.refusal.words))
+        parts.append(_code(example.refusal.way_out, applied(program, example.refusal.way_out)))
+    return "\n\n".join(parts)
+
+
+def signature(name: str) -> str:
+    """``s.split(phase, loop_var, at, *, nest=None)``."""
+    _, *parameters = inspect.signature(COMMANDS[name]).parameters.values()
+    shown = [] if name in LAYOUT_COMMANDS else ["phase"]
+    star = False
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not star:
+            shown, star = [*shown, "*"], True
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            shown.append(f"**{parameter.name}")
+        elif parameter.default is inspect.Parameter.empty:
+            shown.append(parameter.name)
+        else:
+            shown.append(f"{parameter.name}={parameter.default!r}")
+    return f"s.{name}({', '.join(shown)})"
+
+
+# --- nests ----------------------------------------------------------------------------------------------
+def body(program: Program) -> str:
+    """The statements of the nests, and how buffers lie that do not lie row by row."""
+    texts = [nest.body_text for nest in program.nests]
+    lines = [
+        f"# {name}{list(buffer.shape)} lies in memory as {list(buffer.physical_shape)}"
+        for name, buffer in program.buffers.items()
+        if buffer.physical_shape != buffer.shape
+    ]
+    return "\n".join([*texts, *lines])
+
+
+def _before_after(program: Program, recipe: str) -> str:
+    after = applied(program, recipe)
+    return f"```python\n{body(program)}\n```\n\n{_code(recipe, after)}"
+
+
+def _code(recipe: str, after: Program) -> str:
+    commands = "\n".join(f"# {line}" for line in recipe.splitlines())
+    return f"```python\n{commands}\n{body(after)}\n```"
+
+
+# --- docstrings -----------------------------------------------------------------------------------------
+def _doc(name: str) -> str:
+    return inspect.getdoc(COMMANDS[name]) or ""
+
+
+def _text(name: str) -> tuple[str, str]:
+    """The first paragraph, and the others that stand in no section."""
+    paragraphs = re.split(r"\n\n(?=\S)", _doc(name))
+    plain = [" ".join(p.split()) for p in paragraphs if not p.startswith(SECTIONS)]
+    return _markdown(plain[0]), _markdown("\n\n".join(plain[1:]))
+
+
+def _first_sentence(name: str) -> str:
+    return re.split(r"(?<=[.:;])\s", _text(name)[0])[0].rstrip(".:;") + "."
+
+
+def _section(name: str, title: str) -> str:
+    found = re.search(rf"^{title}:\n((?:(?:    .*)?\n?)*)", _doc(name), re.MULTILINE)
+    return cleandoc(found[1]) if found else ""
+
+
+def _arguments(text: str) -> list[tuple[str, str]]:
+    entries = re.split(r"\n(?=\S)", text)
+    pairs = (entry.split(": ", 1) for entry in entries)
+    return [(name, _markdown(" ".join(words.split()))) for name, words in pairs]
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _markdown(text: str) -> str:
+    return text.replace("``", "`")

@@ -1,0 +1,153 @@
+"""Examples of the commands that change statements: locals, invariants, algebra, conditions."""
+
+from docs.commands import Example, Refusal, nests
+
+BATCH_NORM = nests(
+    """
+    for c in range(4):
+        for h in range(64):
+            y[c, h] = (x[c, h] - mean[c]) / sqrt(var[c] + 0.001)
+    """,
+    y=(4, 64),
+    x=(4, 64),
+    mean=(4,),
+    var=(4,),
+)
+SUMS = nests(
+    """
+    for c in range(4):
+        for h in range(64):
+            mean[c] += x[c, h]
+    """,
+    mean=(4,),
+    x=(4, 64),
+)
+EXPANDED = nests(
+    """
+    for i in range(8):
+        t: float32 = exp(x[i])
+        y[i] = t * t
+    """,
+    y=(8,),
+    x=(8,),
+)
+CARRIED = nests(
+    """
+    for n in range(16):
+        t: float32 = 0.0
+        for i in range(8):
+            t = t * 0.5 + x[n, i]
+            y[n, i] = t
+    """,
+    y=(16, 8),
+    x=(16, 8),
+)
+
+EXAMPLES = [
+    Example(
+        "scalar_replace",
+        SUMS,
+        's.scalar_replace("forward", "mean")',
+        Refusal(
+            's.scalar_replace("forward", "y")',
+            's.reindex("forward", o="i + k")\ns.scalar_replace("forward", "y")',
+            "Both loops move the element. Over a loop of its own it belongs to one iteration, and stays in a register.",
+            nests(
+                """
+                for i in range(64):
+                    for k in range(3):
+                        y[i + k] += x[i] * w[k]
+                """,
+                y=(66,),
+                x=(64,),
+                w=(3,),
+            ),
+        ),
+        "It runs behind every recipe by itself; as a command it comes early, for one buffer.",
+    ),
+    Example(
+        "scalar_expand",
+        EXPANDED,
+        's.scalar_expand("forward", "t")',
+        Refusal(
+            's.scalar_expand("forward", "t", "i")',
+            's.unroll("forward", "i", 4)',
+            "A value that goes from iteration to iteration stays one local.",
+            CARRIED,
+        ),
+    ),
+    Example(
+        "hoist",
+        BATCH_NORM,
+        's.hoist("forward")',
+        None,
+        "It runs behind every recipe by itself. Nothing is refused: what cannot move stays.",
+    ),
+    Example(
+        "factor",
+        nests(
+            """
+            for c in range(4):
+                for i in range(64):
+                    s[c] += gamma[c] * g[c, i] * (x[c, i] - mean[c])
+                    t[c] += g[c, i]
+            """,
+            s=(4,),
+            t=(4,),
+            g=(4, 64),
+            x=(4, 64),
+            gamma=(4,),
+            mean=(4,),
+        ),
+        's.factor("forward", "i")',
+        Refusal(
+            's.factor("forward", "i")',
+            's.hoist("forward")',
+            "Nothing in the sum stays the same; what does (the root) is computed outside by `hoist`.",
+            nests(
+                """
+                for c in range(4):
+                    for i in range(64):
+                        s[c] += g[i] / (x[i] + sqrt(v[c]))
+                """,
+                s=(4,),
+                g=(64,),
+                x=(64,),
+                v=(4,),
+            ),
+        ),
+    ),
+    Example(
+        "if_convert",
+        nests(
+            """
+            for x in range(14):
+                best: float32 = -1000000.0
+                for k in range(3):
+                    if inputs[x + k] > best:
+                        best = inputs[x + k]
+                        winner[x] = float32(k)
+                value[x] = best
+            """,
+            value=(14,),
+            winner=(14,),
+            inputs=(16,),
+        ),
+        's.if_convert("forward")',
+        Refusal(
+            's.if_convert("forward")',
+            's.vectorize("forward", "x", 16)',
+            "The branch stays, and lanes in which it is not taken are masked.",
+            nests(
+                """
+                for x in range(64):
+                    if x < length[0]:
+                        value[x] = inputs[x]
+                """,
+                value=(48,),
+                inputs=(64,),
+                length=(1,),
+            ),
+        ),
+    ),
+]

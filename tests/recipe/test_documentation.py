@@ -1,0 +1,74 @@
+"""The page on recipes: it shows every command, what it prints is what happens, and the examples compute the same."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from docs.commands import Example, applied, examples, refused
+from docs.commands.page import OLDER, filled
+from latte import MemoryDataLayer, Net, ReLULayer
+from swirl.errors import CommandError, LayoutError
+from swirl.transforms import COMMANDS
+from tests.support import assert_same
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+BY_NAME = {example.command: example for example in examples()}
+
+
+def test_every_command_is_shown() -> None:
+    """A new command gets an example in docs/commands; `python docs/refresh.py recipes` writes the page."""
+    shown = [COMMANDS[name] for name in BY_NAME]
+    missing = [name for name, function in COMMANDS.items() if function not in shown]
+    assert not missing
+    assert len(set(shown)) == len(shown)
+
+
+def test_the_page_is_up_to_date() -> None:
+    """If not: `python docs/refresh.py recipes`."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert filled(text) == text
+
+
+@pytest.mark.parametrize("example", BY_NAME.values(), ids=list(BY_NAME))
+def test_examples_compute_the_same(example: Example) -> None:
+    assert example.recipe.splitlines()[-1].startswith((f"s.{example.command}(", "s.parallelize(", "s.tile("))
+    assert_same(example.program, applied(example.program, example.recipe))
+    if example.refusal is None:
+        assert example.words, "say why nothing is refused"
+        return
+    program = example.refusal.program or example.program
+    assert isinstance(refused(program, example.refusal.recipe), (CommandError, LayoutError))
+    assert example.refusal.recipe.splitlines()[-1].startswith(f"s.{example.command}(")
+    assert_same(program, applied(program, example.refusal.way_out))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_docstrings_say_all(name: str) -> None:
+    """A sentence, before → after, every argument, what is raised."""
+    text = inspect.getdoc(COMMANDS[name]) or ""
+    assert text.split("\n\n")[0].endswith(".")
+    assert "rewrite" in text
+    assert "Raises:" in text or "raises: see" in text
+    _, *parameters = inspect.signature(COMMANDS[name]).parameters
+    if "Args, raises: see" not in text:
+        assert [parameter for parameter in parameters if f"    {parameter}: " not in text] == []
+
+
+def test_older_names() -> None:
+    for call in OLDER:
+        assert call.split(".")[1].split("(")[0] in COMMANDS
+
+
+def test_older_calls_are_accepted() -> None:
+    """With the arguments in the order that they had."""
+    net = Net(4, seed=0)
+    relu = ReLULayer(net, MemoryDataLayer(net, (16, 6, 40)))
+    relu.swap_loops("forward", ("_neuron_index_1", "_neuron_index_2"))
+    relu.unroll_no_jam("forward", "_neuron_index_1", 4, 1)
+    relu.simd("forward", "_neuron_index_3")
+    relu.parallelize("forward", "_neuron_index_0")
+    net.compile()
+    assert [outcome.status for outcome in net.explain(relu).commands] == ["applied"] * 4
