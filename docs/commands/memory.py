@@ -45,7 +45,7 @@ EXAMPLES = [
         ),
         """
         The only command without a phase: it acts on every phase that touches the buffer. Whoever reads the buffer in
-        another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before it has laid
+        another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before has laid
         out; asked for another layer's, the command is refused and names the owner.
         """,
     ),
@@ -58,6 +58,39 @@ EXAMPLES = [
             's.scalar_replace("forward", "grad_inputs")',
             "What is written cannot be read from a copy; registers hold it while a loop runs.",
         ),
+    ),
+    Example(
+        "pack",
+        nests(
+            """
+            for k in range(32):
+                for y in range(0, 56, 4):
+                    for i in range(4):
+                        for ky in range(3):
+                            value[k, y + i] += inputs[y + i + ky] * weights[k, ky]
+            """,
+            value=(32, 56),
+            inputs=(58,),
+            weights=(32, 3),
+        ),
+        's.pack("forward", "inputs", at="y")',
+        Refusal(
+            's.pack("forward", "inputs", at="n")',
+            's.pack("forward", "inputs", at="c")',
+            "Further inside, the part is smaller.",
+            nests(
+                """
+                for n in range(8):
+                    for c in range(64):
+                        for y in range(56):
+                            for x in range(56):
+                                value[n, c, x] += inputs[n, c, y, x]
+                """,
+                value=(8, 64, 56),
+                inputs=(8, 64, 56, 56),
+            ),
+        ),
+        "At a loop, a local array holds the part that an iteration reads.",
     ),
     Example(
         "prefetch",

@@ -57,10 +57,10 @@ QUERIES = (
 
 def commands() -> str:
     """The table of commands, and a section for each."""
-    chosen = examples()
-    rows = [f"| [`{example.command}`](#{example.command}) | {_first_sentence(example.command)} |" for example in chosen]
+    names = list(dict.fromkeys(example.command for example in examples()))
+    rows = [f"| [`{name}`](#{name}) | {_first_sentence(name)} |" for name in names]
     table = "\n".join(["| command | in short |", "| --- | --- |", *rows])
-    return "\n\n".join([table, *map(section, chosen)])
+    return "\n\n".join([table, *map(section, names)])
 
 
 def queries() -> str:
@@ -91,20 +91,23 @@ def filled(text: str) -> str:
     return text
 
 
-def section(example: Example) -> str:
-    """One command: its sentence, its arguments, before → after, a refusal and the way out."""
-    name = example.command
+def section(name: str) -> str:
+    """One command: its sentence, its arguments, its examples."""
     aliases = [f"`{other}`" for other in sorted(COMMANDS) if COMMANDS[other] is COMMANDS[name] and other != name]
-    parts = [f"### {name}"]
     summary, rest = _text(name)
-    parts.append(" ".join([summary, *([f"Also called {', '.join(aliases)}."] if aliases else [])]))
+    parts = [f"### {name}", " ".join([summary, *([f"Also called {', '.join(aliases)}."] if aliases else [])])]
     parts.append(f"`{signature(name)}`")
     parts += [rest] if rest else []
     arguments = _section(name, "Args")
     if arguments:
         pairs = [pair for pair in _arguments(arguments) if pair != NEST]
         parts += ["\n".join(f"- `{argument}`: {words}" for argument, words in pairs)] if pairs else []
-    parts += [_words(example.words)] if example.words else []
+    return "\n\n".join([*parts, *(shown(example) for example in examples() if example.command == name)])
+
+
+def shown(example: Example) -> str:
+    """Before → after, a refusal and the way out."""
+    parts = [_words(example.words)] if example.words else []
     parts.append(_before_after(example.program, example.recipe))
     if example.refusal is not None:
         program = example.refusal.program or example.program

@@ -118,6 +118,46 @@ EXAMPLES = [
         ),
     ),
     Example(
+        "moments",
+        nests(
+            """
+            for c in range(4):
+                mean[c] = 0.0
+                for n in range(8):
+                    for i in range(64):
+                        mean[c] += x[n, c, i]
+                mean[c] = mean[c] / 512.0
+                for n in range(8):
+                    for i in range(64):
+                        var[c] += (x[n, c, i] - mean[c]) * (x[n, c, i] - mean[c])
+            """,
+            mean=(4,),
+            var=(4,),
+            x=(8, 4, 64),
+        ),
+        's.moments("forward", "n")',
+        Refusal(
+            's.moments("forward", "n")',
+            's.factor("forward", "n")',
+            """What is subtracted is no mean of these data, so nothing is known about its size. `factor` splits the square
+            nevertheless, and loses digits where the difference is small.""",
+            nests(
+                """
+                for c in range(4):
+                    mean[c] = 0.0
+                    for n in range(8):
+                        mean[c] += x[n, c]
+                    for n in range(8):
+                        var[c] += (x[n, c] - running_mean[c]) * (x[n, c] - running_mean[c])
+                """,
+                mean=(4,),
+                var=(4,),
+                x=(8, 4),
+                running_mean=(4,),
+            ),
+        ),
+    ),
+    Example(
         "if_convert",
         nests(
             """

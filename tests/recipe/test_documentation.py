@@ -15,12 +15,12 @@ from swirl.transforms import COMMANDS
 from tests.support import assert_same
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-BY_NAME = {example.command: example for example in examples()}
+NAMES = list(dict.fromkeys(example.command for example in examples()))
 
 
 def test_every_command_is_shown() -> None:
     """A new command gets an example in docs/commands; `python docs/refresh.py recipes` writes the page."""
-    shown = [COMMANDS[name] for name in BY_NAME]
+    shown = [COMMANDS[name] for name in NAMES]
     missing = [name for name, function in COMMANDS.items() if function not in shown]
     assert not missing
     assert len(set(shown)) == len(shown)
@@ -32,7 +32,7 @@ def test_the_page_is_up_to_date() -> None:
     assert filled(text) == text
 
 
-@pytest.mark.parametrize("example", BY_NAME.values(), ids=list(BY_NAME))
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.command)
 def test_examples_compute_the_same(example: Example) -> None:
     assert example.recipe.splitlines()[-1].startswith((f"s.{example.command}(", "s.parallelize(", "s.tile("))
     assert_same(example.program, applied(example.program, example.recipe))
@@ -45,7 +45,7 @@ def test_examples_compute_the_same(example: Example) -> None:
     assert_same(program, applied(program, example.refusal.way_out))
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", NAMES)
 def test_docstrings_say_all(name: str) -> None:
     """A sentence, before → after, every argument, what is raised."""
     text = inspect.getdoc(COMMANDS[name]) or ""
