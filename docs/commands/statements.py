@@ -108,7 +108,7 @@ EXAMPLES = [
                 """
                 for c in range(4):
                     for i in range(64):
-                        s[c] += g[i] / (x[i] + sqrt(v[c]))
+                        s[c] += g[i] * exp(x[i] - sqrt(v[c]))
                 """,
                 s=(4,),
                 g=(64,),
@@ -139,8 +139,8 @@ EXAMPLES = [
         Refusal(
             's.moments("forward", "n")',
             's.factor("forward", "n")',
-            """What is subtracted is no mean of these data, so nothing is known about its size. `factor` splits the square
-            nevertheless, and loses digits where the difference is small.""",
+            """What is subtracted is no mean of these data, so nothing is known about its size. `factor` splits the
+            square nevertheless, and loses digits where the difference is small.""",
             nests(
                 """
                 for c in range(4):
