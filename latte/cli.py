@@ -25,7 +25,7 @@ from swirl.dump.compare import TOLERANCE, compare_stages
 from swirl.dump.write import dump_stages
 from swirl.errors import CommandError, LatteError, nearest
 from swirl.pipeline import Stage
-from swirl.recipe import PHASE_ALIASES
+from swirl.questions import PHASE_ALIASES
 from swirl.target import TARGETS, resolve_target
 
 CPP = "c++"

@@ -19,7 +19,8 @@ from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, enclosing, loop_of, loops
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.pipeline import AFTER_RECIPE, Stage
-from swirl.recipe import PHASE_ALIASES, Outcome
+from swirl.questions import PHASE_ALIASES
+from swirl.recipe import Outcome
 from swirl.transforms import LAYOUT_COMMANDS
 
 if TYPE_CHECKING:

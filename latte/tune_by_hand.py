@@ -29,7 +29,8 @@ from swirl.measure import Limits, Measured
 from swirl.memo import remembering
 from swirl.memory import allocate
 from swirl.pipeline import Stage, finish, generate, schedule
-from swirl.recipe import PHASE_ALIASES, Outcome
+from swirl.questions import PHASE_ALIASES
+from swirl.recipe import Outcome
 from swirl.runner import Runner
 from swirl.target import Target
 

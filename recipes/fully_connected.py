@@ -1,43 +1,62 @@
-"""Fully connected: a register tile of items and outputs, lanes along the inputs."""
+"""Fully connected: a register tile of items and outputs, lanes along the inputs. Behind a source in blocks of channels
+the weights lie in the same blocks, and lanes run along a block."""
 
 
 def _row(s, phase):
-    """The loops over the source as one."""
+    """The loops over the source in the order of its elements, pixels as one; the last one is to become lanes."""
     loops = [loop for loop in s.loops(phase) if loop not in ("n", "k")]
-    return s.flatten(phase, loops)[0] if len(loops) > 1 else loops[0]
+    if not s.blocked(phase):
+        return s.flatten(phase, loops) if len(loops) > 1 else loops
+    channels, lanes, *pixels = loops
+    if len(pixels) > 1:
+        pixels = s.flatten(phase, pixels)
+    s.reorder(phase, [channels, *pixels, lanes])
+    return [channels, *pixels, lanes]
+
+
+def _follows(s, phase):
+    """Whether all that is as large as the source lies as the source does: plainly, or in blocks of channels."""
+    blocks = s.blocks("inputs")
+    if not s.blocked(phase):
+        return True
+    return set(blocks) == {0} and s.blocks("weights") == {1: blocks[0]}
 
 
 def forward(s, target):
-    if s.blocked("forward"):  # a source laid out in blocks: correct, not tuned
+    if set(s.blocks("inputs")) == {0}:
+        for buffer, dim in (("inputs", 0), ("grad_inputs", 0), ("weights", 1), ("grad_weights", 1)):
+            s.tile(buffer, dim, s.blocks("inputs")[0])
+    if not _follows(s, "forward"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("forward", "n")
         return
     row = _row(s, "forward")
     s.unroll_and_jam("forward", "n", 4)
     s.unroll_and_jam("forward", "k", 4)
-    s.vectorize("forward", row, target.simd_width)
+    s.vectorize("forward", row[-1], target.simd_width)
     s.parallelize("forward", "n")
     s.parallelize("forward", "k", optional=True)  # a rest of outputs stands beside the tiles
 
 
 def backward(s, target):
-    if s.blocked("backward"):  # a source laid out in blocks: correct, not tuned
-        s.parallelize("backward", "n")
-        return
     if not s.loops("backward"):
+        return
+    if not _follows(s, "backward"):
+        s.parallelize("backward", "n")
         return
     row = _row(s, "backward")
     s.unroll_and_jam("backward", "n", 4)
-    s.vectorize("backward", row, target.simd_width)
+    s.vectorize("backward", row[-1], target.simd_width)
     s.parallelize("backward", "n")
 
 
 def update(s, target):
-    if s.blocked("update"):  # a source laid out in blocks: correct, not tuned
+    if not _follows(s, "update"):
         s.parallelize("update", "k")
         return
     row = _row(s, "update")
-    s.reorder("update", [row, "n"])
-    s.fuse("update", row)
+    s.reorder("update", [*row, "n"])
+    for loop in row:
+        s.fuse("update", loop)
     s.unroll_and_jam("update", "k", 4)
-    s.vectorize("update", row, target.simd_width)
+    s.vectorize("update", row[-1], target.simd_width)
     s.parallelize("update", "k")

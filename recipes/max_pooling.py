@@ -1,4 +1,5 @@
-"""Max pooling: a channel of an image for each thread, lanes along the output row."""
+"""Max pooling: a channel of an image for each thread, lanes along the output row. Behind a source in blocks of channels
+the value lies in the same blocks: a block for each thread, lanes along its channels."""
 
 
 def _row(s, target, phase):
@@ -12,11 +13,41 @@ def _row(s, target, phase):
 
 
 def _lanes_pay(s, target, phase):
-    # A source laid out in blocks: correct, not tuned. Without vector instructions the compiler does better by itself.
+    # A source in other blocks: correct, not tuned. Without vector instructions the compiler does better by itself.
     return not s.blocked(phase) and target.isa_flags
 
 
+def _blocks_of_channels(s):
+    """Whether the source and all that has the shape of the value lie in blocks of channels."""
+    blocks = s.blocks("inputs")
+    return set(blocks) == {0} and s.blocks("value") == blocks
+
+
+def _channels(s, target, phase):
+    """Lanes along the channels of a block, a window at a time."""
+    s.reorder(phase, ["y", "x", "c_inner"])
+    low, high = s.interior(phase, "x")
+    columns = s.extent(phase, "x")
+    clipped = [*range(low), *range(high, columns)]
+    if columns <= 4 and s.extent(phase, "k") is None:
+        clipped = [*range(columns)]
+    if len(clipped) > 8:  # wide borders: the elements of a window are counted when it is read
+        return
+    cuts = {*clipped, *(column + 1 for column in clipped)} - {0, columns}
+    if cuts:  # each column of clipped windows apart, so that the number of their elements is known
+        s.split(phase, "x", sorted(cuts))
+    s.unroll(phase, "k", 4, unroll_type=1)
+
+
 def forward(s, target):
+    if set(s.blocks("inputs")) == {0}:
+        for buffer in ("value", "grad", "mask_j", "mask_k"):
+            s.tile(buffer, 0, s.blocks("inputs")[0])
+    if _blocks_of_channels(s):
+        _channels(s, target, "forward")
+        s.vectorize("forward", "c_inner", target.simd_width)
+        s.parallelize("forward", ["n", "c_outer"])
+        return
     if _lanes_pay(s, target, "forward"):
         _row(s, target, "forward")
     s.parallelize("forward", "n")
@@ -25,7 +56,17 @@ def forward(s, target):
 
 
 def backward(s, target):
-    if not s.loops("backward"):
+    loops = s.loops("backward")
+    if not loops:
+        return
+    if _blocks_of_channels(s):
+        zeroing = loops[loops.index("c_inner") + 1 : loops.index("y")]
+        if not {"j", "k"} & set(zeroing):  # else one window covers the image, and its loops are those of the zeroing
+            if zeroing:
+                s.reorder("backward", [*zeroing, "c_inner"])
+            _channels(s, target, "backward")
+        s.vectorize("backward", "c_inner", target.simd_width)
+        s.parallelize("backward", ["n", "c_outer"])
         return
     if _lanes_pay(s, target, "backward"):
         s.reverse("backward", "k")  # an element gets its gradients in the order of the windows, as without lanes

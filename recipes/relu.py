@@ -1,13 +1,11 @@
-"""ReLU: every array is one long row; threads share its pieces."""
+"""ReLU: every array is one long row; threads share its pieces. Behind a source in blocks the value lies in the same
+blocks, and lanes run along a block."""
 
 from math import prod
 
 
 def _stream(s, target, phase):
     loops = s.loops(phase)
-    if s.blocked(phase):  # a source laid out in blocks: correct, not tuned
-        s.parallelize(phase, loops[0])
-        return
     while prod(s.extent(phase, loop) for loop in loops) >= 2**31:  # more than an int counts
         loops = loops[1:]
     if len(loops) > 1:
@@ -19,10 +17,37 @@ def _stream(s, target, phase):
     s.vectorize(phase, f"{row}_inner", target.simd_width)
 
 
+def _blocks(s, target, phase):
+    inner = [loop for loop in s.loops(phase) if loop.endswith("_inner")]
+    outer = [loop for loop in s.loops(phase) if loop not in inner]
+    s.reorder(phase, [*outer, *inner])  # as the elements lie
+    s.vectorize(phase, inner[-1], target.simd_width)
+    last = max(position for position, loop in enumerate(outer) if loop.endswith("_outer"))
+    pixels, shared = outer[last + 1 :], outer[: last + 1]
+    if pixels:
+        row = s.flatten(phase, pixels)[0] if len(pixels) > 1 else pixels[0]
+        s.tile_loop(phase, row, 256)
+        s.unroll(phase, f"{row}_inner", 4)
+        shared.append(f"{row}_outer")
+    s.parallelize(phase, shared)
+
+
+def _elements(s, target, phase):
+    if not s.blocked(phase):
+        _stream(s, target, phase)
+    elif s.blocks("value") == s.blocks("inputs"):
+        _blocks(s, target, phase)
+    else:  # laid out by commands of the layer's own: correct, not tuned
+        s.parallelize(phase, s.loops(phase)[0])
+
+
 def forward(s, target):
-    _stream(s, target, "forward")
+    for dim, factor in s.blocks("inputs").items():
+        s.tile("value", dim, factor)
+        s.tile("grad", dim, factor)
+    _elements(s, target, "forward")
 
 
 def backward(s, target):
     if s.loops("backward"):
-        _stream(s, target, "backward")
+        _elements(s, target, "backward")

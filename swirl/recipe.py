@@ -3,10 +3,9 @@ each."""
 
 from __future__ import annotations
 
-import ast
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -14,16 +13,12 @@ from typing import Any
 
 from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused, nearest
 from swirl.ir.buffers import Layout
-from swirl.ir.nest import Program, loop_of, references, subscripts
+from swirl.ir.nest import Program
 from swirl.memo import Memo
+from swirl.questions import PHASES, Questions
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
-from swirl.transforms.base import find_loops, loop_at, loop_names
-from swirl.transforms.borders import interior
-from swirl.transforms.parts import combination
-
-PHASES = ("forward", "backward", "update")
-PHASE_ALIASES = {"update_internal": "update"}
+from swirl.transforms.base import loop_names
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Traced:
     program: Program
 
 
-class Schedule:
+class Schedule(Questions):
     """What a recipe's functions are given: its methods are the commands.
 
     Args:
@@ -100,60 +95,6 @@ class Schedule:
             return self.apply(Recorded(name, arguments, tuple(options.items()), _caller()))
 
         return run
-
-    def loops(self, phase: str) -> tuple[str, ...]:
-        """The names of the loops of a phase as they are now, in order of first appearance; none without the
-        phase."""
-        program = self.programs.get(self._phase(phase))
-        return tuple(loop_names(program)) if program is not None else ()
-
-    def blocked(self, phase: str) -> bool:
-        """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than
-        they look."""
-        program = self.programs.get(self._phase(phase))
-        return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
-
-    def extent(self, phase: str, loop_var: str) -> int | None:
-        """Iterations of the first loop of that name, or None where its bounds are not constant.
-
-        Raises:
-            CommandError: no such loop.
-        """
-        program = self.programs[self._phase(phase)]
-        return loop_of(loop_at(program, find_loops(program, loop_var)[-1])).extent
-
-    def interior(self, phase: str, loop_var: str) -> tuple[int, int]:
-        """The part of a loop's range in which no border clips anything: where to ``split``; the whole range, where none
-        does. See :func:`swirl.transforms.borders.interior`."""
-        return interior(self.programs[self._phase(phase)], loop_var)
-
-    def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
-        """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
-        ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.parts.combination`."""
-        return combination(extent, factors)
-
-    def subscripts(self, phase: str, buffer: str) -> tuple[str, ...]:
-        """The subscripts, in the loops' variables, of the first statement that updates ``buffer`` (``+=``), or else
-        of the first reference to it: ``("n", "c", "y * 2 + ky - 1", "x * 2 + kx - 1")``.
-
-        Raises:
-            CommandError: the phase does not touch the buffer.
-        """
-        program = self.programs[self._phase(phase)]
-        found = [
-            (not isinstance(getattr(node, "target", None), ast.Subscript), reference)
-            for nest in program.nests
-            for node in ast.walk(nest.function)
-            if isinstance(node, (ast.AugAssign, ast.Assign, ast.AnnAssign))
-            for reference in references(node)
-            if ast.unparse(reference.value) == buffer
-        ]
-        if not found:
-            raise CommandError(
-                f"{program.name} does not touch {buffer!r}",
-                way_out=f"the buffers are {', '.join(program.buffers)}",
-            )
-        return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
 
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.
@@ -217,27 +158,18 @@ class Schedule:
                 self.programs[phase] = replace(after, commands=(*after.commands, command.text))
                 self._share_layout(storage.name, layout)
                 touched = True
-        if not touched:
-            names = sorted({name for program in self.programs.values() for name in program.buffers})
-            raise CommandError(
-                f"no buffer named {buffer!r}",
-                way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
-            )
+        if not touched and not self._not_computed(buffer):
+            raise self._no_buffer(buffer)
         return ()
 
+    def _not_computed(self, buffer: str) -> bool:
+        """Whether the buffer is a gradient that this net does not compute: there is nothing to lay out."""
+        of = "value" if buffer == "grad" else buffer.removeprefix("grad_")
+        return of != buffer and any(of in program.buffers for program in self.programs.values())
     def _share_layout(self, storage: str, layout: Layout) -> None:
         for phase, program in self.programs.items():
             changed = {key: b.with_layout(layout) for key, b in program.buffers.items() if b.name == storage}
             self.programs[phase] = program.with_buffers(**changed)
-
-    def _phase(self, phase: Any) -> str:
-        phase = PHASE_ALIASES.get(phase, phase)
-        if phase not in PHASES:
-            raise CommandError(
-                f"no phase named {phase!r}",
-                way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
-            )
-        return str(phase)
 
 
 def _call(

@@ -15,7 +15,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo"},
-    {"recipe"},
+    {"questions", "recipe"},
     {"pipeline", "jit", "runner", "memory"},
     {"measure", "dump"},
     {"tune"},

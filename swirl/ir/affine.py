@@ -238,7 +238,9 @@ class _Simplifier(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.For:
         assert isinstance(node.iter, ast.Call)
         lanes = literal_lanes(node.iter.args[0]) if loop_of(node).kind == "vector" else None
-        node.iter.args = [simplify(arg, self.ranges) for arg in node.iter.args]
+        # A vector loop says how many lanes it has, whatever their number happens to be here.
+        fix = loop_of(node).kind != "vector"
+        node.iter.args = [simplify(arg, self.ranges, fix=fix) for arg in node.iter.args]
         if (
             lanes is not None and literal_lanes(node.iter.args[0]) is None
         ):  # the number of lanes stays in sight

@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError
-from swirl.ir.buffers import Layout
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import (
     Loop,
@@ -46,8 +45,9 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
 
     Raises:
         Refused: the loops are not directly nested or do not cover the dimensions, a reference uses their
-            variables in another way, or an array is touched elsewhere in another way, or laid out in blocks; or
-            the joined loop has 2**31 iterations or more, which the C++ counts in an ``int``.
+            variables in another way, or an array is touched elsewhere in another way, or has blocks of these
+            dimensions or of later ones; or the joined loop has 2**31 iterations or more, which the C++ counts in an
+            ``int``.
     """
     loop_vars = check_names(loop_vars)
     if len(loop_vars) < 2:
@@ -182,7 +182,9 @@ class _Join(ast.NodeTransformer):
         if buffer is None or not positions or sum(t in self.group for t in texts) != len(self.group):
             raise self.fail(node, f"does not run over {', '.join(self.group)} as neighbouring subscripts")
         dim = positions[0]
-        if buffer.layout != Layout() or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
+        # Blocks of an earlier dimension leave these the neighbours that they were, a block's elements apart.
+        blocked = [d for d, _ in buffer.layout.blocks if d >= dim]
+        if blocked or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
             raise self.fail(node, "is not contiguous over the whole of these dimensions")
         if self.joined.setdefault(name, (dim, len(self.group))) != (dim, len(self.group)):
             raise self.fail(node, "is flattened in other dimensions elsewhere")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import CommandError, LayoutError
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
 from swirl.transforms.base import check_buffer, check_factor, command, find_loops, loop_at
 from swirl.transforms.split import tile_loop
+
+
+def batch_dims(buffer: Buffer) -> int:
+    """The number of leading dimensions that recipes do not count: the batch of values and gradients."""
+    return 1 if buffer.role in ("value", "grad") else 0
 
 
 def buffer_dim(program: Program, buffer: str, dim: int) -> int:
     """The buffer's dimension that a recipe's ``dim`` means: values and gradients count without the batch."""
     check_buffer(program, buffer)
     target = program.buffers[buffer]
-    offset = 1 if target.role in ("value", "grad") else 0
+    offset = batch_dims(target)
     if not isinstance(dim, int) or not 0 <= dim < len(target.shape) - offset:
         raise CommandError(
             f"{buffer} has dimensions 0 to {len(target.shape) - offset - 1}, not {dim!r}",

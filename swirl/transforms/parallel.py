@@ -55,8 +55,7 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, note)
     for depth in range(1, len(site.path)):
         around = at(target.body, site.path[:depth])
-        directly = depth == len(site.path) - 1 and isinstance(around, ast.For) and len(around.body) == 1
-        if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not directly:
+        if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not _directly(around, node):
             raise refuse(
                 f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly",
                 target,
@@ -64,8 +63,8 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
                 note,
                 way_out="parallelize one of them",
             )
-    for path, inner in loops(node.body):
-        if loop_of(inner).kind == "parallel" and (len(path) > 1 or len(node.body) > 1):
+    for _, inner in loops(node.body):
+        if loop_of(inner).kind == "parallel" and not _directly(node, inner):
             raise refuse(f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly", target,
                          site.path, note, way_out="parallelize one of them")  # fmt: skip
     try:
@@ -80,6 +79,18 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
     options = (("schedule", schedule),) if schedule else ()
     shared = replace(loop, kind="parallel", options=options).node(node.body)
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
+
+
+def _directly(outer: ast.For, inner: ast.For) -> bool:
+    """Whether there are only parallel loops between two loops, each alone in the one around it: they collapse."""
+    node: ast.stmt = outer
+    while isinstance(node, ast.For) and len(node.body) == 1:
+        node = node.body[0]
+        if node is inner:
+            return True
+        if not isinstance(node, ast.For) or loop_of(node).kind != "parallel":
+            return False
+    return False
 
 
 def _ways_out(program: Program, nest: Nest, race: Conflict, var: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from latte.runtime import laid_out
 from swirl.errors import CommandError, LayoutError, RecipeError, Refused
-from swirl.ir.buffers import Buffer
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
 from swirl.pipeline import schedule
 from swirl.recipe import Recipe, Schedule, read_recipe
@@ -135,6 +136,29 @@ def test_a_layout_command_that_fails_in_a_later_phase_changes_nothing() -> None:
     assert s.outcomes[-1].status == "skipped"
     assert all(not b.layout.blocks for p in s.programs.values() for b in p.buffers.values())
     assert s.programs["forward"].text == programs()["forward"].text
+
+
+def test_a_reader_asks_how_its_source_lies() -> None:
+    given = {phase: laid_out(program, {"data1.value": Layout(((1, 8),))}) for phase, program in programs().items()}
+    s = Schedule(given, TARGET, ["scale1."])
+    assert s.blocks("inputs") == {0: 8} and s.blocks("value") == {}
+    for dim, factor in s.blocks("inputs").items():
+        s.tile("value", dim, factor)
+    assert s.blocks("value") == {0: 8}
+    s.tile("weights", 0, 4)
+    assert s.blocks("weights") == {0: 4}  # a parameter has no batch
+    with pytest.raises(CommandError, match="no buffer named 'input'\n  did you mean 'inputs'"):
+        s.blocks("input")
+
+
+def test_gradients_that_nobody_computes_have_no_layout() -> None:
+    s = Schedule({"forward": programs()["forward"]}, TARGET, ["scale1.", "data1."])
+    for gradient in ("grad", "grad_inputs", "grad_weights"):
+        s.tile(gradient, 0, 16)
+    assert s.programs["forward"].text == programs()["forward"].text
+    for wrong in ("grads", "grad_input", "grad_"):
+        with pytest.raises(CommandError, match=f"no buffer named '{wrong}'"):
+            s.tile(wrong, 0, 16)
 
 
 def test_optional_commands_are_recorded_as_skipped_with_their_reason() -> None:

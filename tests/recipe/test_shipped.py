@@ -16,6 +16,8 @@ from latte import (
 )
 from latte.phases import net_programs
 from latte.recipes_of import recipe_of
+from latte.runtime import laid_out
+from swirl.ir.buffers import Layout
 from swirl.pipeline import schedule
 from swirl.target import get_target
 
@@ -37,12 +39,30 @@ LAYERS = {
 }
 
 
+IN_BLOCKS = ["ReLU, in blocks", "tanh, in blocks", "max pooling, in blocks", "max pooling, clipped, in blocks",
+             "max pooling of everything, in blocks", "fully connected, in blocks"]  # fmt: skip
+LAYERS |= {
+    "ReLU, in blocks": lambda net: ReLULayer(net, MemoryDataLayer(net, (32, 7, 3))),
+    "tanh, in blocks": lambda net: TanhLayer(net, MemoryDataLayer(net, 64)),
+    "max pooling, in blocks": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 28, 28))),
+    "max pooling, clipped, in blocks": lambda net: MaxPoolingLayer(
+        net, MemoryDataLayer(net, (32, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
+    ),
+    "max pooling of everything, in blocks": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 7, 7)), 7),
+    "fully connected, in blocks": lambda net: FullyConnectedLayer(net, MemoryDataLayer(net, (64, 7, 7)), 128),
+}
+
+
 @pytest.mark.parametrize("layer", list(LAYERS))
 def test_applied_and_skipped(layer: str, snapshot) -> None:
     net = Net(8, seed=0)
     net.force_backward = True
     ensemble = LAYERS[layer](net)
     (programs,) = [p.programs for p in net_programs(net, 8) if p.ensemble is ensemble]
+    if layer in IN_BLOCKS:
+        blocks = Layout(((1, 16),))
+        layouts = {f"{edge.source.name}.{name}": blocks for edge in ensemble.connections for name in ("value", "grad")}
+        programs = {phase: laid_out(program, layouts) for phase, program in programs.items()}
     # get_target: the same on every machine, whatever it can run.
     scheduled = schedule(programs, recipe_of(net, ensemble), get_target("avx512"), [f"{ensemble.name}."])
     lines = [

@@ -1,0 +1,107 @@
+"""What a recipe may ask about the programs that it is given, as they are now."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any
+
+from swirl.errors import CommandError, nearest
+from swirl.ir.nest import Program, loop_of, references, subscripts
+from swirl.transforms.base import find_loops, loop_at, loop_names
+from swirl.transforms.borders import interior
+from swirl.transforms.layout import batch_dims
+from swirl.transforms.parts import combination
+
+PHASES = ("forward", "backward", "update")
+PHASE_ALIASES = {"update_internal": "update"}
+
+
+class Questions:
+    """The questions of a :class:`swirl.recipe.Schedule`; its commands are there."""
+
+    programs: dict[str, Program]
+
+    def loops(self, phase: str) -> tuple[str, ...]:
+        """The names of the loops of a phase as they are now, in order of first appearance; none without the
+        phase."""
+        program = self.programs.get(self._phase(phase))
+        return tuple(loop_names(program)) if program is not None else ()
+
+    def blocked(self, phase: str) -> bool:
+        """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than
+        they look."""
+        program = self.programs.get(self._phase(phase))
+        return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
+
+    def blocks(self, buffer: str) -> dict[int, int]:
+        """Blocked dimension → elements in a block, outermost first; empty where the buffer lies plainly. What a reader
+        asks of its source, to lay its own arrays out alike: ``for dim, factor in s.blocks("inputs").items():
+        s.tile("value", dim, factor)``. Dimensions count as in ``tile``: of values and gradients without the batch.
+
+        Raises:
+            CommandError: no such buffer.
+        """
+        for program in self.programs.values():
+            if buffer in program.buffers:
+                offset = batch_dims(program.buffers[buffer])
+                return {dim - offset: factor for dim, factor in program.buffers[buffer].layout.blocks}
+        raise self._no_buffer(buffer)
+
+    def extent(self, phase: str, loop_var: str) -> int | None:
+        """Iterations of the first loop of that name, or None where its bounds are not constant.
+
+        Raises:
+            CommandError: no such loop.
+        """
+        program = self.programs[self._phase(phase)]
+        return loop_of(loop_at(program, find_loops(program, loop_var)[-1])).extent
+
+    def interior(self, phase: str, loop_var: str) -> tuple[int, int]:
+        """The part of a loop's range in which no border clips anything: where to ``split``; the whole range, where none
+        does. See :func:`swirl.transforms.borders.interior`."""
+        return interior(self.programs[self._phase(phase)], loop_var)
+
+    def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
+        """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
+        ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.parts.combination`."""
+        return combination(extent, factors)
+
+    def subscripts(self, phase: str, buffer: str) -> tuple[str, ...]:
+        """The subscripts, in the loops' variables, of the first statement that updates ``buffer`` (``+=``), or else
+        of the first reference to it: ``("n", "c", "y * 2 + ky - 1", "x * 2 + kx - 1")``.
+
+        Raises:
+            CommandError: the phase does not touch the buffer.
+        """
+        program = self.programs[self._phase(phase)]
+        found = [
+            (not isinstance(getattr(node, "target", None), ast.Subscript), reference)
+            for nest in program.nests
+            for node in ast.walk(nest.function)
+            if isinstance(node, (ast.AugAssign, ast.Assign, ast.AnnAssign))
+            for reference in references(node)
+            if ast.unparse(reference.value) == buffer
+        ]
+        if not found:
+            raise CommandError(
+                f"{program.name} does not touch {buffer!r}",
+                way_out=f"the buffers are {', '.join(program.buffers)}",
+            )
+        return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
+
+    def _no_buffer(self, buffer: str) -> CommandError:
+        names = sorted({name for program in self.programs.values() for name in program.buffers})
+        return CommandError(
+            f"no buffer named {buffer!r}",
+            way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
+        )
+
+    def _phase(self, phase: Any) -> str:
+        phase = PHASE_ALIASES.get(phase, phase)
+        if phase not in PHASES:
+            raise CommandError(
+                f"no phase named {phase!r}",
+                way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
+            )
+        return str(phase)

@@ -1,0 +1,171 @@
+"""Nets with arrays in blocks of channels compute what the same nets compute without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latte import (
+    ConvLayer,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    Neuron,
+    ReLULayer,
+    TanhLayer,
+)
+from latte.ensemble import ActivationEnsemble, Ensemble
+
+BATCH = 3
+BLOCK = 16
+
+CONV_IN_BLOCKS = f"""
+def forward(s, target):
+    if s.extent("forward", "k") % {BLOCK}:
+        return
+    for buffer in ("value", "grad"):
+        s.tile(buffer, 0, {BLOCK})
+"""
+
+
+class Doubled(Neuron):
+    """A layer of a user's, which has no recipe."""
+
+    def forward(self) -> None:
+        self.value = 2.0 * self.input
+
+
+def doubled(net: Net, source: Ensemble) -> Ensemble:
+    made = net.add_ensemble(ActivationEnsemble(Doubled, source.shape, ("c", "y", "x")))
+    net.add_one_to_one_connections(source, made)
+    return made
+
+
+def pool(net: Net, source: Ensemble, kernel: int, stride: int, pad: int = 0, clamp: bool = False) -> Ensemble:
+    return MaxPoolingLayer(net, source, kernel, stride, pad, ceil_mode=clamp, clamp=clamp)
+
+
+def poolings(net: Net) -> list[Ensemble]:
+    """Many readers of one source."""
+    conv = ConvLayer(net, MemoryDataLayer(net, (1, 9, 11)), 32)
+    windows = [(2, 2, 0, True), (3, 2, 1, False), (3, 1, 1, False), (5, 1, 2, False)]
+    return [conv, *(pool(net, conv, *window) for window in windows), FullyConnectedLayer(net, conv, 5)]
+
+
+def few_windows(net: Net) -> list[Ensemble]:
+    conv = ConvLayer(net, MemoryDataLayer(net, (2, 3, 2)), 16)
+    top = FullyConnectedLayer(net, pool(net, conv, 2, 2), 7)
+    return [conv, pool(net, conv, 3, 2, 1), pool(net, conv, 2, 1, 1), top]
+
+
+def deep(net: Net) -> list[Ensemble]:
+    first = ConvLayer(net, MemoryDataLayer(net, (3, 16, 16)), 16)
+    pooled = pool(net, relu := ReLULayer(net, first), 2, 2)
+    second = ConvLayer(net, pooled, 32)
+    everything = pool(net, second, 8, 8)
+    return [first, relu, pooled, second, everything, FullyConnectedLayer(net, everything, 7)]
+
+
+def odd_channels(net: Net) -> list[Ensemble]:
+    """17 channels lie plainly, 16 in a block, and both meet; a user's layer reads blocks."""
+    first = ConvLayer(net, MemoryDataLayer(net, (1, 6, 6)), 17)
+    second = ConvLayer(net, pool(net, ReLULayer(net, first), 3, 2, 1), 16)
+    own = doubled(net, second)
+    return [first, second, own, FullyConnectedLayer(net, ReLULayer(net, own), 3), FullyConnectedLayer(net, second, 4)]
+
+
+NETS: dict[str, Callable[[Net], list[Ensemble]]] = {
+    "poolings": poolings,
+    "few windows": few_windows,
+    "deep": deep,
+    "odd channels": odd_channels,
+}
+
+
+def computed(make: Callable[[Net], list[Ensemble]], recipe: Path | None) -> dict[str, np.ndarray]:
+    """Everything that a net computes on small whole numbers, for whole batches and for a smaller one."""
+    net = Net(BATCH, seed=1)
+    layers = make(net)
+    if recipe is not None:
+        net.use_recipe("conv", recipe)
+    net.compile(threads=2)
+    generator = np.random.default_rng(0)
+    found = {}
+    for layer in layers:
+        for name in ("weights", "bias"):
+            if name in layer.fields():
+                shape = layer.fields()[name].shape
+                getattr(layer, f"set_{name}")(generator.integers(-1, 2, shape))
+    data = next(e for e in net.ensembles if e.kind == "data")
+    for count in (BATCH, BATCH - 1) if make is deep else (BATCH,):  # a last, smaller batch is compiled for itself
+        net.set_batch(generator.integers(-2, 3, (count, *data.shape)).astype(np.float32))
+        net.forward()
+        for layer in layers:
+            if not net.readers(layer):
+                layer.set_grad(generator.integers(-1, 2, (count, *layer.shape)))
+        net.clear_grad()
+        net.backward()
+        for layer in layers:
+            names = ["value", "grad", "mask_j", "mask_k", "grad_weights", "grad_bias"]
+            for name in names:
+                if name in layer.fields() or name.startswith("mask") and layer.kind == "max_pooling":
+                    found[f"{layer.name}.{name} of {count}"] = getattr(layer, f"get_{name}")()
+    return found
+
+
+@pytest.fixture
+def in_blocks(tmp_path: Path) -> Path:
+    path = tmp_path / "conv.py"
+    path.write_text(CONV_IN_BLOCKS)
+    return path
+
+
+@pytest.mark.parametrize("name", list(NETS))
+def test_layouts_change_no_result(name: str, in_blocks: Path) -> None:
+    expected, got = computed(NETS[name], None), computed(NETS[name], in_blocks)
+    assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
+    for key in expected:
+        np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+
+
+def blocks(net: Net, storage: str) -> tuple[tuple[int, int], ...]:
+    return net.executable.buffers[storage].layout.blocks
+
+
+def test_readers_follow_their_source(in_blocks: Path) -> None:
+    net = Net(BATCH, seed=1)
+    deep(net)
+    net.use_recipe("conv", in_blocks)
+    net.compile()
+    for name in ("relu1.value", "relu1.grad", "max_pooling1.value", "max_pooling2.grad", "max_pooling1.mask_j"):
+        assert blocks(net, name) == ((1, BLOCK),), name
+    assert blocks(net, "fully_connected1.weights") == ((1, BLOCK),)
+    assert blocks(net, "fully_connected1.value") == () == blocks(net, "data1.value")
+    outcomes = [o for e in net.ensembles for o in net.executable.outcomes.get(e.name, ())]
+    skipped = {o.command.text for o in outcomes if o.status != "applied"}
+    assert skipped == {"parallelize('forward', 'k', optional=True)"}  # 7 outputs: a rest stands beside the tile
+
+
+def test_hyperbolic_tangents_follow(in_blocks: Path) -> None:
+    def values(recipe: Path | None) -> tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]:
+        net = Net(2, seed=0)
+        conv = ConvLayer(net, MemoryDataLayer(net, (2, 5, 5)), 16)
+        tanh = TanhLayer(net, conv)
+        if recipe is not None:
+            net.use_recipe("conv", recipe)
+        net.compile()
+        generator = np.random.default_rng(0)
+        net.set_batch(generator.normal(size=(2, 2, 5, 5)))
+        tanh.set_grad(generator.normal(size=(2, 16, 5, 5)))
+        net.forward()
+        net.backward()
+        return tanh.get_value(), conv.get_grad(), blocks(net, "tanh1.value")
+
+    plain, blocked = values(None), values(in_blocks)
+    assert blocked[2] == ((1, BLOCK),) and plain[2] == ()
+    for expected, got in zip(plain[:2], blocked[:2], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # sums of 18 products in another order
