@@ -105,12 +105,20 @@ def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: se
         for phase in ("backward", "update")
         if ensemble.has_phase(phase)
     }
-    derived = derive(
-        forward,
-        inputs=[] if "backward" in written else inputs,
-        params=[] if "update" in written else params,
-        add_to=add_to,
-    )
+    try:
+        derived = derive(
+            forward,
+            inputs=[] if "backward" in written else inputs,
+            params=[] if "update" in written else params,
+            add_to=add_to,
+        )
+    except DerivativeError as error:
+        if error.line is None:
+            raise
+        place = f"{ensemble.body('forward').filename}:{error.line}"
+        raise DerivativeError(
+            f"{error.place}: {error.message}", place=place, way_out=error.way_out, line=error.line
+        ) from error
     programs["forward"] = strip_stop_gradient(derived.forward)
     notes = derived.notes
     backward = (written.get("backward") if inputs else None) or derived.backward

@@ -50,7 +50,17 @@ class BodyError(DeclarationError):
 
 
 class DerivativeError(LatteError):
-    """A body cannot be differentiated automatically; the message names the line."""
+    """A body cannot be differentiated automatically; the message names the line.
+
+    Args:
+        line: of the statement, in the file of the body.
+    """
+
+    def __init__(
+        self, message: str, *, place: str | None = None, way_out: str | None = None, line: int | None = None
+    ):
+        super().__init__(message, place=place, way_out=way_out)
+        self.line = line
 
 
 class DataError(LatteError):

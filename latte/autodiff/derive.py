@@ -11,7 +11,7 @@ from latte.autodiff.activity import active_names
 from latte.autodiff.finish import finish
 from latte.autodiff.gather import gather
 from latte.autodiff.kept import keep_local, keep_version
-from latte.autodiff.prepare import Body, origin, prepare
+from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare
 from latte.autodiff.reverse import OutputChanges, Reversal
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from latte.autodiff.winners import save_winners
@@ -78,12 +78,14 @@ def derive(
         except Overwritten as found:
             changed = keep_version(program, found.name, found.by.path[0][1])
             if changed is None:
+                name = found.name.removesuffix(ELEMENT)
                 used, by = origin(found.used.statement), origin(found.by.statement)
                 raise DerivativeError(
                     f"`{used}` cannot be differentiated: "
-                    f"it needs a value of {found.name} that `{by}` writes over",
+                    f"it needs a value of {name} that `{by}` writes over",
                     place=forward.name,
-                    way_out=f"give the new value a name of its own instead of writing over {found.name}",
+                    way_out=f"give the new value a name of its own instead of writing over {name}",
+                    line=line_of(found.used.statement),
                 ) from found
             program, kept = changed
             notes.append(

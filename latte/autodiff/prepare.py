@@ -21,13 +21,20 @@ FLOATS = ("float32", "float64")
 
 
 def origin(statement: ast.stmt) -> str:
-    """The text of the statement as the program has it."""
-    return getattr(statement, "origin", None) or ast.unparse(ast.fix_missing_locations(statement))
+    """The text of the statement as the program has it; of a branch, its test."""
+    found: str | None = getattr(statement, "origin", None)
+    return found or ast.unparse(ast.fix_missing_locations(statement)).splitlines()[0]
 
 
 def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
     statement.origin = origin(source)  # type: ignore[attr-defined]
+    statement.line = line_of(source)  # type: ignore[attr-defined]
     return statement
+
+
+def line_of(statement: ast.stmt) -> int | None:
+    """The line of the statement in the body that it comes from, where that is known."""
+    return getattr(statement, "line", None) or getattr(statement, "lineno", None) or None
 
 
 def store(target: ast.expr) -> ast.expr:
@@ -153,7 +160,7 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
 
 def target_of(statement: ast.stmt) -> ast.expr:
     """What an assignment writes."""
-    assert isinstance(statement, (ast.Assign, ast.AugAssign))
+    assert isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
     return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
 
 

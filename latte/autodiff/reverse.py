@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from latte.autodiff.activity import active_names
 from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
-from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, load, origin, store
+from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
 from latte.autodiff.terms import (
     Condition,
     Term,
@@ -118,6 +118,7 @@ class Reversal:
             f"`{origin(statement)}` cannot be differentiated: {why}",
             place=self.name,
             way_out="write the statement otherwise, or define backward and update by hand",
+            line=line_of(statement),
         )
 
     # --- blocks ---------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class Values:
         self.writes = [a for a in self.accesses if a.kind != "read"]
         self.declared = {a.name: a.site for a in self.writes if isinstance(a.site.statement, ast.AnnAssign)}
         self.needed: set[str] = set()
+        self._inside: set[str] = set()
         self.notes: list[str] = []
 
     def dtype(self, name: str) -> str:
@@ -121,6 +122,7 @@ class Values:
             if kept is not None:
                 result = [substitute(statement, {name: kept}) for statement in result]
         needed = names & set().union(*(names_in(s) for s in result), set())
+        self._inside = _declared_in(body)
         return [*self._slice_block(body, needed), *result]
 
     def _stored_as(self, name: str, body: Body) -> ast.expr | None:
@@ -175,7 +177,7 @@ class Values:
                 self._weigh(statement, needed & written_names(body))
                 loop = loop_of(statement)
                 return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
-            self.check([statement.test], self.sites[id(statement)], locals_too=False)
+            self._check_again(statement.test, self.sites[id(statement)])
             return ast.If(copy.deepcopy(statement.test), body or [ast.Pass()], orelse)
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
             return None
@@ -183,8 +185,26 @@ class Values:
         if not isinstance(target, ast.Name) or target.id not in needed:
             return None
         assert statement.value is not None
-        self.check([statement.value], self.sites[id(statement)], locals_too=False)
+        try:
+            self._check_again(statement.value, self.sites[id(statement)])
+        except Overwritten:
+            if target.id not in self.choices.keepable:
+                raise
+            raise TooDear(target.id, None, self._bytes_kept(target.id)) from None
         return copy.copy(statement)
+
+    def _check_again(self, value: ast.expr, site: Site) -> None:
+        """What an expression that is computed again reads is still there: locals of blocks around have their last
+        value then, those of the block itself are computed again with it.
+
+        Raises:
+            Overwritten: something is not.
+        """
+        self.check([value], site, locals_too=False)
+        for name in sorted(names_in(value) & set(self.declared) - self._inside):
+            write = self.later_write(Access(name, (), "read", site), own=True)
+            if write is not None:
+                raise Overwritten(name, site, write.site)
 
     def _bytes_kept(self, name: str) -> int:
         """A store in forward and a fetch in backward."""
@@ -219,6 +239,12 @@ class Values:
         for (_, index), (field, _) in zip(site.path[1:], site.path[2:], strict=False):
             body = getattr(body[index], field)
         return body
+
+
+def _declared_in(body: Body) -> set[str]:
+    """The locals of a block and of the blocks inside it."""
+    nodes = (node for statement in body for node in ast.walk(statement))
+    return {n.target.id for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
 
 
 def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:

@@ -498,7 +498,11 @@ value[0] = loss[0]
 
 @pytest.mark.parametrize("name", CASES)
 def test_forward_computes_the_same(name: str) -> None:
-    case = CASES[name]
+    forward_computes_the_same(CASES[name])
+
+
+def forward_computes_the_same(case: Case) -> None:
+    """What derivation adds to the forward program changes no result."""
     plain = run(case.program(case.source.replace("stop_gradient", "")), case.start())
     derived = run(validate(case.derive().forward), case.start())
     for buffer in case.shapes:
@@ -507,7 +511,11 @@ def test_forward_computes_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_differences(name: str) -> None:
-    case = CASES[name]
+    gradients_are_differences(CASES[name])
+
+
+def gradients_are_differences(case: Case) -> None:
+    """The derived gradients are central differences."""
     derived = case.derive()
     start = case.start()
     seed = np.random.default_rng(2).normal(size=case.shapes["value"])
