@@ -120,7 +120,7 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
         if reduction.name in program.buffers:
             continue
         region = _region(nest.body, path, reduction)
-        own = _own_loops(at(nest.body, region), reduction)
+        own = own_loops(at(nest.body, region), reduction)
         if own is None or (loop.kind == "vector" and any(head.kind == "vector" for head in own)):
             continue
         name = fresh(
@@ -166,7 +166,7 @@ def _only_accumulated(node: ast.For, reduction: Reduction) -> bool:
 
 
 @dataclass(frozen=True)
-class _OwnLoop:
+class OwnLoop:
     """An unrolled or vector loop that the target of a reduction moves with."""
 
     var: str
@@ -174,7 +174,7 @@ class _OwnLoop:
     kind: str
 
 
-def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
+def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
     """The loops that the target's subscripts name; None where a subscript is more than a variable or a
     literal."""
     own = []
@@ -194,7 +194,7 @@ def _own_loops(region: ast.stmt, reduction: Reduction) -> list[_OwnLoop] | None:
         stops = {unparse(loop_of(n).stop) for n in heads}
         outside = len(stops) == 1 and not names_in(loop_of(heads[0]).stop) & inside
         stop = loop_of(heads[0]).stop if outside else expr(extent)
-        own.append(_OwnLoop(unparse(index), stop, loop_of(heads[0]).kind))
+        own.append(OwnLoop(unparse(index), stop, loop_of(heads[0]).kind))
     return own
 
 
@@ -208,7 +208,7 @@ class _Partials:
     var: str
     count: int
     lanes: bool
-    own: list[_OwnLoop]
+    own: list[OwnLoop]
 
     def element(self, where: ast.expr, store: bool = False) -> ast.Subscript:
         """One partial result: a lane is the last subscript, a copy the first."""
@@ -225,23 +225,27 @@ class _Partials:
         innermost."""
         heads = list(self.own)
         if count is not None:
-            head = _OwnLoop(self.var, expr(count), "vector" if self.lanes else "unrolled")
+            head = OwnLoop(self.var, expr(count), "vector" if self.lanes else "unrolled")
             heads = [*heads, head] if self.lanes else [head, *heads]
-        for head in reversed(heads):
-            statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
-        return statement
+        return over(statement, heads)
+
+
+def over(statement: ast.stmt, heads: list[OwnLoop]) -> ast.stmt:
+    """The statement under loops, outermost first."""
+    for head in reversed(heads):
+        statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
+    return statement
 
 
 class _Retarget(ast.NodeTransformer):
-    """Accumulates into the partial result instead of the target."""
+    """Accumulates into another element instead of the target."""
 
-    def __init__(self, partials: _Partials):
-        self.partials = partials
-        self.text = partials.reduction.text
+    def __init__(self, text: str, element: ast.expr):
+        self.text, self.element = text, element
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         if unparse(node.target) == self.text:
-            return ast.AugAssign(self.partials.element(self.partials.here, True), node.op, node.value)
+            return ast.AugAssign(stored(self.element), node.op, node.value)
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
@@ -249,21 +253,31 @@ class _Retarget(ast.NodeTransformer):
         if found is None or found.text != self.text:
             return node
         assert isinstance(node.value, ast.Call)
-        args = [
-            self.partials.element(self.partials.here) if unparse(a) == self.text else a
-            for a in node.value.args
-        ]
-        return ast.Assign(
-            [self.partials.element(self.partials.here, True)], ast.Call(node.value.func, args, [])
-        )
+        args = [clone(self.element) if unparse(a) == self.text else a for a in node.value.args]
+        return ast.Assign([stored(self.element)], ast.Call(node.value.func, args, []))
+
+
+def retargeted(node: ast.stmt, reduction: Reduction, element: ast.expr) -> ast.stmt:
+    """The statement, accumulating into ``element`` instead of the reduction's target."""
+    new = _Retarget(reduction.text, element).visit(clone(node))
+    assert isinstance(new, ast.stmt)
+    return new
+
+
+def stored(element: ast.expr) -> ast.Name | ast.Subscript:
+    """An element as the target of an assignment."""
+    new = clone(element)
+    assert isinstance(new, (ast.Name, ast.Subscript))
+    new.ctx = ast.Store()
+    return new
 
 
 def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[Nest, int]:
     """The nest with partials, and by how many statements the region moved down in its block."""
     reduction = partials.reduction
-    type_ = _declared_type(nest.body, region, reduction.name)
+    type_ = declared_type(nest.body, region, reduction.name)
     shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
-    body = replace_at(nest.body, path, [_Retarget(partials).visit(clone(at(nest.body, path)))])
+    body = replace_at(nest.body, path, [retargeted(at(nest.body, path), reduction, partials.element(partials.here))])
     neutral = expr(NEUTRAL[reduction.kind])
     before = [
         declare(partials.name, LocalType(type_.dtype, shape)),
@@ -289,9 +303,7 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
 
 def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
     """``target += value``, or the like for the other kinds."""
-    store = clone(target)
-    assert isinstance(store, (ast.Name, ast.Subscript))
-    store.ctx = ast.Store()
+    store = stored(target)
     if kind in ("add", "mul"):
         return ast.AugAssign(store, ast.Add() if kind == "add" else ast.Mult(), value)
     load = clone(target)
@@ -300,7 +312,7 @@ def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
     return ast.Assign([store], ast.Call(ast.Name(kind, ast.Load()), [load, value], []))
 
 
-def _declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
+def declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
     """The type of the local ``name`` that is visible at ``path`` (others may have the same name
     elsewhere)."""
     found = None

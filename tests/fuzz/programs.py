@@ -266,6 +266,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
             "if_convert",
             "factor",
             "moments",
+            "partial_sums",
         )
     )
     options: dict[str, Any] = {}
@@ -274,7 +275,7 @@ def make_command(program: Program, pick: Pick[Any]) -> Command:
         return name, ([pick(names) for _ in range(count)],), options
     if name == "scalar_expand":
         return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
-    if name in ("parallelize", "distribute", "fuse", "moments", "reverse"):
+    if name in ("parallelize", "distribute", "fuse", "moments", "partial_sums", "reverse"):
         return name, (pick(names),), options
     if name == "reindex":
         form = pick(("{a} + {b}", "2 * {a} + {b}", "{a} - {b} + 1", "3 - {a}", "3 * {a} - {b}", "{a} + 2 * {b}"))
