@@ -33,6 +33,7 @@ from swirl.ir.statements import Statement, reduction_extremum, statements
 from swirl.transforms.base import Site, checked, command, loop_at, refuse, rewrite_each, taken_names
 from swirl.transforms.bounds import conjunction, conjuncts
 from swirl.transforms.candidates import stored_targets
+from swirl.transforms.reductions import declared_type
 
 _NOTE = "asked to become selects"
 # What changes nothing, bit for bit: x + -0.0 is x for both zeros, x + 0.0 is not.
@@ -154,8 +155,8 @@ class _Convert:
     def check_store(self, parted: Nest, statement: Statement, target: ast.Subscript) -> None:
         name, text = ast.unparse(target.value), ast.unparse(target)
         access = next(access for access in statement.accesses if access.kind != "read" and access.text == text)
-        local = self.types.get(name)
-        shape = local.shape if local is not None else self.program.buffers[name].shape
+        buffer = self.program.buffers.get(name)
+        shape = declared_type(parted.body, statement.path, name).shape if buffer is None else buffer.shape
         try:
             witness = outside(statement, access, shape)
         except NotProved:

@@ -6,6 +6,7 @@ import pytest
 
 from swirl.errors import Refused
 from swirl.ir.deps import find, pinned
+from swirl.ir.nest import Program, make_nest
 from swirl.ir.statements import statements
 from swirl.target import Target
 from swirl.transforms import COMMANDS
@@ -319,3 +320,24 @@ for i in range(7):
             y[i] = w[i]
 """, y=(7,), x=(7,), w=(7,))  # fmt: skip
     assert_same(before, vectorize(before, "i", 4))
+
+
+def test_if_convert_of_local_arrays_that_share_a_name() -> None:
+    before = program("""
+for k in range(0, 6, 3):
+    t: float32[3] = empty(3)
+    for j in unrolled(3):
+        t[j] = x[k + j]
+        if w[0] > 0.0:
+            t[j] -= 1.0
+        y[k + j] = t[j]
+for k in range(6, 8, 2):
+    t: float32[2] = empty(2)
+    for j in unrolled(2):
+        t[j] = x[k + j]
+        if w[0] > 0.0:
+            t[j] -= 1.0
+        y[k + j] = t[j]
+""", x=(8,), y=(8,), w=(1,))  # fmt: skip
+    one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
+    assert_same(one, COMMANDS["if_convert"](one))
