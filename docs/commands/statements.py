@@ -158,6 +158,25 @@ EXAMPLES = [
         ),
     ),
     Example(
+        "partial_sums",
+        nests(
+            """
+            for c in range(4):
+                for n in range(64):
+                    for i in range(3136):
+                        s[c] += x[n, c, i]
+            """,
+            s=(4,),
+            x=(64, 4, 3136),
+        ),
+        's.vectorize("forward", "i", 16)\ns.partial_sums("forward", "n")',
+        Refusal(
+            's.partial_sums("forward", "i")',
+            's.partial_sums("forward", "n")',
+            "Each iteration of `i` has one term; the loop around it has the sums.",
+        ),
+    ),
+    Example(
         "if_convert",
         nests(
             """
