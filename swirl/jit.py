@@ -41,12 +41,15 @@ Progress = Callable[[int, int, str], None]
 # instruction), the second only says that nobody looks at the exception flags (so selects need no branches).
 # Never -ffast-math.
 BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+# GCC 12's loop distribution takes two statements apart that touch `y[3 - i][l]` and `y[i][l + i]`, in the wrong order
+# (tests/regress/test_gcc_loop_distribution.py). Recipes have distribute for it.
+GCC_FLAGS = ("-fno-tree-loop-distribution",)
 # GCC 12's loop vectoriser, where the processor has masked loads, turns `x > 0 ? g : 0` in a loop of 5 under
 # another one into masked loads that all get the first mask (tests/regress/test_gcc_masked_loads.py). It makes
 # masked loads out of branches only; our own vector code has no branches and needs no help.
 # Predictive commoning keeps what neighbouring iterations load in registers, and unrolls for it: a register tile that
 # fills the registers then spills in every iteration (weight gradients of a convolution: 24 sums and 3 rows).
-GCC_FLAGS = ("-fno-tree-loop-if-convert", "-fno-predictive-commoning")
+GCC_VECTOR_FLAGS = ("-fno-tree-loop-if-convert", "-fno-predictive-commoning")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,9 @@ def build(
     """
     compiler = find_compiler()
     contraction = "-ffp-contract=fast" if contract else "-ffp-contract=off"
-    around_defects = GCC_FLAGS if target.isa_flags and "clang" not in compiler.version else ()
+    around_defects: tuple[str, ...] = ()
+    if "clang" not in compiler.version:
+        around_defects = (*GCC_FLAGS, *(GCC_VECTOR_FLAGS if target.isa_flags else ()))
     flags = (*BASE_FLAGS, optimize, contraction, *around_defects, *target.isa_flags, *extra_flags)
     keys = [
         cache_key("kernel", unit.source, *compiler.command, compiler.version, *_arguments(flags, target), target.name)

@@ -1,0 +1,26 @@
+"""g++ 12 at -O3 cuts a loop in two at statements that depend on each other through ``y[3 - i]`` and ``y[i]``.
+
+swirl/jit.py turns its loop distribution off.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from swirl.target import TARGETS, get_target, why_not
+from tests.support import assert_compiles_to_same, program
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_a_row_and_its_mirror_image(name: str) -> None:
+    target = get_target(name)
+    if reason := why_not(target):
+        pytest.skip(f"{name}: {reason}")
+    before = program("""
+for l in range(2):
+    u[2, 2] = 0.0
+    for i in range(3):
+        y[3 - i, l] -= y[i, l + i] + f[0, i, 0]
+        u[l + 1, 2 * l] = f[l, i + l, i + l]
+""", y=(5, 16), u=(22, 15), f=(8, 15, 12))  # fmt: skip
+    assert_compiles_to_same(before, target)
