@@ -192,7 +192,7 @@ def compile_net(
                 on_stage(position, len(ensembles), name)
             current = {phase: laid_out(program, layouts) for phase, program in programs.programs.items()}
             memo = memos.enter_context(remembering(current.values()))
-            owned = _owned(programs.ensemble, layouts)
+            owned = owned_storage(programs.ensemble, layouts)
             result = schedule(current, recipe_of(net, programs.ensemble), target, owned, memo)
             for stages in result.stages.values():
                 layouts |= {buffer.name: buffer.layout for buffer in stages[-1].program.buffers.values()}
@@ -231,7 +231,7 @@ def compile_net(
     return executable
 
 
-def _owned(ensemble: Ensemble, layouts: Mapping[str, Layout]) -> list[str]:
+def owned_storage(ensemble: Ensemble, layouts: Mapping[str, Layout]) -> list[str]:
     """Prefixes of the storage that an ensemble's recipe lays out: its own; and data that nobody has read before it,
     as no kernel computes them and setting them packs them anyway."""
     sources = {edge.source.name for edge in ensemble.connections if isinstance(edge.source, DataEnsemble)}

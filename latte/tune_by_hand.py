@@ -17,7 +17,7 @@ from latte.explain import find_ensemble
 from latte.net import Net
 from latte.phases import net_programs
 from latte.recipes_of import recipe_of, recipe_path
-from latte.runtime import laid_out
+from latte.runtime import laid_out, owned_storage
 from latte.showing import amount
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
@@ -44,14 +44,17 @@ class Trial:
     Args:
         stages: of the compiler, the last one translated.
         outcomes: what became of the recipe's commands.
-        kernel, arrays: what runs, on data of its own.
+        library: the compiled file.
+        kernel, arrays: what runs, on data of its own, one array for each of ``buffers``.
         work: operations and bytes.
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
     """
 
     stages: tuple[Stage, ...]
     outcomes: tuple[Outcome, ...]
+    library: Path
     kernel: Kernel
+    buffers: dict[str, Buffer]
     arrays: list[np.ndarray]
     work: Work
     scheduling: float
@@ -68,14 +71,15 @@ class Bench:
         target: what code is made for.
         recipe: file to use for this layer, in place of its own.
         threads: of OpenMP.
+        whole_numbers: as data, small ones: sums are exact in whatever order.
 
     Raises:
         CommandError: there is no such layer or phase, or the layer has no recipe file.
     """
 
     def __init__(self, net: Net, layer: str, phase: str, target: Target, recipe: Path | None = None,
-                 threads: int | None = None):  # fmt: skip
-        self.net, self.target = net, target
+                 threads: int | None = None, whole_numbers: bool = False):  # fmt: skip
+        self.net, self.target, self.whole_numbers = net, target, whole_numbers
         self.ensemble: Ensemble = find_ensemble(net, layer)
         self.phase = PHASE_ALIASES.get(phase, phase)
         self._programs = net_programs(net, net.batch_size)
@@ -112,7 +116,8 @@ class Bench:
                 current = {phase: laid_out(program, layouts) for phase, program in programs.programs.items()}
                 memo = memos.enter_context(remembering(current.values()))
                 recipe = recipe_of(self.net, programs.ensemble)
-                result = schedule(current, recipe, self.target, f"{programs.ensemble.name}.", memo)
+                owned = owned_storage(programs.ensemble, layouts)
+                result = schedule(current, recipe, self.target, owned, memo)
                 for stages in result.stages.values():
                     layouts |= {b.name: b.layout for b in stages[-1].program.buffers.values()}
                 if programs.ensemble is self.ensemble:
@@ -122,14 +127,27 @@ class Bench:
         scheduling = perf_counter() - start
         (built,) = build([Unit(source.name, source.source)], self.target)
         buffers = result.stages[self.phase][-1].program.buffers
-        arrays = self._arrays({name: buffers[name] for name in source.buffers}, finished[0].program)
+        used = {name: buffers[name] for name in source.buffers}
+        arrays = self._arrays(used, finished[0].program)
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(finished[-1].program)
-        return Trial(finished, result.outcomes, load(built), arrays, work, scheduling, compiling)
+        return Trial(finished, result.outcomes, built.path, load(built), used, arrays, work, scheduling, compiling)
 
     def measure(self, *trials: Trial) -> Measured:
         """Trials beside each other and the machine's limits."""
         return self.limits.measure([(trial.kernel, trial.arrays) for trial in trials])
+
+    def results(self, trial: Trial) -> dict[str, np.ndarray]:
+        """What the kernel makes of the buffers that the layer has, each as it is declared. To be asked for before any
+        other run: it may add to what the one before has left."""
+        self.runner.phase([(trial.kernel, trial.arrays)]).run()
+        declared = trial.stages[0].program.buffers
+        arrays = dict(zip(trial.buffers, trial.arrays, strict=True))
+        return {
+            name: trial.buffers[name].layout.unpack(arrays[name], trial.buffers[name].shape).reshape(buffer.shape)
+            for name, buffer in declared.items()
+            if name in trial.buffers
+        }
 
     def _arrays(self, buffers: dict[str, Buffer], lowered: Program) -> list[np.ndarray]:
         """Random contents as they lie in memory; whole numbers where they are used as such."""
@@ -139,16 +157,18 @@ class Bench:
         for name, buffer in buffers.items():
             key = (buffer.name, buffer.shape)
             if key not in self._data:
-                self._data[key] = _made(buffer, values.get(name))
+                self._data[key] = _made(buffer, values.get(name), self.whole_numbers)
             memory[name][...] = buffer.layout.pack(self._data[key])
         return [memory[name] for name in buffers]
 
 
-def _made(buffer: Buffer, values: int | str | None) -> np.ndarray:
+def _made(buffer: Buffer, values: int | str | None, whole_numbers: bool) -> np.ndarray:
     generator = np.random.default_rng(crc32(buffer.name.encode()))
     if isinstance(values, int) or not buffer.dtype.startswith("float"):
         below = values if isinstance(values, int) else 2
         return generator.integers(0, below, buffer.shape).astype(DTYPES[buffer.dtype])
+    if whole_numbers:
+        return generator.integers(-2, 3, buffer.shape).astype(DTYPES[buffer.dtype])
     made = generator.standard_normal(buffer.shape, np.float32)
     return (np.abs(made) + 0.5 if values == "positive" else made).astype(DTYPES[buffer.dtype])
 

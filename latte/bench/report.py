@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from importlib import metadata
 from statistics import median, quantiles
@@ -31,3 +32,16 @@ def spread(seconds: Sequence[float]) -> str:
     """``1.23 ms (1.20 … 1.31)``: median and quartiles."""
     low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else (seconds[0],) * 3
     return f"{median(seconds) * 1e3:.3f} ms ({low * 1e3:.3f} … {high * 1e3:.3f})"
+
+
+def replaced(text: str, name: str, part: str) -> str:
+    """The page with another part of that name.
+
+    Raises:
+        ValueError: the page has no such part, or two.
+    """
+    marks = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)"
+    text, count = re.subn(marks, lambda found: f"{found[1]}{part}\n{found[2]}", text, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"the page has {count} parts <!-- {name} --> … <!-- end -->, not one")
+    return text

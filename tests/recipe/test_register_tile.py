@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from latte import ConvLayerNoBias, MemoryDataLayer, Net
+from latte.bench.assembly import instructions
 from latte.ensemble import Ensemble
-from tests.codegen.test_machine_code import instructions_of, target_named
+from tests.codegen.test_machine_code import target_named
 
 RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "conv_register_tile.py"
 
@@ -72,6 +73,6 @@ def test_sums_stay_in_registers(phase: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx512").name)
     net, _, conv = compiled((2, 32, 32, 28, 3, 1), RECIPE)
     (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
-    code = instructions_of(kernel.built.path)
+    code = instructions(kernel.built.path)
     assert sum("fmadd" in text for _, text in code) > 50
     assert not [text for _, text in code if "zmm" in text and "rsp" in text]

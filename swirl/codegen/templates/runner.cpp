@@ -3,6 +3,8 @@
 // Every thread calls every kernel. Kernels share out their work by orphaned `omp for` and `omp single`, whose closing
 // barriers keep one kernel's stores before the next kernel's loads; a kernel must not end without one.
 
+#include <algorithm>
+#include <limits>
 #include <omp.h>
 
 struct Step {
@@ -11,18 +13,30 @@ struct Step {
 };
 
 // seconds: one number a step, or null. Timing costs one barrier a step.
+//
+// A step lasts from when the first thread begins to when the first has left the kernel, whose closing barrier says that
+// all is done: which thread the system lets wait at a barrier does not matter.
 extern "C" void swirl_run(const Step* steps, long count, int threads, double* seconds) {
+    double start = 0, stop = 0;
 #pragma omp parallel num_threads(threads)
     for (long i = 0; i < count; ++i) {
         if (seconds == nullptr) {
             steps[i].kernel(steps[i].buffers);
         } else {
+#pragma omp master
+            start = stop = std::numeric_limits<double>::infinity();
 #pragma omp barrier
-            double start = omp_get_wtime();
+            const double begun = omp_get_wtime();
             steps[i].kernel(steps[i].buffers);
+            const double done = omp_get_wtime();
+#pragma omp critical
+            {
+                start = std::min(start, begun);
+                stop = std::min(stop, done);
+            }
 #pragma omp barrier
 #pragma omp master
-            seconds[i] = omp_get_wtime() - start;
+            seconds[i] = stop - start;
         }
     }
 }
