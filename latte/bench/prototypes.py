@@ -18,12 +18,11 @@ from time import perf_counter
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from latte import BatchNormLayer, MemoryDataLayer, Net
 from latte.bench.foreign import Measured, timed_lines
-from latte.bench.report import machine
+from latte.bench.report import machine, report_console
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def main(folder: Path, only: str, rounds: int, runs: int, threads: int) -> None:
     if not cases:
         raise SystemExit(f"no case matches {only!r}; there are: " + "; ".join(case.name for case in CASES))
     found = measure(cases, folder, rounds, runs, threads)
-    console = Console(width=120)
+    console = report_console()
     console.print(machine())
     table = Table("case", "prototype, ms", "Latte, ms", "ratio of least", "(range)", "ratio of medians")
     for name, pairs in found.items():

@@ -10,9 +10,21 @@ from statistics import median, quantiles
 
 import archspec.cpu
 import numpy as np
+from rich.console import Console
 
 from swirl.compiler import find_compiler
 from swirl.config import available_cores
+
+FILE_WIDTH = 140
+"""Columns of a table in a file or pipe, which has no width of its own."""
+
+
+def report_console() -> Console:
+    """Where tables go: as wide as the terminal, or wide enough for one line a row."""
+    made = Console()
+    if not made.is_terminal:
+        made.width = max(made.width, FILE_WIDTH)
+    return made
 
 
 def machine() -> str:

@@ -10,11 +10,10 @@ from statistics import median
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from latte.bench.digits import digits_net, random_batch
-from latte.bench.report import machine, spread
+from latte.bench.report import machine, report_console, spread
 from latte.net import Net
 
 Times = dict[tuple[str, str], list[float]]
@@ -51,7 +50,7 @@ def main(batch: int, shape: tuple[int, int, int], filters: tuple[int, ...], repe
     for _ in range(repeat):
         for name, net in nets.items():
             _time(net, times[name])
-    console = Console()
+    console = report_console()
     console.print(machine())
     table = Table("layer", "phase", f"{nets['best'].executable.target.name}", "portable", "ratio", "share")
     total = sum(median(seconds) for seconds in times["best"].values())

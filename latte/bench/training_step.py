@@ -18,11 +18,10 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from latte.bench.digits import digits_net, random_batch
-from latte.bench.report import machine, spread
+from latte.bench.report import machine, report_console, spread
 from latte.solver import SGD
 from swirl.config import available_cores, child_environment
 
@@ -114,7 +113,7 @@ class TorchSide:
         loss = self.loss(self.net(self.images), self.labels)
         loss.backward()
         self.solver.step()
-        return float(loss)
+        return loss.item()
 
 
 def serve() -> None:
@@ -201,7 +200,7 @@ def main(batch: int, shape: Sequence[int], filters: Sequence[int], steps: int, r
     for _ in range(rounds):
         for name, side in sides.items():
             seconds[name] += side.ask(str(steps))["seconds"]
-    console = Console()
+    console = report_console()
     console.print(machine())
     console.print(
         f"batch {batch}, images {tuple(shape)}, filters {tuple(filters)}, {threads} threads, losses of the first "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -63,3 +64,21 @@ def test_sides_take_turns(program: Path) -> None:
     program.write_text(program.read_text().replace("while True:\n    pass\n", ""))
     with pytest.raises(SystemExit, match="no line for 'none'"):
         measure(unknown, program.parent, rounds=1, runs=1, threads=1)
+
+
+SMALL = ["--batch", "3", "--shape", "1", "4", "4", "--filters", "2"]
+
+
+@pytest.mark.parametrize(
+    ("module", "options"), [("targets", ["--repeat", "2"]), ("training_step", ["--rounds", "1", "--steps", "2"])]
+)
+def test_tables_in_a_file_have_one_line_a_row(module: str, options: list[str]) -> None:
+    """A subprocess has no terminal, as a file has none; a warning would stand among the figures."""
+    if module == "training_step":
+        pytest.importorskip("torch")
+    command = [sys.executable, "-m", f"latte.bench.{module}", *SMALL, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("│")]
+    assert rows and all("ms (" in line for line in rows), done.stdout
