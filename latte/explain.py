@@ -84,6 +84,8 @@ class BufferFact:
     shape: tuple[int, ...]
     blocks: tuple[tuple[int, int], ...]
     role: str
+    halo: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class PhaseExplanation:
 
     def __str__(self) -> str:
         buffers = [
-            f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_blocked(b)}, {b.role}" for b in self.buffers
+            f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}" for b in self.buffers
         ]
         return "\n\n".join(
             [
@@ -285,7 +287,7 @@ def _command(outcome: Outcome) -> CommandFact:
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
     buffers = [
-        BufferFact(name, b.name, b.dtype, b.shape, b.layout.blocks, b.role)
+        BufferFact(name, b.name, b.dtype, b.shape, b.layout.blocks, b.role, b.layout.halo, b.layout.order)
         for name, b in item.stages[-2].program.buffers.items()
     ]
     return PhaseExplanation(
@@ -325,8 +327,13 @@ def _section(title: str, lines: Sequence[str]) -> str:
     return "\n".join([f"{title}:", *(f"    {line}".rstrip() for line in lines or ["none"])])
 
 
-def _blocked(buffer: BufferFact) -> str:
-    return "".join(f", dimension {dim} in blocks of {factor}" for dim, factor in buffer.blocks)
+def _laid_out(buffer: BufferFact) -> str:
+    padded = [(dim, *sides) for dim, sides in enumerate(buffer.halo) if any(sides)]
+    return "".join(
+        [f", dimension {dim} in blocks of {factor}" for dim, factor in buffer.blocks]
+        + [f", dimension {dim} between {before} and {after} zeros" for dim, before, after in padded]
+        + ([f", dimensions in the order {', '.join(map(str, buffer.order))}"] if buffer.order else [])
+    )
 
 
 def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:

@@ -126,19 +126,20 @@ class Executable:
         self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
 
     def view(self, storage: str) -> np.ndarray:
-        """The storage itself.
+        """The storage itself, seen without its halo and in the order of its dimensions.
 
         Raises:
             DataError: the buffer's layout is blocked, so that its storage has not the logical shape.
         """
         buffer = self.buffer(storage)
-        if buffer.layout != Layout():
+        view = buffer.layout.view(self.arrays[storage], buffer.shape)
+        if view is None:
             raise DataError(
                 f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
                 place=user_place(),
                 way_out="use its getter and setter, which copy",
             )
-        return self.arrays[storage]
+        return view
 
     def buffer(self, storage: str) -> Buffer:
         """The buffer with its layout.
@@ -312,7 +313,8 @@ def _initialise(executable: Executable, everything: bool) -> None:
             if everything and spec.role in ("param", "state"):
                 executable.write(spec.storage, ensemble.initial(name))
         if is_loss(ensemble):
-            executable.arrays[f"{ensemble.name}.grad"][...] = 1.0
+            storage = f"{ensemble.name}.grad"
+            executable.write(storage, np.ones(executable.buffers[storage].shape))
     if everything and "net.seed" in executable.arrays:
         executable.arrays["net.seed"][0] = executable.net.seed
 

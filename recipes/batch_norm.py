@@ -6,13 +6,13 @@ STREAMED = 28 * 28  # pixels of an image from which on results are stored past t
 
 def _rows(s, phase):
     """The pixels of an image as one loop, where they lie in one row."""
-    if "h" in s.loops(phase) and not s.blocked(phase):
+    if "h" in s.loops(phase) and not s.blocked(phase) and not s.rearranged(phase):
         s.flatten(phase, ["h", "w"])
 
 
 def _schedule(s, target, phase, stored=None):
     loops = s.loops(phase)
-    if s.blocked(phase):  # a source laid out in blocks: correct, not tuned
+    if s.blocked(phase) or s.rearranged(phase):  # a source laid out in blocks: correct, not tuned
         s.parallelize(phase, "c")
     elif "hw" in loops:
         streamed = s.extent(phase, "hw") >= STREAMED

@@ -17,6 +17,8 @@ def _row(s, phase):
 def _follows(s, phase):
     """Whether all that is as large as the source lies as the source does: plainly, or in blocks of channels."""
     blocks = s.blocks("inputs")
+    if s.rearranged(phase):
+        return False
     if not s.blocked(phase):
         return True
     return set(blocks) == {0} and s.blocks("weights") == {1: blocks[0]}

@@ -14,13 +14,13 @@ def _row(s, target, phase):
 
 def _lanes_pay(s, target, phase):
     # A source in other blocks: correct, not tuned. Without vector instructions the compiler does better by itself.
-    return not s.blocked(phase) and target.isa_flags
+    return not s.blocked(phase) and not s.rearranged(phase) and target.isa_flags
 
 
-def _blocks_of_channels(s):
+def _blocks_of_channels(s, *others):
     """Whether the source and all that has the shape of the value lie in blocks of channels."""
     blocks = s.blocks("inputs")
-    return set(blocks) == {0} and s.blocks("value") == blocks
+    return set(blocks) == {0} and all(s.blocks(buffer) == blocks for buffer in ("value", *others))
 
 
 def _channels(s, target, phase):
@@ -59,7 +59,7 @@ def backward(s, target):
     loops = s.loops("backward")
     if not loops:
         return
-    if _blocks_of_channels(s):
+    if _blocks_of_channels(s, "grad_inputs"):
         zeroing = loops[loops.index("c_inner") + 1 : loops.index("y")]
         if not {"j", "k"} & set(zeroing):  # else one window covers the image, and its loops are those of the zeroing
             if zeroing:

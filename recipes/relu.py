@@ -33,7 +33,9 @@ def _blocks(s, target, phase):
 
 
 def _elements(s, target, phase):
-    if not s.blocked(phase):
+    if s.rearranged(phase):  # by a recipe of the source's own: correct, not tuned
+        s.parallelize(phase, s.loops(phase)[0])
+    elif not s.blocked(phase):
         _stream(s, target, phase)
     elif s.blocks("value") == s.blocks("inputs"):
         _blocks(s, target, phase)

@@ -10,7 +10,6 @@ from swirl.errors import CommandError, nearest
 from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.transforms.base import find_loops, loop_at, loop_names
 from swirl.transforms.borders import interior
-from swirl.transforms.layout import batch_dims
 from swirl.transforms.parts import combination
 
 PHASES = ("forward", "backward", "update")
@@ -34,6 +33,12 @@ class Questions:
         program = self.programs.get(self._phase(phase))
         return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
 
+    def rearranged(self, phase: str) -> bool:
+        """Whether an array of the phase has zeros around it or its dimensions in another order: neighbouring dimensions
+        are no longer one row, nor neighbours of the last one neighbours in memory."""
+        program = self.programs.get(self._phase(phase))
+        return program is not None and any(b.layout.halo or b.layout.order for b in program.buffers.values())
+
     def blocks(self, buffer: str) -> dict[int, int]:
         """Blocked dimension → elements in a block, outermost first; empty where the buffer lies plainly. What a reader
         asks of its source, to lay its own arrays out alike: ``for dim, factor in s.blocks("inputs").items():
@@ -44,8 +49,8 @@ class Questions:
         """
         for program in self.programs.values():
             if buffer in program.buffers:
-                offset = batch_dims(program.buffers[buffer])
-                return {dim - offset: factor for dim, factor in program.buffers[buffer].layout.blocks}
+                target = program.buffers[buffer]
+                return {dim - target.batch_dims: factor for dim, factor in target.layout.blocks}
         raise self._no_buffer(buffer)
 
     def extent(self, phase: str, loop_var: str) -> int | None:

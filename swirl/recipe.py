@@ -83,6 +83,7 @@ class Schedule(Questions):
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
         self._owned = tuple(owned)
+        self._shapes = {b.name: b.shape for program in programs.values() for b in program.buffers.values()}
         self._memo = memo or Memo()
 
     def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
@@ -153,10 +154,12 @@ class Schedule(Questions):
                     owner = storage.name.split(".")[0]
                     raise LayoutError(
                         f"{buffer} is {storage.name}, whose layout {owner} chooses",
-                        way_out=f"tile {storage.name.split('.')[1]!r} in {owner}'s recipe",
+                        way_out=f"{command.name} {storage.name.split('.')[1]!r} in {owner}'s recipe, or pack: the "
+                        "copy has a layout of its own",
                     )
-                self.programs[phase] = replace(after, commands=(*after.commands, command.text))
                 self._share_layout(storage.name, layout)
+                laid_out = after.with_buffers(**self.programs[phase].buffers)
+                self.programs[phase] = replace(laid_out, commands=(*after.commands, command.text))
                 touched = True
         if not touched and not self._not_computed(buffer):
             raise self._no_buffer(buffer)
@@ -168,7 +171,12 @@ class Schedule(Questions):
         return of != buffer and any(of in program.buffers for program in self.programs.values())
     def _share_layout(self, storage: str, layout: Layout) -> None:
         for phase, program in self.programs.items():
-            changed = {key: b.with_layout(layout) for key, b in program.buffers.items() if b.name == storage}
+            same = {key: buffer for key, buffer in program.buffers.items() if buffer.name == storage}
+            for key, buffer in same.items():
+                if buffer.layout != layout and buffer.shape != self._shapes.get(storage, buffer.shape):
+                    raise LayoutError(f"{key} is seen flattened in the {phase} phase: it is laid out already",
+                                      way_out="give commands on layouts before flatten")  # fmt: skip
+            changed = {key: b.with_layout(layout) for key, b in same.items()}
             self.programs[phase] = program.with_buffers(**changed)
 
 

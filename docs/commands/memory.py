@@ -44,9 +44,47 @@ EXAMPLES = [
             "A dimension is blocked once.",
         ),
         """
-        The only command without a phase: it acts on every phase that touches the buffer. Whoever reads the buffer in
-        another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before has laid
-        out; asked for another layer's, the command is refused and names the owner.
+        Commands on layouts take no phase: this one acts on every phase that touches the buffer. Whoever reads the
+        buffer in another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before
+        has laid out; asked for another layer's, the command is refused and names the owner.
+        """,
+    ),
+    Example(
+        "transpose",
+        VALUES,
+        's.transpose("value", order=(1, 0))',
+        Refusal(
+            's.transpose("value", order=(0, 2, 1))',
+            's.transpose("value", order=(1, 0))',
+            "The batch stays outermost and is not counted.",
+        ),
+        """
+        The nest is the same, the memory is not: `value` lies in the order n, y, c now, and `c` can become lanes.
+        """,
+    ),
+    Example(
+        "set_padding",
+        nests(
+            """
+            for n in range(2):
+                for x in range(56):
+                    for k in range(5):
+                        if x + k >= 2 and x + k < 58:
+                            value[n, x] += inputs[n, x + k - 2] * weights[k]
+            """,
+            value=(2, 56),
+            inputs=(2, 56),
+            weights=(5,),
+        ),
+        's.set_padding("inputs", (2, 2))',
+        Refusal(
+            's.set_padding("inputs", (2, 1))',
+            's.set_padding("inputs", (2, 0))',
+            "Zeros on one side only: the condition of the other side stays.",
+        ),
+        """
+        Like `tile`, it is for buffers of the layer's own; of another layer's, `pack` makes a copy that can have zeros
+        around it.
         """,
     ),
     Example(

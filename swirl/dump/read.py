@@ -75,8 +75,10 @@ def read_stage(path: str | Path) -> DumpedStage:
 
 
 def _buffer(fields: Mapping[str, Any]) -> Buffer:
-    shape = Layout(tuple(fields["blocks"])).physical_shape(tuple(fields["shape"]))
-    return Buffer(fields["storage"], shape, fields["dtype"], fields["role"])
+    layout = Layout(tuple(fields["blocks"]), tuple(fields.get("halo", ())), tuple(fields.get("order", ())))
+    shape = layout.physical_shape(tuple(fields["shape"]))
+    around = Layout(halo=tuple(fields.get("around", ())))
+    return Buffer(fields["storage"], shape, fields["dtype"], fields["role"], around)
 
 
 def _nest(function: ast.FunctionDef, buffers: Mapping[str, Buffer]) -> Nest:
@@ -121,12 +123,12 @@ def _compiled(program: Program, target: str) -> Callable[[Arrays], None]:
 
     def run(arrays: Arrays) -> None:
         runner = Runner()
-        sizes = {name: (b.shape, DTYPES[b.dtype]) for name, b in program.buffers.items()}
+        sizes = {name: (b.physical_shape, DTYPES[b.dtype]) for name, b in program.buffers.items()}
         memory = allocate(sizes, runner)
         for name, array in arrays.items():
-            memory[name][...] = array
+            memory[name][...] = program.buffers[name].layout.pack(array)
         runner.phase([(kernel, [memory[name] for name in source.buffers])]).run()
         for name, array in arrays.items():
-            array[...] = memory[name]
+            array[...] = program.buffers[name].layout.unpack(memory[name], array.shape)
 
     return run

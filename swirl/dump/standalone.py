@@ -134,25 +134,62 @@ def make_arrays(seed: int = 0) -> dict[str, np.ndarray]:
     return arrays
 
 
-def pack(array: np.ndarray, blocks: Any) -> np.ndarray:
-    """Logical array → as it lies in memory: each (dimension, factor) cut, the inner part last."""
-    for dimension, factor in blocks:
+class Padded:
+    """An array with zeros around it, which are read and never written."""
+
+    def __init__(self, array: np.ndarray, around: Any):
+        self.array, self.around = array, around
+
+    def __getitem__(self, index: Any) -> Any:
+        index = index if isinstance(index, tuple) else (index,)
+        if self._inside(index):
+            return self.array[index]
+        shape = self.array.shape
+        sides = zip(index, shape, self.around, strict=True)
+        if not all(-before <= i < extent + after for i, extent, (before, after) in sides):
+            raise IndexError(f"{index} is outside {shape} and the zeros around it")
+        return self.array.dtype.type(0)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        index = index if isinstance(index, tuple) else (index,)
+        if not self._inside(index):
+            raise IndexError(f"{index} is outside {self.array.shape}, and written")
+        self.array[index] = value
+
+    def _inside(self, index: tuple[int, ...]) -> bool:
+        return all(0 <= i < extent for i, extent in zip(index, self.array.shape, strict=True))
+
+
+def pack(array: np.ndarray, buffer: dict[str, Any]) -> np.ndarray:
+    """Logical array → as it lies in memory: zeros around it; each (dimension, factor) of its blocks cut, the inner part
+    last; the other dimensions in their order."""
+    rank = array.ndim
+    if "halo" in buffer:
+        array = np.pad(array, buffer["halo"])
+    for dimension, factor in buffer["blocks"]:
         padding = [(0, 0)] * array.ndim
         padding[dimension] = (0, -array.shape[dimension] % factor)
         array = np.pad(array, padding)
         shape = array.shape
         cut = (*shape[:dimension], shape[dimension] // factor, factor, *shape[dimension + 1 :])
         array = np.moveaxis(array.reshape(cut), dimension + 1, -1)
+    if "order" in buffer:
+        array = array.transpose(*buffer["order"], *range(rank, array.ndim))
     return np.array(array, order="C")
 
 
-def unpack(array: np.ndarray, blocks: Any, shape: tuple[int, ...]) -> np.ndarray:
+def unpack(array: np.ndarray, buffer: dict[str, Any]) -> np.ndarray:
     """The inverse of ``pack``."""
-    for dimension, factor in reversed(blocks):
+    rank = len(buffer["shape"])
+    if "order" in buffer:
+        array = array.transpose(*np.argsort(buffer["order"]), *range(rank, array.ndim))
+    for dimension, factor in reversed(buffer["blocks"]):
         array = np.moveaxis(array, -1, dimension + 1)
         extent = array.shape[dimension] * factor
         array = array.reshape(*array.shape[:dimension], extent, *array.shape[dimension + 2 :])
-    return np.array(array[tuple(slice(0, extent) for extent in shape)], order="C")
+    first = [before for before, _ in buffer.get("halo", ((0, 0),) * rank)]
+    inside = (slice(low, low + extent) for low, extent in zip(first, buffer["shape"], strict=True))
+    return np.array(array[tuple(inside)], order="C")
 
 
 def run(arrays: dict[str, np.ndarray], how: Callable[..., None] | None = None) -> dict[str, np.ndarray]:
@@ -160,19 +197,20 @@ def run(arrays: dict[str, np.ndarray], how: Callable[..., None] | None = None) -
 
     ``how`` runs the nests on the arrays as they lie in memory, in place of Python.
     """
-    stored = {name: pack(array, BUFFERS[name]["blocks"]) for name, array in arrays.items()}
+    stored = {name: pack(array, BUFFERS[name]) for name, array in arrays.items()}
     if how is not None:
         how(stored)
     else:
+        seen: dict[str, Any] = dict(stored)
+        seen |= {name: Padded(stored[name], b["around"]) for name, b in BUFFERS.items() if "around" in b}
         with np.errstate(all="ignore"):
             for nest in NESTS:
                 code = nest.__code__
-                nest(*(stored[name] for name in code.co_varnames[: code.co_argcount]))
+                nest(*(seen[name] for name in code.co_varnames[: code.co_argcount]))
     result = {}
     for name, array in stored.items():
-        blocks = BUFFERS[name]["blocks"]
-        result[name] = unpack(array, blocks, BUFFERS[name]["shape"])
-        if blocks and _differ(array, pack(result[name], blocks)):
+        result[name] = unpack(array, BUFFERS[name])
+        if array.shape != result[name].shape and _differ(array, pack(result[name], BUFFERS[name])):
             print(f"the padding of {name} is no longer zero", file=sys.stderr)
     return result
 

@@ -115,10 +115,13 @@ storage name); --compile and --check need swirl. `latte compare` runs two stages
 
 def _entry(name: str, buffer: Buffer, physical: bool, values: Mapping[str, int | str]) -> str:
     default = "normal" if buffer.dtype.startswith("float") else 2
+    layout = buffer.layout
     fields = {
         "storage": buffer.name,
         "shape": buffer.shape,
-        "blocks": buffer.layout.blocks if physical else (),
+        "blocks": layout.blocks if physical else (),
+        **({"halo" if physical else "around": layout.halo} if layout.halo else {}),
+        **({"order": layout.order} if layout.order and physical else {}),
         "dtype": buffer.dtype,
         "role": buffer.role,
         "values": values.get(name, default),

@@ -8,7 +8,7 @@ witness: the least such pair.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -154,12 +154,18 @@ def outside(statement: Statement, access: Access, shape: tuple[int, ...]) -> dic
     Conditions on data are taken to hold or not; an indirect subscript may be anything.
     """
     sides = [
-        "1 = 1" if index is None else f"(({index}) < 0 or ({index}) >= {extent})".replace("@", "")
+        "1 = 1" if index is None else f"(({index}) < 0 or ({index}) >= {extent})"
         for index, extent in zip(access.templates[len(access.templates) - len(shape) :], shape, strict=True)
     ]
+    return instance(statement, [f"({' or '.join(sides)})"])
+
+
+def instance(statement: Statement, constraints: Sequence[str]) -> dict[str, int] | None:
+    """The least instance of a statement that satisfies ``constraints`` (with ``@`` behind variables), or None."""
     names = statement.variables()
-    constraints = [*statement.domain(""), f"({' or '.join(sides)})"]
-    point = _least("{ [" + ", ".join(names) + "] : " + " and ".join(constraints) + " }", len(names))
+    parts = [part.replace("@", "_") for part in (*statement.domain("@"), *constraints)]
+    formula = "{ [" + ", ".join(f"{name}_" for name in names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
+    point = _least(formula, len(names))
     return None if point is None else dict(zip(names, point, strict=True))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from swirl.errors import LatteError
-from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program, clone, loop_of, names_in
 from swirl.ir.trees import located
 
@@ -155,6 +155,29 @@ class _Typed(ast.NodeTransformer):
         return node
 
 
+# --- halos ----------------------------------------------------------------------------------------------
+class _Padded:
+    """An array that may be read in its halo, where it is zero."""
+
+    def __init__(self, name: str, array: np.ndarray, layout: Layout):
+        self.name, self.array, self.shape = name, array, array.shape
+        self.readable = layout.readable(array.shape)
+
+    def __getitem__(self, index: Any) -> Any:
+        index = index if isinstance(index, tuple) else (index,)
+        if all(0 <= i < extent for i, extent in zip(index, self.shape, strict=True)):
+            return self.array[index]
+        if not all(low <= i < high for i, (low, high) in zip(index, self.readable, strict=True)):
+            raise LatteError(f"{self.name}{list(map(int, index))} is outside its shape {self.shape} and its halo")
+        return Fraction(0) if self.array.dtype == object else self.array.dtype.type(0)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        index = index if isinstance(index, tuple) else (index,)
+        if not all(0 <= i < extent for i, extent in zip(index, self.shape, strict=True)):
+            raise LatteError(f"{self.name}{list(map(int, index))} is outside its shape {self.shape}, and written")
+        self.array[index] = value
+
+
 # --- checking -------------------------------------------------------------------------------------------
 class _Recorder:
     """What the iterations of the parallel loops around the current statement have touched."""
@@ -170,26 +193,28 @@ class _Recorder:
 class _Recorded:
     """An array that tells a recorder what is read and written."""
 
-    def __init__(self, name: str, array: np.ndarray, recorder: _Recorder):
+    def __init__(self, name: str, array: np.ndarray | _Padded, recorder: _Recorder):
         self.name, self.array, self.recorder = name, array, recorder
         self.shape = array.shape
+        self.whole = tuple((0, extent) for extent in array.shape)
+        self.readable = array.readable if isinstance(array, _Padded) else self.whole
 
-    def _index(self, index: Any) -> tuple[int, ...]:
+    def _index(self, index: Any, limits: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
         where: tuple[int, ...] = index if index.__class__ is tuple else (index,)
-        inside = len(where) == len(self.shape)
-        for i, extent in zip(where, self.shape, strict=False):
-            inside = inside and 0 <= i < extent
+        inside = len(where) == len(limits)
+        for i, (low, high) in zip(where, limits, strict=False):
+            inside = inside and low <= i < high
         if not inside:
             raise LatteError(f"{self.name}{[int(i) for i in where]} is outside its shape {self.shape}")
         return where
 
     def __getitem__(self, index: Any) -> Any:
-        index = self._index(index)
+        index = self._index(index, self.readable)
         self.recorder.touch(self.name, index, False)
         return self.array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        index = self._index(index)
+        index = self._index(index, self.whole)
         self.recorder.touch(self.name, index, True)
         self.array[index] = value
 
@@ -313,6 +338,10 @@ def execute(
     if missing:
         raise LatteError(f"{program.name}: no array given for {', '.join(missing)}")
     given: dict[str, Any] = {name: own[name] if name in own else arrays[name] for name in names}
+    for name in names & set(program.buffers):
+        layout = program.buffers[name].layout
+        if layout.halo:
+            given[name] = _Padded(name, given[name], layout)
     if checking:
         recorder = _Recorder()
         shuffle = random.Random(seed)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import islpy as isl
 
@@ -40,18 +41,19 @@ def footprint(reads: Sequence[tuple[Statement, Access]], buffer: Buffer, outer: 
     spans = []
     for dimension in range(rank):
         indices = [(s, access.indices[len(access.indices) - rank + dimension]) for s, access in reads]
-        spans.append(_span(indices, buffer.shape[dimension], set(outer)))
+        spans.append(_span(indices, *buffer.layout.readable(buffer.shape)[dimension], set(outer)))
     return spans
 
 
-def _span(indices: Sequence[tuple[Statement, ast.expr]], extent: int, outer: set[str]) -> Span:
-    whole = Span(Affine(), extent)
+def _span(indices: Sequence[tuple[Statement, ast.expr]], low: int, high: int, outer: set[str]) -> Span:
+    """The subscripts of one dimension; all from ``low`` up to ``high`` where one is not affine in the loops."""
+    whole = Span(Affine(constant=low), high - low)
+    found: list[Span] = []
     forms = [affine(index) for _, index in indices]
-    found = [whole]
-    starts = {str(moving): moving for moving in (_moving(form, outer) for form in forms if form is not None)}
+    starts = {"": Affine()} | {str(m): m for m in (_moving(form, outer) for form in forms if form is not None)}
     for start in starts.values():
-        low: int | None = None
-        high = 0
+        least: int | None = None
+        most = 0
         for (statement, _), form in zip(indices, forms, strict=True):
             known = {*statement.variables(), "min", "max"}
             text = None if form is None else template(form.add(start, -1).to_expr())
@@ -59,9 +61,9 @@ def _span(indices: Sequence[tuple[Statement, ast.expr]], extent: int, outer: set
                 return whole
             ends = extremes(statement, text)
             if ends is not None:
-                low, high = (ends[0], ends[1]) if low is None else (min(low, ends[0]), max(high, ends[1]))
-        if low is not None:
-            found.append(Span(start.add(Affine(constant=low)), high - low + 1))
+                least, most = ends if least is None else (min(least, ends[0]), max(most, ends[1]))
+        if least is not None:
+            found.append(Span(start.add(Affine(constant=least)), most - least + 1))
     return min(found, key=lambda span: span.extent)
 
 
@@ -80,14 +82,18 @@ def extremes(statement: Statement, text: str, constraints: Sequence[str] = ()) -
     """
     names = ["value", *(f"{var}_" for var in statement.variables())]
     parts = [part.replace("@", "_") for part in (f"value = {text}", *statement.domain("@"), *constraints)]
-    space = ", ".join(names)
+    return _extremes(", ".join(names), " and ".join(parts))
+
+
+@lru_cache(maxsize=4096)
+def _extremes(names: str, condition: str) -> tuple[int, int] | None:
     context = isl.Context()
     context.set_max_operations(MAX_OPERATIONS)
     try:
-        points = isl.Set.read_from_str(context, f"{{ [{space}] : {' and '.join(parts)} }}")
+        points = isl.Set.read_from_str(context, f"{{ [{names}] : {condition} }}")
         if points.is_empty():
             return None
-        value = isl.Aff.read_from_str(context, f"{{ [{space}] -> [value] }}")
+        value = isl.Aff.read_from_str(context, f"{{ [{names}] -> [value] }}")
         return points.min_val(value).to_python(), points.max_val(value).to_python()
     except isl.Error as error:
         raise NotProved from error

@@ -84,9 +84,9 @@ class Statement:
                 constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
         known = {*self.variables(), "min", "max"}
         for guard in map(parsed, self.guards):
-            renamed = condition_to_isl(_with_at(guard)) if names_in(guard) <= known else None  # a local may be anything
+            renamed = condition_template(guard) if names_in(guard) <= known else None  # a local may be anything
             if renamed is not None:
-                constraints.append(renamed.replace(_AT, "@"))
+                constraints.append(renamed)
         return constraints
 
     @cached_property
@@ -142,6 +142,13 @@ def template(node: ast.expr) -> str | None:
     """The expression in isl's notation with ``@`` behind every variable, to be replaced by a suffix; None if
     not affine."""
     text = to_isl(_with_at(node))
+    return None if text is None else text.replace(_AT, "@")
+
+
+def condition_template(node: ast.expr) -> str | None:
+    """A condition on loop variables in isl's notation with ``@`` behind every variable; None where it depends on
+    data."""
+    text = condition_to_isl(_with_at(node))
     return None if text is None else text.replace(_AT, "@")
 
 

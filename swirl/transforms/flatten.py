@@ -183,8 +183,9 @@ class _Join(ast.NodeTransformer):
             raise self.fail(node, f"does not run over {', '.join(self.group)} as neighbouring subscripts")
         dim = positions[0]
         # Blocks of an earlier dimension leave these the neighbours that they were, a block's elements apart.
-        blocked = [d for d, _ in buffer.layout.blocks if d >= dim]
-        if blocked or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
+        layout = buffer.layout
+        apart = layout.halo or layout.order or any(d >= dim for d, _ in layout.blocks)
+        if apart or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
             raise self.fail(node, "is not contiguous over the whole of these dimensions")
         if self.joined.setdefault(name, (dim, len(self.group))) != (dim, len(self.group)):
             raise self.fail(node, "is flattened in other dimensions elsewhere")

@@ -8,7 +8,7 @@ from math import prod
 
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, ranges_at, simplify
-from swirl.ir.buffers import Buffer
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.deps import NotProved
 from swirl.ir.footprint import Span, footprint
 from swirl.ir.nest import (
@@ -43,13 +43,14 @@ from swirl.transforms.base import (
     taken_names,
 )
 from swirl.transforms.expand import MAX_ELEMENTS
+from swirl.transforms.layout import memory_order
 
 NOTE = "asked to read a copy"
 
 
 @command()
 def pack(program: Program, buffer: str, *, name: str | None = None, at: str | None = None,
-         nest: int | str | None = None) -> Program:  # fmt: skip
+         order: Sequence[int] | None = None, nest: int | str | None = None) -> Program:  # fmt: skip
     """Copy a buffer that is only read, and read the copy, which can have a layout of its own; or, at a loop, the part
     of it that an iteration reads, into a local array.
 
@@ -80,6 +81,7 @@ def pack(program: Program, buffer: str, *, name: str | None = None, at: str | No
         buffer: name of the buffer.
         name: of the copy; by default ``<buffer>_packed``.
         at: the loop in whose iterations copies are made.
+        order: of the copy's dimensions in memory, as for ``transpose``.
         nest: only in this nest (index or label), with ``at``.
 
     Raises:
@@ -96,14 +98,16 @@ def pack(program: Program, buffer: str, *, name: str | None = None, at: str | No
     name = name or fresh(f"{buffer}_packed", taken)
     if not name.isidentifier() or name in taken:
         raise CommandError(f"{name!r} cannot name the copy: it means something already")
+    dims = memory_order(program, buffer, order)
     if at is not None:
-        return _pack_at(program, buffer, name, at, nest)
+        return _pack_at(program, buffer, name, at, dims, nest)
     if nest is not None:
         raise CommandError("nest narrows the loops of a copy at a loop", way_out="give at=… too")
     for index in readers:
         _check_only_read(program.nests[index], buffer, ())
     source = program.buffers[buffer]
-    copy = Buffer(f"{program.name}.{name}", source.shape, source.dtype, "temporary")
+    layout = Layout(halo=source.layout.halo).ordered(dims)  # the phase may read the halo
+    copy = Buffer(f"{program.name}.{name}", source.shape, source.dtype, "temporary", layout)
     program = program.with_buffers(**{name: copy})
     nests = list(program.nests)
     for index in readers:
@@ -145,17 +149,18 @@ def _copy_nest(program: Program, source: str, copy: str) -> Nest:
 
 
 # --- at a loop ------------------------------------------------------------------------------------------
-def _pack_at(program: Program, buffer: str, name: str, loop_var: str, nest: int | str | None) -> Program:
+def _pack_at(program: Program, buffer: str, name: str, loop_var: str, dims: tuple[int, ...],
+             nest: int | str | None) -> Program:  # fmt: skip
     result = program
     for site in find_loops(program, loop_var, nest):
-        after = _copied(result, site, buffer, name)
+        after = _copied(result, site, buffer, name, dims)
         result = result if after is None else checked(result, after)
     if result is program:
         raise CommandError(f"nothing in the loop {loop_var} reads {buffer}", way_out="there is nothing to copy")
     return result
 
 
-def _copied(program: Program, site: Site, buffer: str, name: str) -> Program | None:
+def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[int, ...]) -> Program | None:
     """The program with a copy made in each iteration of the loop; None where the loop does not read the buffer."""
     target, node = program.nests[site.nest], loop_at(program, site)
     loop, storage = loop_of(node), program.buffers[buffer]
@@ -178,13 +183,13 @@ def _copied(program: Program, site: Site, buffer: str, name: str) -> Program | N
         raise refuse(f"a copy of {elements} elements would not fit on the stack", target, site.path, NOTE,
                      way_out="pack at a loop inside, or tile_loop the loops in it first")  # fmt: skip
     ranges = ranges_at(target.body, (*site.path, ("body", 0)))
-    limits = [_inside(span, extent, ranges) for span, extent in zip(spans, storage.shape, strict=True)]
+    readable = storage.layout.readable(storage.shape)
+    limits = [_inside(span, low, high, ranges) for span, (low, high) in zip(spans, readable, strict=True)]
     outer = {head.var for head in (*around, loop)} | {"min", "max"}
     # A dimension that loops inside run over stays, for the recipe's sake, also where they run once; and one whose only
     # element may lie beyond the buffer: its loop has no iterations then.
     moved = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
-    kept = [d for d, span in enumerate(spans) if moved[d] or span.extent > 1 or None in map(constant, limits[d])]
-    kept = kept or [len(spans) - 1]
+    kept = [d for d in dims if moved[d] or spans[d].extent > 1 or None in map(constant, limits[d])] or [dims[-1]]
     shape = tuple(spans[d].extent for d in kept)
     variables = [inner_name(program, site, f"{name}_dim{d}") for d in kept]
 
@@ -210,12 +215,12 @@ def _plus(start: Affine, variable: str | None) -> ast.expr:
     return start.to_expr() if variable is None else simplify(expr("s + v", s=start.to_expr(), v=variable))
 
 
-def _inside(span: Span, extent: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
-    """The bounds of the loop over a span, as far as it lies in the buffer."""
+def _inside(span: Span, low: int, high: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
+    """The bounds of the loop over a span, as far as it lies between two subscripts."""
     start, stop = expr(0), expr(span.extent)
     limits = bounds(span.start, ranges)
-    if limits is None or limits[0] < 0:
-        start = simplify(expr("max(0, -(s))", s=span.start.to_expr()), ranges)
-    if limits is None or limits[1] + span.extent > extent:
-        stop = simplify(expr("min(n, e - (s))", n=span.extent, e=extent, s=span.start.to_expr()), ranges)
+    if limits is None or limits[0] < low:
+        start = simplify(expr("max(0, low - (s))", low=low, s=span.start.to_expr()), ranges)
+    if limits is None or limits[1] + span.extent > high:
+        stop = simplify(expr("min(n, high - (s))", n=span.extent, high=high, s=span.start.to_expr()), ranges)
     return start, stop

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swirl.errors import CommandError
 from swirl.ir.affine import Ranges, affine, bounds, ranges_at, simplify
-from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.hints import LEVELS, Prefetch, prefetch_of
 from swirl.ir.nest import (
     Loop,
@@ -168,7 +168,7 @@ def _around(node: ast.For, path: Path) -> list[ast.For]:
 
 def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.expr]], ranges: Ranges, line: int) -> bool:
     """Whether the element lies within a line of one seen before; notes it otherwise."""
-    if buffer.layout.physical_shape(buffer.shape) != buffer.shape or any(affine(i) is None for i in indices):
+    if buffer.layout != Layout() or any(affine(i) is None for i in indices):
         return False
     place, stride = expr(0), 1
     for index, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):

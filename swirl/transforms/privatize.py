@@ -132,8 +132,10 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[Access],
     storage = program.buffers[buffer]
     shape = tuple(storage.shape[d] for d in kept)
     name = fresh(f"{buffer}_private", taken_names(program))
-    blocks = tuple((1 + kept.index(d), factor) for d, factor in storage.layout.blocks if d in kept)
-    copies_of = Buffer(f"{program.name}.{name}", (parts, *shape), storage.dtype, "temporary", Layout(blocks))
+    place = {d: 1 + position for position, d in enumerate(kept)}
+    layout = Layout(tuple((place[d], factor) for d, factor in storage.layout.blocks if d in place))
+    layout = layout.ordered((0, *(place[d] for d in storage.layout.order or range(len(storage.shape)) if d in place)))
+    copies_of = Buffer(f"{program.name}.{name}", (parts, *shape), storage.dtype, "temporary", layout)
     program = program.with_buffers(**{name: copies_of})
     part = simplify(expr("(v - start) // size", v=loop.var, start=start, size=size))
 

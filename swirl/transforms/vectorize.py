@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import CommandError, Refused
-from swirl.ir.affine import affine, coefficients, ranges_at, simplify
+from swirl.ir.affine import affine, coefficients, ranges_at
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
+from swirl.ir.layouts import in_memory
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
 from swirl.ir.statements import statements
 from swirl.transforms.base import (
@@ -119,12 +120,8 @@ def memory_stride(
     strides = [1]
     for extent in reversed(buffer.physical_shape[1:]):
         strides.insert(0, strides[0] * extent)
-    outer, inner = list(indices), []
-    for dim, factor in buffer.layout.blocks:
-        inner.append(simplify(ast.BinOp(indices[dim], ast.Mod(), ast.Constant(factor)), ranges))
-        outer[dim] = simplify(ast.BinOp(indices[dim], ast.FloorDiv(), ast.Constant(factor)), ranges)
     total = 0
-    for index, stride in zip([*outer, *inner], strides, strict=True):
+    for index, stride in zip(in_memory(buffer.layout, indices, ranges), strides, strict=True):
         coefficient = coefficients(index, var) if affine(index) is not None else None
         if coefficient is None:
             if var not in {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}:

@@ -214,7 +214,7 @@ class ProgramMaker:
         lines: list[str] = []
         for _ in range(1 + self.chance(2, 2, 1)):
             lines += self.loop(_Scope(), "", 0) if self.chance(5, 1) == 0 else self.map()
-        buffers = {name: Buffer(f"net.{name}", tuple(extents)) for name, extents in self.extents.items()}
+        buffers = {name: Buffer(f"net.{name}", tuple(extents), role="param") for name, extents in self.extents.items()}
         return parse_program("\n".join(lines), buffers)
 
 
