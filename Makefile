@@ -1,6 +1,7 @@
 # make train: a virtual environment, then the first example on real data
 # make test:  the same environment with what the tests need, then the tests
 # make lint:  style and types
+# make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,10 @@ PYTEST_ARGS ?=
 
 PIP = $(VENV)/bin/python -m pip install --no-input --quiet
 
-.PHONY: train test lint clean
+CASES ?= 10000
+SEED ?= 1
+
+.PHONY: train test lint fuzz clean
 
 train: $(VENV)/.examples
 	$(VENV)/bin/python examples/01_digits_cnn.py
@@ -22,6 +26,10 @@ lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
+# Finished batches are kept until the sources change.
+fuzz: $(VENV)/.test
+	$(VENV)/bin/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED) --workers $(WORKERS) --state .fuzz
+
 # Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
@@ -32,4 +40,4 @@ $(VENV)/.examples $(VENV)/.test: $(VENV)/.%: setup.py pyproject.toml | $(VENV)/b
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz

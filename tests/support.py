@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -24,9 +25,15 @@ def program(text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **s
     return validate(parse_program(text, buffers, aliases=aliases))
 
 
-def difference(before: Program, after: Program, seed: int = 0) -> str | None:
-    """Where two programs differ, executed exactly in checking mode; None where they compute the same."""
-    given = random_arrays(before, seed, "rational")
+def difference(
+    before: Program, after: Program, seed: int = 0, given: Mapping[str, np.ndarray] | None = None
+) -> str | None:
+    """Where two programs differ, executed exactly in checking mode; None where they compute the same.
+
+    Args:
+        given: the contents of the buffers; by default random ones.
+    """
+    given = random_arrays(before, seed, "rational") if given is None else given
     expected = {name: array.copy() for name, array in given.items()}
     # flatten lets a program see the same memory with another shape
     got = {name: array.copy().reshape(after.buffers[name].shape) for name, array in given.items()}

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swirl.errors import CommandError, LayoutError
+from swirl.ir.execute import random_arrays
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
 from swirl.transforms.canonical import canonicalise
-from swirl.transforms.hoist import hoist
-from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
-from tests.fuzz.programs import Command, Pick, ProgramMaker, make_command
+from tests.fuzz.commands import Command, CommandMaker
+from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker
 from tests.support import difference
 
 PASSES: dict[str, Callable[[Program], Program]] = {"canonicalise": canonicalise, "tidy": tidy}
+FINISH: tuple[Command, ...] = (("tidy", (), {}), ("scalar_replace", (), {}), ("hoist", (), {}))
+"""What the compiler does behind every recipe."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Wrong(AssertionError):
 
     def __init__(self, case: Case, what: str):
         super().__init__(f"{what}\n{case}")
-        self.case = case
+        self.case, self.what = case, what
 
 
 def apply(program: Program, command: Command) -> Program | None:
@@ -58,33 +60,62 @@ def apply(program: Program, command: Command) -> Program | None:
         return None
 
 
+def contents(program: Program, seed: int = 1) -> dict[str, Any]:
+    """Exact random numbers for the buffers; subscripts in the array of subscripts."""
+    given = random_arrays(program, seed, "rational")
+    if INDICES in given:
+        given[INDICES] = given[INDICES] % INDEX_LIMIT
+    return given
+
+
+def compare(before: Program, after: Program) -> str | None:
+    """Where two programs differ, or None."""
+    return difference(before, after, seed=1, given=contents(before))
+
+
+def problem_of(program: Program, commands: Sequence[Command]) -> tuple[str | None, Program]:
+    """What is wrong with a program after commands, each applied where it is not refused, and that program.
+
+    The first word is ``differs``, or the kind of an exception.
+    """
+    after = program
+    try:
+        for command in commands:
+            after = apply(after, command) or after
+        found = compare(program, after)
+    except Exception as error:
+        return _told(error), after
+    return found and f"differs: {found}", after
+
+
 def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
-    """One random case, every step compared with the program at the start."""
+    """One random case, the result compared with the program at the start.
+
+    Raises:
+        Wrong: it computes something else, or a command broke.
+    """
     case = Case(ProgramMaker(pick).program())
     validate(case.program)
     program = case.program
     try:
-        for _ in range(commands):
-            command = make_command(program, pick)
+        for number in range(commands + (len(FINISH) if finish else 0)):
+            command = CommandMaker(program, pick).make() if number < commands else FINISH[number - commands]
             case.commands.append(command)
             after = apply(program, command)
             case.applied.append(after is not None)
             if after is not None:
                 case.result = program = after
-        if finish:
-            for name, rewrite in (("tidy", tidy), ("scalar_replace", scalar_replace), ("hoist", hoist)):
-                case.commands.append((name, (), {}))
-                case.result = program = rewrite(program)
-                case.applied.append(True)
-        found = difference(case.program, program, seed=1)
+        found = compare(case.program, program)
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        raise Wrong(
-            case, f"{type(error).__name__}: {error} at {frames[-1].name}, line {frames[-1].lineno}"
-        ) from error
+        raise Wrong(case, _told(error)) from error
     if found is not None:
-        raise Wrong(case, found)
+        raise Wrong(case, f"differs: {found}")
     return case
+
+
+def _told(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} at {frame.name}, line {frame.lineno}"
 
 
 def random_pick(seed: int) -> Pick[Any]:

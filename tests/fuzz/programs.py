@@ -1,25 +1,28 @@
-"""Random programs and random commands, made of choices that Hypothesis or a plain random generator takes."""
+"""Random programs, made of choices that Hypothesis or a plain random generator takes."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, expr, loop_of, loops, parse_program, walk
-from swirl.transforms.base import loop_names
-from swirl.transforms.parts import combination
+from swirl.ir.nest import Program, expr, parse_program
+from tests.fuzz.shapes import SHAPES, Shapes
 
 T = TypeVar("T")
 Pick = Callable[[Sequence[T]], T]
 """Takes one of a sequence; the first is the simplest."""
 
-RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1}
-READ_ONLY = ("x", "w")
-WRITTEN = ("y", "z", "u", "s")
+RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1}
+READ_ONLY = ("x", "w", "f")
+PARAMETERS = ("w", "s", "f", "g")
+"""The others are values: their first dimension is the batch, which stays as it is in memory."""
+WRITTEN = ("y", "z", "u", "s", "g")
+INDICES = "m"
+"""An array of int32, which holds subscripts below :data:`INDEX_LIMIT`."""
+INDEX_LIMIT = 3
 EXTENTS = (3, 1, 2, 4, 5, 7, 8, 9)
 
 
@@ -112,9 +115,7 @@ class ProgramMaker:
                 "exp({i}) + {v}",
             )
         )
-        return form.format(
-            v=self.value(scope), i=self.input(scope), j=self.input(scope), c=self.condition(scope, True)
-        )
+        return form.format(v=self.value(scope), i=self.input(scope), j=self.input(scope), c=self.condition(scope, True))
 
     def condition(self, scope: _Scope, data: bool) -> str:
         names = list(scope.ranges)
@@ -187,126 +188,40 @@ class ProgramMaker:
         """The loop's arguments, its least and greatest value, and about how often it runs."""
         extent = self.pick(EXTENTS)
         names = list(scope.ranges)
-        kind = self.chance(12, 1, 1, 2 if names else 0, 1 if names else 0)
+        kind = self.chance(12, 1, 1, 2 if names else 0, 1 if names else 0, 1)
         if kind == 0:
             return str(extent), 0, extent - 1, extent
         if kind == 1:
             return f"1, {extent + 1}", 1, extent, extent
         if kind == 2:
             return f"0, {extent}, 2", 0, extent - 1, extent
+        if kind == 5:
+            return f"{extent - 1}, -1, -1", 0, extent - 1, extent
         outer = self.pick(names)
         high = scope.ranges[outer][1]
         if kind == 3:  # a window that is clipped at the borders
             return f"max(0, 1 - {outer}), min(3, {high + 2} - {outer})", 0, 2, 3
         return f"{outer} + 1", 0, high, high + 1
 
-    def map(self) -> list[str]:
-        """A nest that assigns each element of an array once: what most commands apply to."""
-        rows, columns, target = self.pick(EXTENTS), self.pick(EXTENTS), self.pick(("y", "u"))
-        scope = _Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
-        self.extents[target] = [max(pair) for pair in zip(self.extents[target], (rows, columns), strict=True)]
-        x = f"x[{self.pick(('i', 'i // 2', '0'))}, {self.pick(('j', 'j + 1', 'j + i', '1'))}]"
-        self.extents["x"] = [max(pair) for pair in zip(self.extents["x"], (rows, rows + columns), strict=True)]
-        value = f"{x} * {self.input(scope)} + 1.0" if self.chance(1, 1) else f"{x} + 0.5"
-        return [f"for i in range({rows}):", f"    for j in range({columns}):", f"        {target}[i, j] = {value}"]
+    def known(self) -> list[str]:
+        """Nests of a known shape: what layers are made of."""
+        lines, extents = Shapes(self.pick).make(self.pick(SHAPES))
+        for name, shape in extents.items():
+            self.extents[name] = [max(pair) for pair in zip(self.extents[name], shape, strict=True)]
+        return lines
 
     def program(self) -> Program:
         lines: list[str] = []
         for _ in range(1 + self.chance(2, 2, 1)):
-            lines += self.loop(_Scope(), "", 0) if self.chance(5, 1) == 0 else self.map()
-        buffers = {name: Buffer(f"net.{name}", tuple(extents), role="param") for name, extents in self.extents.items()}
-        return parse_program("\n".join(lines), buffers)
-
-
-def local_names(program: Program) -> list[str]:
-    """Every local of the program."""
-    nodes = (node for nest in program.nests for _, node in walk(nest.body))
-    return sorted({ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)})
-
-
-Command = tuple[str, tuple[Any, ...], dict[str, Any]]
-
-
-def _stored_by_lanes(program: Program) -> list[str]:
-    """Buffers that a vector loop assigns."""
-    lanes = (loop for nest in program.nests for _, loop in loops(nest.body) if loop_of(loop).kind == "vector")
-    assignments = (node for loop in lanes for node in ast.walk(loop) if isinstance(node, ast.Assign))
-    names = (ast.unparse(node.targets[0]).split("[")[0] for node in assignments)
-    return [name for name in dict.fromkeys(names) if name in program.buffers]
-
-
-def make_command(program: Program, pick: Pick[Any]) -> Command:
-    """A command with arguments that name things of the program."""
-    names = loop_names(program) or ["i"]
-    name = pick(
-        (
-            "vectorize",
-            "unroll",
-            "unroll_and_jam",
-            "tile_loop",
-            "parallelize",
-            "interchange",
-            "fuse",
-            "distribute",
-            "scalar_replace",
-            "hoist",
-            "split",
-            "reorder",
-            "tile",
-            "stream",
-            "prefetch",
-            "privatize",
-            "reindex",
-            "pack",
-            "canonicalise",
-            "tidy",
-            "scalar_replace",
-            "reverse",
-            "scalar_expand",
-            "if_convert",
-            "factor",
-            "moments",
-            "partial_sums",
-        )
-    )
-    options: dict[str, Any] = {}
-    if name in ("interchange", "reorder"):
-        count = 2 if name == "interchange" else pick((2, 3))
-        return name, ([pick(names) for _ in range(count)],), options
-    if name == "scalar_expand":
-        return name, (pick(local_names(program) or ["t0"]),), {} if pick((True, False)) else {"loop_var": pick(names)}
-    if name in ("parallelize", "distribute", "fuse", "moments", "partial_sums", "reverse"):
-        return name, (pick(names),), options
-    if name == "reindex":
-        form = pick(("{a} + {b}", "2 * {a} + {b}", "{a} - {b} + 1", "3 - {a}", "3 * {a} - {b}", "{a} + 2 * {b}"))
-        return name, (), {"r": form.format(a=pick(names), b=pick(names))}
-    if name == "pack":
-        return name, (pick(list(RANKS)),), pick((options, {"at": pick(names)}))
-    if name == "factor":
-        return name, (pick(names),), {"keep_differences": pick((False, True))}
-    if name in ("hoist", "if_convert"):
-        return name, (() if pick((True, False)) else (pick(names),)), options
-    if name == "scalar_replace":
-        return name, (() if pick((True, False)) else (pick(list(RANKS)),)), options
-    if name in ("tile_loop", "unroll", "unroll_and_jam") and pick((False, False, True)):
-        var = pick(names)
-        heads = [loop_of(node) for nest in program.nests for _, node in loops(nest.body)]
-        extent = min((head.extent for head in heads if head.var == var and head.extent), default=3)
-        return name, (var, combination(extent, pick((2, 3, 4)))), options
-    if name == "privatize":
-        return name, (pick(WRITTEN), pick(names)), {"copies": pick((2, 3, 8))}
-    if name == "prefetch":
-        return name, (pick(list(RANKS)), pick(names), pick((1, 2, 9)), pick((1, 0))), options
-    if name == "stream":
-        return name, (pick(_stored_by_lanes(program) or list(WRITTEN)),), options
-    if name == "tile_loop":
-        return name, (pick(names), pick((2, 3, 4))), {"tail": pick(("min", "mask", "peel"))}
-    if name == "tile":
-        return name, (pick(list(RANKS)), pick((0, 1)), pick((2, 3, 4))), options
-    if name == "split":
-        return name, (pick(names), pick(([1], [2], [1, 2], [1, 3]))), options
-    if name == "vectorize":
-        return name, (pick(names), pick((4, 2, 8))), {} if pick((True, False)) else {"strided": "gather"}
-    if name in ("unroll", "unroll_and_jam"):
-        return name, (pick(names), pick((2, 3, 4, 1))), {"unroll_type": pick((0, 0, 1))}
-    return name, (), options
+            lines += self.loop(_Scope(), "", 0) if self.chance(2, 1) == 0 else self.known()
+        dtype = self.pick(("float32",) * 9 + ("float64",))
+        buffers = {
+            name: Buffer(
+                f"net.{name}",
+                tuple(extents),
+                "int32" if name == INDICES else dtype,
+                "param" if name in PARAMETERS else "value",
+            )
+            for name, extents in self.extents.items()
+        }
+        return parse_program("\n".join(lines).replace("float32", dtype), buffers)

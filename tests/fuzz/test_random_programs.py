@@ -1,27 +1,35 @@
-"""Random programs and commands: refused, or the same results. A fixed budget; ``run.py`` goes on for as long
-as one likes."""
+"""Random programs and commands: refused, or the same results. A fixed budget; ``make fuzz`` goes on for as long as one
+likes."""
 
 from __future__ import annotations
 
-import ast
+import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swirl.codegen.emit import emit
-from swirl.codegen.physical import physical
-from swirl.ir.buffers import Buffer
-from swirl.ir.execute import execute, random_arrays
-from swirl.ir.nest import Nest, Program, make_nest, substitute
-from swirl.target import Target
-from tests.codegen.conftest import assert_same_bits, run_source
-from tests.fuzz.checks import make_case, random_pick
+from swirl.ir.nest import Program, edit_at, for_loop, loop_of
+from swirl.target import TARGETS, Target
+from swirl.transforms import COMMANDS
+from swirl.transforms.base import find_loops, loop_at
+from tests.fuzz.batch import executed_problem, run_batch
+from tests.fuzz.checks import PASSES, make_case, problem_of, random_pick
+from tests.fuzz.commands import COMMAND_MAKERS, Command
+from tests.fuzz.compiled import Batch
+from tests.fuzz.programs import RANKS
+from tests.fuzz.shapes import SHAPES, Shapes
+from tests.fuzz.shrink import regression_test, shrink
+from tests.support import program
 
-SLOW_IS_FINE = settings(deadline=None, max_examples=100, print_blob=True,
+SLOW_IS_FINE = settings(deadline=None, max_examples=60, print_blob=True,
                         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
+
+SEED = int(os.environ.get("FUZZ_SEED", "40000"))
+"""Of the first case."""
 
 
 @SLOW_IS_FINE
@@ -33,43 +41,81 @@ def test_commands_keep_the_meaning(data: st.DataObject) -> None:
     make_case(pick, commands=4, finish=True)
 
 
-@pytest.mark.parametrize("seed", range(40_000, 40_200, 20))
-def test_plain_random_cases(seed: int) -> None:
-    """Larger programs than Hypothesis likes to make."""
-    for number in range(seed, seed + 20):
-        make_case(random_pick(number), commands=5, finish=True)
+@pytest.mark.parametrize("part", range(4))
+def test_plain_random_cases(part: int) -> None:
+    """Larger programs than Hypothesis likes to make, compiled for every target that this machine runs."""
+    seed = SEED + 40 * part
+    print(f"seeds from {seed}")
+    found = run_batch(seed, 40, commands=5, optimized=part == 0)
+    assert not found["wrong"], "\n\n".join(wrong["test"] for wrong in found["wrong"])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_compiled(seed: int, target: Target) -> None:
-    """Several cases in one kernel: the compiled programs compute what the executed ones do, bit for bit."""
-    cases = [make_case(random_pick(50_000 + 100 * seed + i), commands=5, finish=True) for i in range(40)]
-    cases = [case for case in cases if "exp(" not in case.program.text]  # libmvec rounds otherwise
-    nests: list[Nest] = []
-    buffers: dict[str, Buffer] = {}
-    for number, case in enumerate(cases):
-        program = _renamed(case.result or case.program, f"_{number}")
-        nests += program.nests
-        buffers |= program.buffers
-    together = Program("together", tuple(nests), buffers)
-    arrays = random_arrays(together, seed)
-    expected = {name: array.copy() for name, array in arrays.items()}
-    execute(together, expected)
-    source = emit(physical(together), target, contract=False)
-    got = run_source(
-        source, {name: buffers[name].layout.pack(array) for name, array in arrays.items()}, target
-    )
-    for name, array in expected.items():
-        found = buffers[name].layout.unpack(got[name], buffers[name].shape)
-        assert_same_bits(found, array, name)
+def test_every_command_is_tried() -> None:
+    assert set(COMMAND_MAKERS) == {function.__name__ for function in COMMANDS.values()} | set(PASSES)
 
 
-def _renamed(program: Program, suffix: str) -> Program:
-    """The program with buffers and labels of its own."""
-    buffers = {name + suffix: buffer for name, buffer in program.buffers.items()}
-    mapping: dict[str, ast.expr] = {name: ast.Name(name + suffix, ast.Load()) for name in program.buffers}
-    nests = [
-        make_nest(nest.label + suffix, [substitute(s, mapping) for s in nest.body], buffers)
-        for nest in program.nests
-    ]
-    return Program(program.name, tuple(nests), buffers)
+@pytest.mark.parametrize("shape", sorted(set(SHAPES)))
+def test_shapes(shape: str) -> None:
+    for seed in range(20):
+        lines, extents = Shapes(random_pick(seed)).make(shape)
+        assert extents.keys() <= RANKS.keys() and all(len(extents[name]) == RANKS[name] for name in extents)
+        executed = program("\n".join(lines), **{name: extents.get(name, (1,) * rank) for name, rank in RANKS.items()})
+        if shape != "indirect":  # there the subscripts are an array of integers
+            assert executed_problem(executed, []) is None
+
+
+# --- finding, and making small --------------------------------------------------------------------------------
+def _unchecked_reverse(nests: Program, loop_var: str) -> Program:
+    """A wrong command: nobody asks whether the order matters."""
+    for site in find_loops(nests, loop_var):
+        loop = loop_of(loop_at(nests, site))
+        if loop.extent is not None and loop.step == 1:
+            body = loop_at(nests, site).body
+            turned = for_loop(loop.var, -1, body, start=loop.extent - 1, step=-1)
+            nest = nests.nests[site.nest]
+            nests = nests.with_nest(site.nest, nest.with_body(edit_at(nest.body, site.path, lambda _, t=turned: [t])))  # type: ignore[misc]
+    return nests
+
+
+def test_a_wrong_command_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "reverse", _unchecked_reverse)
+    before = program("""
+for i in range(7):
+    z[i] = x[i, 0] + 1.0
+    for j in range(1, 5):
+        if i < 3:
+            y[i, j] = max(0.0, x[i, j] * w[j])
+for j in range(8):
+    w[j + 1] = w[j] * 2.0 + x[0, j]
+""", x=(7, 8), y=(7, 5), z=(7,), w=(9,))  # fmt: skip
+    commands: list[Command] = [("hoist", (), {}), ("reverse", ("j",), {}), ("tidy", (), {})]
+    assert (executed_problem(before, commands) or "").startswith("differs: ")
+    smaller, fewer = shrink(before, commands, executed_problem)
+    assert fewer == [("reverse", ("j",), {})]
+    assert smaller.text.count("\n") == 2  # the function, the loop, one statement
+    problem, _ = problem_of(smaller, fewer)
+    assert problem is not None
+    text = regression_test(smaller, fewer, problem, "order")
+    assert "after = COMMANDS[\"reverse\"](after, 'j')" in text
+    scope: dict[str, Any] = {}
+    exec("from tests.support import assert_same, program\nfrom swirl.transforms import COMMANDS\n" + text, scope)
+    with pytest.raises(pytest.fail.Exception, match="became"):
+        scope["test_order"]()
+
+
+def test_a_wrong_kernel_is_found(target: Target) -> None:
+    right = program("for i in range(5):\n    y[i] = x[i] + 1.0", x=(5,), y=(5,))
+    batch = Batch({7: right, 9: right})
+    assert batch.wrong(target, "-O0") == {}
+    batch.expected["y_of_1"][3] += np.float32(1)
+    assert set(batch.wrong(target, "-O0")) == {9}
+
+
+def test_something_in_the_padding_is_found() -> None:
+    text = "for i in range(5):\n    y[0, i] = x[i] + 1.0"
+    blocked = COMMANDS["tile"](program(text, x=(5,), y=(1, 5)), "y", 0, 4)
+    batch = Batch({0: blocked})
+    assert batch.wrong(TARGETS["portable"], "-O0") == {}
+    written = blocked.buffers["y"].layout.pack(batch.expected["y_of_0"])
+    written[0, 1, 3] = 1.0
+    assert batch._problem("y_of_0", written) == "the padding of y is not zero"

@@ -1,0 +1,100 @@
+"""Many programs in one kernel: what they compute compiled is what they compute executed, bit for bit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from swirl.codegen.emit import emit
+from swirl.codegen.physical import physical
+from swirl.errors import LatteError
+from swirl.ir.execute import execute
+from swirl.ir.nest import Program
+from swirl.jit import Unit, build, load
+from swirl.runner import Runner
+from swirl.target import Target
+from tests.codegen.conftest import aligned, arrays_for
+from tests.fuzz.programs import INDEX_LIMIT, INDICES
+from tests.support import merged
+
+INEXACT = ("exp(", "log(", "tanh(", "pow(")
+"""Calls whose last bits are the library's own."""
+
+
+def comparable(program: Program) -> bool:
+    """Whether compiled and executed must have the same bits."""
+    return not any(call in program.text for call in INEXACT)
+
+
+class Batch:
+    """Programs of one floating-point type, with random contents and what they compute of them.
+
+    Args:
+        programs: by number.
+    """
+
+    def __init__(self, programs: Mapping[int, Program], seed: int = 0):
+        self.numbers = list(programs)
+        self.programs = programs
+        self.seed = seed
+        self.together = merged(list(programs.values()))
+        touched = {name for nest in self.together.nests for name in nest.arguments}
+        self.given = arrays_for({name: b for name, b in self.together.buffers.items() if name in touched}, seed)
+        for name, array in self.given.items():
+            if array.dtype == np.int32 and name.startswith(f"{INDICES}_of_"):
+                array %= INDEX_LIMIT
+        self.expected = {name: array.copy() for name, array in self.given.items()}
+        dtypes = {str(array.dtype) for array in self.given.values()}
+        execute(self.together, self.expected, arithmetic="float64" if "float64" in dtypes else "float32")
+
+    def wrong(self, target: Target, optimize: str = "-O3") -> dict[int, str]:
+        """Number → what is wrong, of the programs that compute something else on a target.
+
+        A program that there is no code for is refused, not wrong: its message starts with "no code".
+        """
+        try:
+            source = emit(physical(self.together), target, contract=False)
+        except LatteError as error:
+            if len(self.numbers) == 1:
+                return {self.numbers[0]: f"no code for {target.name}: {error}"}
+            return self._halves(target, optimize)
+        (built,) = build([Unit(source.name, source.source)], target, contract=False, optimize=optimize)
+        arrays = {name: aligned(self.together.buffers[name].layout.pack(self.given[name])) for name in source.buffers}
+        _runner().phase([(load(built), list(arrays.values()))]).run()
+        shutil.rmtree(built.path.parent, ignore_errors=True)  # thousands of kernels, none of them asked for again
+        result = {}
+        for name, array in arrays.items():
+            number = self.numbers[int(name.rsplit("_of_", 1)[1])]
+            problem = self._problem(name, array)
+            if problem is not None and number not in result:
+                result[number] = f"{target.name} {optimize}: {problem}"
+        return result
+
+    def _problem(self, name: str, physical_array: np.ndarray) -> str | None:
+        """Where an array differs from the executed one, or holds something in its padding."""
+        buffer, expected = self.together.buffers[name], self.expected[name]
+        got = buffer.layout.unpack(physical_array, buffer.shape)
+        integers = {4: np.uint32, 8: np.uint64, 1: np.uint8}[got.dtype.itemsize]
+        different = (got.view(integers) != expected.view(integers)) & ~((got != got) & (expected != expected))
+        own = name.rsplit("_of_", 1)[0]
+        if different.any():
+            where = tuple(int(i) for i in np.argwhere(different)[0])
+            return f"{own}{list(where)} is {got[where]!r}, executed {expected[where]!r}"
+        if buffer.layout.blocks and not np.array_equal(buffer.layout.pack(got), physical_array, equal_nan=True):
+            return f"the padding of {own} is not zero"
+        return None
+
+    def _halves(self, target: Target, optimize: str) -> dict[int, str]:
+        half = len(self.numbers) // 2
+        result = {}
+        for part in (self.numbers[:half], self.numbers[half:]):
+            result |= Batch({number: self.programs[number] for number in part}, self.seed).wrong(target, optimize)
+        return result
+
+
+@lru_cache(maxsize=1)
+def _runner() -> Runner:
+    return Runner(2)
