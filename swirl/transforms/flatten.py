@@ -48,6 +48,8 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
             variables in another way, or an array is touched elsewhere in another way, or has blocks of these
             dimensions or of later ones; or the joined loop has 2**31 iterations or more, which the C++ counts in an
             ``int``.
+
+    Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop collapsing).
     """
     loop_vars = check_names(loop_vars)
     if len(loop_vars) < 2:

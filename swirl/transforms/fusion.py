@@ -51,6 +51,8 @@ def fuse(program: Program, first: str, second: str | None = None, *, nest: int |
 
     Raises:
         Refused: a dependence would be violated, or the bounds differ.
+
+    Source: Lake, section 3.2; Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fusion).
     """
     seconds = set(resolve(program, second or first))
     refused: Refused | None = None
@@ -198,6 +200,8 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
 
     Raises:
         Refused: a dependence would be violated, or a local connects the statements.
+
+    Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fission).
     """
 
     def rewrite(before: Program, site: Site) -> Program:

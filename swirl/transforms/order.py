@@ -128,6 +128,8 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
 
     Raises:
         Refused: a dependence would turn round, or a bound moves with a loop that would come further in.
+
+    Source: Lake, section 3.2.
     """
     names = [resolve(program, name)[0] for name in check_names(order)]
     if len(set(names)) < len(names):

@@ -51,14 +51,15 @@ def tile_loop(
         loop_var: the loop.
         factor: iterations in a tile; or those of each of consecutive tiles, ``[12, 11, 11]`` for 34 iterations: the
             loop is then cut into parts as by ``split``, equal neighbours in one.
-        tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a
-            condition,
-            ``peel`` puts the rest into a loop of its own.
+        tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a condition,
+            ``peel`` puts the rest into a loop of its own, so that tiles have constant bounds.
         nest: only in this nest (index or label).
 
     Raises:
         CommandError: bad factor or tail, or the tiles do not sum to the extent.
         Refused: the loop is no plain loop of step 1.
+
+    Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (strip-mining).
     """
     factors = check_factors(factor)
     if tail not in TAILS:
@@ -136,6 +137,8 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
 
     Raises:
         CommandError: cuts outside the range or not increasing.  Refused: the loop's bounds are not constant.
+
+    Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (index set splitting).
     """
 
     def rewrite(before: Program, site: Site) -> Program:

@@ -43,6 +43,8 @@ def unroll(
     Raises:
         CommandError: bad factor, or the tiles do not sum to the loop's extent.
         Refused: the loop's bounds are not constant, or it is no plain loop.
+
+    Source: Lake, section 2.2.
     """
     if unroll_type not in (0, 1):
         raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
@@ -63,7 +65,16 @@ def unroll_and_jam(program: Program, loop_var: str, factor: Factors, unroll_type
                                                 for x_unrolled in unrolled(14): v[x + x_unrolled] =
                                                 a[x_unrolled]
 
-    Args, raises: see ``unroll``; also refused where the jam would turn a dependence round.
+    Args:
+        loop_var: the loop, of constant bounds.
+        factor: number of copies, or those of each of consecutive tiles, ``[5, 5, 4]`` for 14 iterations.
+        unroll_type: 0 gives a reduction one partial result a copy, 1 lets the copies share one.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: bad factor, or the tiles do not sum to the loop's extent.
+        Refused: the loop's bounds are not constant, or it is no plain loop; the jam would turn a dependence round; or
+            the bounds of a loop inside move with it.
 
     Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2; for combinations Tollenaere (TTiLE), section 3.4.3.
     """

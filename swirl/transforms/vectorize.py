@@ -51,8 +51,7 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
     Raises:
         CommandError: bad factor.
         Refused: lanes depend on each other, a loop inside has bounds that move with the lane, or a reference
-            is not
-            contiguous (the message names the tile or loop that would fix it).
+            is not contiguous (the message names the tile or loop that would fix it).
 
     Source: Lake, section 3.3.
     """
