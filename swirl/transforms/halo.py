@@ -48,8 +48,9 @@ class _Candidate:
     nest: Nest
 
 
-def without_dead_guards(program: Program, nest: Nest, buffer: str, halo: Halo) -> Nest:
-    """The nest without those conditions that ``halo`` zeros around ``buffer`` make needless.
+def without_dead_guards(program: Program, nest: Nest, buffer: str, halo: Halo, within: Path = ()) -> Nest:
+    """The nest without those conditions, in the statement at ``within``, that ``halo`` zeros around ``buffer`` make
+    needless.
 
     Raises:
         Refused: a condition would be needless if the halo, where there is one, were larger.
@@ -58,7 +59,7 @@ def without_dead_guards(program: Program, nest: Nest, buffer: str, halo: Halo) -
     while found:
         found = False
         for candidate in _candidates(nest):
-            if _Check(program, nest, buffer, halo, candidate).needless():
+            if candidate.path[: len(within)] == within and _Check(program, nest, buffer, halo, candidate).needless():
                 nest, found = candidate.nest, True
                 break
     return nest

@@ -120,9 +120,9 @@ class _Invariants(ast.NodeTransformer):
                 target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
                 name = target.value if isinstance(target, ast.Subscript) else target
                 self.stored.add(unparse(name))
-        self.types = {
-            unparse(s.target): local_type(s) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)
-        }
+        declared = [(unparse(s.target), local_type(s)) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)]
+        self.types = dict(declared)
+        self.shapes = {name: {kind.shape for other, kind in declared if other == name} for name in self.types}
         self.integers = {loop_of(n).var for _, n in loops(nest.body)}
         self.taken = taken_names(program, [nest])
         self.before: list[ast.stmt] = []
@@ -205,8 +205,10 @@ class _Invariants(ast.NodeTransformer):
     def _exists(self, ref: ast.Subscript) -> bool:
         """Whether the element exists in every iteration of the loops around."""
         name = unparse(ref.value)
-        shape = self.types[name].shape if name in self.types else self.program.buffers[name].shape
-        return in_bounds(shape, ref, self.ranges)
+        if name in self.program.buffers:
+            return in_bounds(self.program.buffers[name].shape, ref, self.ranges)
+        shapes = self.shapes[name]  # several, where locals of different shapes share a name
+        return len(shapes) == 1 and in_bounds(min(shapes), ref, self.ranges)
 
     def _invariant_operand(self, node: ast.expr) -> bool:
         """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal where every

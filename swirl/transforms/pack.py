@@ -43,6 +43,7 @@ from swirl.transforms.base import (
     taken_names,
 )
 from swirl.transforms.expand import MAX_ELEMENTS
+from swirl.transforms.halo import without_dead_guards
 from swirl.transforms.layout import memory_order
 
 NOTE = "asked to read a copy"
@@ -50,7 +51,8 @@ NOTE = "asked to read a copy"
 
 @command()
 def pack(program: Program, buffer: str, *, name: str | None = None, at: str | None = None,
-         order: Sequence[int] | None = None, nest: int | str | None = None) -> Program:  # fmt: skip
+         order: Sequence[int] | None = None, zeros: bool = False,
+         nest: int | str | None = None) -> Program:  # fmt: skip
     """Copy a buffer that is only read, and read the copy, which can have a layout of its own; or, at a loop, the part
     of it that an iteration reads, into a local array.
 
@@ -82,6 +84,8 @@ def pack(program: Program, buffer: str, *, name: str | None = None, at: str | No
         name: of the copy; by default ``<buffer>_packed``.
         at: the loop in whose iterations copies are made.
         order: of the copy's dimensions in memory, as for ``transpose``.
+        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions keep reads from it; the
+            conditions that this makes needless go, as by ``set_padding``.
         nest: only in this nest (index or label), with ``at``.
 
     Raises:
@@ -100,9 +104,10 @@ def pack(program: Program, buffer: str, *, name: str | None = None, at: str | No
         raise CommandError(f"{name!r} cannot name the copy: it means something already")
     dims = memory_order(program, buffer, order)
     if at is not None:
-        return _pack_at(program, buffer, name, at, dims, nest)
-    if nest is not None:
-        raise CommandError("nest narrows the loops of a copy at a loop", way_out="give at=… too")
+        return _pack_at(program, buffer, name, at, dims, zeros, nest)
+    if nest is not None or zeros:
+        raise CommandError("nest and zeros are for a copy at a loop",
+                           way_out="give at=… too; or set_padding the copy")  # fmt: skip
     for index in readers:
         _check_only_read(program.nests[index], buffer, ())
     source = program.buffers[buffer]
@@ -150,18 +155,23 @@ def _copy_nest(program: Program, source: str, copy: str) -> Nest:
 
 # --- at a loop ------------------------------------------------------------------------------------------
 def _pack_at(program: Program, buffer: str, name: str, loop_var: str, dims: tuple[int, ...],
-             nest: int | str | None) -> Program:  # fmt: skip
+             zeros: bool, nest: int | str | None) -> Program:  # fmt: skip
     result = program
     for site in find_loops(program, loop_var, nest):
-        after = _copied(result, site, buffer, name, dims)
+        after = _copied(result, site, buffer, name, dims, zeros)
         result = result if after is None else checked(result, after)
     if result is program:
         raise CommandError(f"nothing in the loop {loop_var} reads {buffer}", way_out="there is nothing to copy")
     return result
 
 
-def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[int, ...]) -> Program | None:
+def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[int, ...],
+            zeros: bool) -> Program | None:  # fmt: skip
     """The program with a copy made in each iteration of the loop; None where the loop does not read the buffer."""
+    if zeros:
+        halo = ((MAX_ELEMENTS, MAX_ELEMENTS),) * len(dims)  # more than any copy has
+        plain = without_dead_guards(program, program.nests[site.nest], buffer, halo, site.path)
+        program = program.with_nest(site.nest, plain)
     target, node = program.nests[site.nest], loop_at(program, site)
     loop, storage = loop_of(node), program.buffers[buffer]
     if loop.kind == "vector":
@@ -198,12 +208,24 @@ def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[in
 
     counted = dict(zip(kept, variables, strict=True))
     source = [_plus(span.start, counted.get(d)) for d, span in enumerate(spans)]
+    clipped = any([constant(end) for end in limits[d]] != [0, spans[d].extent] for d in kept)
     copy: ast.stmt = ast.Assign([reference(name, [expr(v) for v in variables], True)], reference(buffer, source))
     for d, variable in reversed(list(counted.items())):
         copy = for_loop(variable, limits[d][1], [copy], start=limits[d][0])
-    body = [declare(name, LocalType(storage.dtype, shape)), copy, *_renamed(node.body, buffer, name, part)]
+    head: list[ast.stmt] = [declare(name, LocalType(storage.dtype, shape))]
+    if zeros and clipped:
+        head += _zeroed(name, storage.dtype, shape, [inner_name(program, site, f"{name}_zero{d}") for d in kept])
+    body = [*head, copy, *_renamed(node.body, buffer, name, part)]
     new = replace_at(target.body, site.path, [with_inner(node, body)])
     return program.with_nest(site.nest, target.with_body(new))
+
+
+def _zeroed(name: str, dtype: str, shape: tuple[int, ...], variables: list[str]) -> list[ast.stmt]:
+    zero = expr(0.0 if dtype.startswith("float") else 0)
+    statement: ast.stmt = ast.Assign([reference(name, [expr(v) for v in variables], True)], zero)
+    for variable, extent in reversed(list(zip(variables, shape, strict=True))):
+        statement = for_loop(variable, extent, [statement])
+    return [statement]
 
 
 def _minus(index: ast.expr, start: Affine) -> ast.expr:

@@ -143,8 +143,8 @@ class CommandMaker:
 
     def pack(self) -> Any:
         name = self.buffer()
-        order = list(range(len(self.program.buffers[name].shape)))
-        return (name,), self.pick(({}, {"at": self.pick(self.names)}, {"order": order[::-1]}))
+        at, order = self.pick(self.names), list(range(self.rank(name)))
+        return (name,), self.pick(({}, {"at": at}, {"order": order[::-1]}, {"at": at, "zeros": True}))
 
     def rank(self, name: str) -> int:
         """The dimensions of a buffer that layouts may change."""

@@ -6,7 +6,7 @@ import pytest
 
 from swirl.errors import Refused
 from swirl.ir.deps import find, pinned
-from swirl.ir.nest import Program, make_nest
+from swirl.ir.nest import Program, loops, make_nest
 from swirl.ir.statements import statements
 from swirl.target import Target
 from swirl.transforms import COMMANDS
@@ -341,3 +341,25 @@ for k in range(6, 8, 2):
 """, x=(8,), y=(8,), w=(1,))  # fmt: skip
     one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
     assert_same(one, COMMANDS["if_convert"](one))
+
+
+def test_hoist_of_a_local_that_shares_its_name_with_one_of_another_shape() -> None:
+    before = program("""
+for j in range(3):
+    t: float32[2] = empty(2)
+    t[0] = x[j]
+    for k in range(j):
+        y[k] += t[0] * x[j]
+for i in range(2):
+    t: float32 = x[i]
+    y[i] += t
+""", x=(3,), y=(3,))  # fmt: skip
+    one = before.with_nests([make_nest("one", [s for nest in before.nests for s in nest.body], before.buffers)])
+    assert_same(one, hoist(one))
+
+
+def test_reindex_leaves_no_loop_without_a_body() -> None:
+    text = "for j in range(1):\n for k in range(8):\n  for l in range(j + 1):\n   if l > 0:\n    s[j] += x[k]"
+    before = program(text, s=(1,), x=(8,))
+    after = assert_same(before, COMMANDS["reindex"](before, r="3 * l - k"))
+    assert all(node.body for _, node in loops(after.nests[0].body))

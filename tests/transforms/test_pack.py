@@ -203,7 +203,7 @@ def test_a_loop_beside_the_writes() -> None:
         ({"buffer": "z", "at": "i"}, "does not read 'z'"),
         ({"buffer": "y", "at": "m"}, "no loop named 'm'"),
         ({"buffer": "x", "at": "i", "name": "y"}, "cannot name the copy"),
-        ({"buffer": "x", "nest": 0}, "nest narrows the loops of a copy at a loop"),
+        ({"buffer": "x", "nest": 0}, "nest and zeros are for a copy at a loop"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, str], message: str) -> None:
@@ -215,3 +215,42 @@ def test_nothing_to_copy() -> None:
     before = program("for i in range(4):\n y[i] = x[i]\nfor j in range(4):\n y[j] += 1.0", x=(4,), y=(4,))
     with pytest.raises(CommandError, match="nothing in the loop j reads x"):
         pack(before, "x", at="j")
+
+
+# --- zeros around -----------------------------------------------------------------------------------------
+def test_prints_zeros_in_place_of_conditions() -> None:
+    before = program("for i in range(6):\n for j in range(3):\n"
+                     "  if i + j >= 1 and i + j < 7:\n   y[i] += w[j] * x[i + j - 1]",
+                     y=(6,), w=(3,), x=(6,))  # fmt: skip
+    after = assert_same(before, pack(COMMANDS["tile_loop"](before, "i", 3), "x", at="i_outer", zeros=True))
+    assert after.nests[0].body_text == cleandoc("""
+        for i_outer in range(2):
+            x_packed: float32[5] = empty(5)
+            for x_packed_zero0 in range(5):
+                x_packed[x_packed_zero0] = 0.0
+            for x_packed_dim0 in range(max(0, 1 - i_outer * 3), min(5, 7 - i_outer * 3)):
+                x_packed[x_packed_dim0] = x[i_outer * 3 + x_packed_dim0 - 1]
+            for i_inner in range(3):
+                for j in range(3):
+                    y[i_outer * 3 + i_inner] += w[j] * x_packed[i_inner + j]""")
+
+
+@pytest.mark.parametrize("at", ["n", "y_outer", "x", "ky"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_zeros_at_any_loop(at: str, stride: int, target: Target) -> None:
+    before = convolution(4, 9, stride)
+    after = pack(COMMANDS["tile_loop"](before, "y", 2), "i", at=at, zeros=True)
+    assert_same(before, after)
+    assert "if" not in after.text
+    if at in ("n", "y_outer"):
+        after = COMMANDS["vectorize"](after, "x", 8, strided="gather")
+    assert_compiles_to_same(after, target)
+
+
+def test_other_conditions_stay() -> None:
+    before = program("for i in range(6):\n for j in range(3):\n  if i + j > 0 and w[j] > 0.0:\n   y[i] += x[i + j - 1]",
+                     y=(6,), w=(3,), x=(8,))  # fmt: skip
+    after = assert_same(before, pack(before, "x", at="i", zeros=True))
+    assert "if w[j] > 0.0:" in after.text
+    with pytest.raises(CommandError, match="for a copy at a loop"):
+        pack(before, "x", zeros=True)
