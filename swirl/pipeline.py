@@ -83,10 +83,11 @@ def schedule(
     start = perf_counter()
     commands = Schedule({phase: found[-1].program for phase, found in stages.items()}, target, owned, memo)
     recipe.apply(commands)
+    finished = commands.finished()
     seconds = (perf_counter() - start) / max(1, len(stages))
     for traced in commands.trace:
         stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
-    for phase, program in commands.programs.items():
+    for phase, program in finished.items():
         stages[phase].append(Stage("recipe", program, seconds))
     return Scheduled({phase: tuple(found) for phase, found in stages.items()}, tuple(commands.outcomes))
 

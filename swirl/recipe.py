@@ -12,13 +12,14 @@ from types import FrameType
 from typing import Any
 
 from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused, nearest
-from swirl.ir.buffers import Layout
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
 from swirl.questions import PHASES, Questions
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import loop_names
+from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Schedule(Questions):
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
+        self._notes: list[str] = []
+        self._reorders: list[tuple[str, Reorder]] = []
         self._owned = tuple(owned)
         self._shapes = {b.name: b.shape for program in programs.values() for b in program.buffers.values()}
         self._memo = memo or Memo()
@@ -108,20 +111,28 @@ class Schedule(Questions):
         """
         options = dict(command.options)
         optional = options.pop("optional", False)
-        before = dict(self.programs)
+        before, reorders = dict(self.programs), list(self._reorders)
+        self._notes = []
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
-            self.programs = before  # nothing is half done
+            self.programs, self._reorders = before, reorders  # nothing is half done
             located = _located(error, command)
             if not optional:
                 raise located from error
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
-        self.outcomes.append(Outcome(command, "applied"))
+        self.outcomes.append(Outcome(command, "applied", "\n".join(self._notes)))
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
         self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made
+
+    def finished(self) -> dict[str, Program]:
+        """The programs with the copies of buffers that other layers have laid out otherwise."""
+        result = dict(self.programs)
+        for phase, reorder in self._reorders:
+            result[phase] = with_copies(result[phase], reorder, self.target.simd_width)
+        return result
 
     def _run(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         if command.name in LAYOUT_COMMANDS:
@@ -143,20 +154,25 @@ class Schedule(Questions):
         return tuple(name for name in loop_names(after) if name not in known)
 
     def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
+        given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | options
+        buffer = str(given.get("buffer"))
+        allowed = options.pop("reorder", True)
         touched = False
-        buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
+        copied = {(phase, reorder.buffer) for phase, reorder in self._reorders}
         for phase, program in list(self.programs.items()):
             if buffer in program.buffers:
                 storage = program.buffers[buffer]
-                after = _call(self._memo, command, program, list(command.arguments), options)
+                foreign = not storage.name.startswith(self._owned) and (phase, buffer) not in copied
+                before = program
+                if foreign and command.name == "tile":  # the owner's blocks are no obstacle to others
+                    before = unblocked(program, buffer, given.get("dim"), given.get("factor"))
+                after = _call(self._memo, command, before, list(command.arguments), options)
                 layout = after.buffers[buffer].layout
-                if layout != storage.layout and not storage.name.startswith(self._owned):
-                    owner = storage.name.split(".")[0]
-                    raise LayoutError(
-                        f"{buffer} is {storage.name}, whose layout {owner} chooses",
-                        way_out=f"{command.name} {storage.name.split('.')[1]!r} in {owner}'s recipe, or pack: the "
-                        "copy has a layout of its own",
-                    )
+                if foreign and layout != storage.layout:
+                    if not allowed:
+                        raise _not_its_own(command.name, buffer, storage)
+                    self._reorders.append((phase, reorder_step(program, buffer)))
+                    self._notes.append(self._reorders[-1][1].told(after))
                 self._share_layout(storage.name, layout)
                 laid_out = after.with_buffers(**self.programs[phase].buffers)
                 self.programs[phase] = replace(laid_out, commands=(*after.commands, command.text))
@@ -169,6 +185,7 @@ class Schedule(Questions):
         """Whether the buffer is a gradient that this net does not compute: there is nothing to lay out."""
         of = "value" if buffer == "grad" else buffer.removeprefix("grad_")
         return of != buffer and any(of in program.buffers for program in self.programs.values())
+
     def _share_layout(self, storage: str, layout: Layout) -> None:
         for phase, program in self.programs.items():
             same = {key: buffer for key, buffer in program.buffers.items() if buffer.name == storage}
@@ -192,6 +209,14 @@ def _call(
         raise CommandError(
             f"{wrong}", way_out=f"see help(swirl.transforms.COMMANDS[{command.name!r}])"
         ) from error
+
+
+def _not_its_own(command: str, buffer: str, storage: Buffer) -> LayoutError:
+    owner, name = storage.name.split(".", 1)
+    return LayoutError(
+        f"{buffer} is {storage.name}, whose layout {owner} chooses",
+        way_out=f"{command} {name!r} in {owner}'s recipe, or leave reorder=False out: then it is copied",
+    )
 
 
 def unknown_command(name: str, place: str | None) -> CommandError:

@@ -46,7 +46,9 @@ EXAMPLES = [
         """
         Commands on layouts take no phase: this one acts on every phase that touches the buffer. Whoever reads the
         buffer in another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before
-        has laid out; asked for another layer's, the command is refused and names the owner.
+        has laid out. Asked for another layer's buffer that lies otherwise, it is copied behind the recipe, in a
+        parallel nest of its own, and a gradient is copied back: `net.explain` says what was copied how, and how many
+        bytes that moves. `s.blocks("inputs")` tells how the source lies, for readers that follow it.
         """,
     ),
     Example(
@@ -83,8 +85,20 @@ EXAMPLES = [
             "Zeros on one side only: the condition of the other side stays.",
         ),
         """
-        Like `tile`, it is for buffers of the layer's own; of another layer's, `pack` makes a copy that can have zeros
-        around it.
+        Another layer's buffer is copied, as by `tile`.
+        """,
+    ),
+    Example(
+        "untile",
+        VALUES,
+        's.tile("value", 0, 16)\ns.untile("value")',
+        Refusal(
+            's.untile("values")',
+            's.untile("value")',
+            "The buffers are named as in the nests.",
+        ),
+        """
+        For a reader that wants a source in blocks plainly: it gets a copy, as by `tile`.
         """,
     ),
     Example(

@@ -108,28 +108,32 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
     results = []
     for stage in stages:
         arrays = stage.arrays(seed)
-        arrays |= {name: given[name].reshape(arrays[name].shape) for name in shared}
+        own = shared if stage is stages[1] else {name: name for name in shared}
+        arrays |= {own[name]: given[name].reshape(arrays[own[name]].shape) for name in shared}
         results.append(stage.run(arrays, target))
     left = {name: results[0][name] for name in shared}
-    right = {name: results[1][name].reshape(left[name].shape) for name in shared}
+    right = {name: results[1][other].reshape(left[name].shape) for name, other in shared.items()}
     return Comparison(Path(first), Path(second), tuple(differences(left, right, tolerance)), tuple(skipped))
 
 
-def _shared(first: DumpedStage, second: DumpedStage) -> tuple[list[str], list[str]]:
-    """Names of the buffers to compare, those written first, in the order of writing; and those left out."""
+def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], list[str]]:
+    """Names of the buffers to compare, those written first, in the order of writing, with their names in the second
+    stage, where a copy may have taken the name; and those left out."""
     left, right = first.namespace["BUFFERS"], second.namespace["BUFFERS"]
     written, also = list(dict.fromkeys(_written(first.program))), set(_written(second.program))
     names = [*written, *(name for name in left if name not in written)]
 
     def same(name: str) -> bool:  # flatten() changes a shape, not the order of the elements
-        sizes = (prod(left[name]["shape"]), prod(right[name]["shape"]))
-        return sizes[0] == sizes[1] and left[name]["dtype"] == right[name]["dtype"]
+        sizes = (prod(left[name]["shape"]), prod(right[others[name]]["shape"]))
+        return sizes[0] == sizes[1] and left[name]["dtype"] == right[others[name]]["dtype"]
 
-    both = [name for name in names if name in right and same(name)]
+    stored = {buffer["storage"]: name for name, buffer in right.items()}
+    others = {name: stored.get(left[name]["storage"], name) for name in names}
+    both = [name for name in names if others[name] in right and same(name)]
     one_only = {
-        name for name in both if left[name]["role"] == "temporary" and (name in written) != (name in also)
+        name for name in both if left[name]["role"] == "temporary" and (name in written) != (others[name] in also)
     }
-    return [name for name in both if name not in one_only], sorted(one_only)
+    return {name: others[name] for name in both if name not in one_only}, sorted(one_only)
 
 
 def _written(program: Program) -> Iterator[str]:

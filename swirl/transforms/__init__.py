@@ -24,7 +24,7 @@ from swirl.transforms import (
 )
 from swirl.transforms.base import COMMANDS
 
-LAYOUT_COMMANDS = frozenset({"tile", "transpose", "set_padding"})
+LAYOUT_COMMANDS = frozenset({"tile", "untile", "transpose", "set_padding"})
 """Commands on buffers: they take no phase."""
 
 __all__ = [

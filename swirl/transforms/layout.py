@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 
 from swirl.errors import CommandError, LayoutError
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
@@ -26,7 +27,7 @@ def buffer_dim(program: Program, buffer: str, dim: int) -> int:
 
 
 @command()
-def tile(program: Program, buffer: str, dim: int, factor: int) -> Program:
+def tile(program: Program, buffer: str, dim: int, factor: int, *, reorder: bool = True) -> Program:
     """Block a dimension of a buffer in memory, and strip-mine the loops that run over it.
 
     rewrite (dim of c, factor = 16; in memory [n][c // 16][y][c % 16]):
@@ -34,18 +35,22 @@ def tile(program: Program, buffer: str, dim: int, factor: int) -> Program:
             value[n, c, y] = …      →           for c_inner in range(min(16, 20 - c_outer * 16)):
                                                     value[n, c_outer * 16 + c_inner, y] = …
 
-    References stay logical; the ragged end is padded with zeros in memory.
+    References stay logical; the ragged end is padded with zeros in memory. In a recipe, another layer's buffer that
+    lies otherwise is copied first (and a gradient copied back): ``net.explain`` lists what that moves.
 
     Args:
         buffer: name of a field (``value``, ``inputs``, ``weights``, …).
         dim: dimension; for values and gradients counted without the batch.
         factor: elements in a block.
+        reorder: False refuses to copy another layer's buffer.
 
     Raises:
-        CommandError: no such buffer or dimension.  LayoutError: the dimension is blocked otherwise.
+        CommandError: no such buffer or dimension.  LayoutError: the dimension is blocked otherwise, or the buffer is
+            another layer's and must not be copied.
 
     Source: Lake, section 3.3.
     """
+    del reorder  # a program has no layers: the schedule's affair
     check_factor(factor)
     axis = buffer_dim(program, buffer, dim)
     target = program.buffers[buffer]
@@ -175,3 +180,26 @@ def _loops_over(program: Program, buffer: str, axis: int) -> list[str]:
                 if index in variables:
                     found[index] = True
     return list(found)
+
+
+@command()
+def untile(program: Program, buffer: str, *, reorder: bool = True) -> Program:
+    """Lay a buffer out without blocks; loops stay as they are.
+
+    rewrite (value in blocks of 16 channels; in memory [n][c // 16][y][c % 16]):
+        value[n, c, y] = …          →       value[n, c, y] = …      (in memory [n][c][y])
+
+    In a recipe, another layer's buffer that lies in blocks is copied first (and a gradient copied back), as by
+    ``tile``.
+
+    Args:
+        buffer: name of a field (``value``, ``inputs``, ``weights``, …).
+        reorder: False refuses to copy another layer's buffer.
+
+    Raises:
+        CommandError: no such buffer.  LayoutError: the buffer is another layer's and must not be copied.
+    """
+    del reorder
+    check_buffer(program, buffer)
+    target = program.buffers[buffer]
+    return program.with_buffers(**{buffer: target.with_layout(replace(target.layout, blocks=()))})

@@ -210,7 +210,7 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
         raise refuse(f"a local array of {prod(shape)} elements would not fit on the stack", target, site.path, NOTE,
                      way_out="privatize at a loop inside")  # fmt: skip
     first = touching[0][0]
-    if not _fills(touching, kept, storage, len(site.path)):
+    if not fills(touching, kept, storage, len(site.path)):
         raise refuse(f"not proved that each iteration of {loop.var} writes {buffer} before it reads it", target,
                      first.path, f"touches {buffer} first",
                      way_out="fill the temporary over its whole extent first")  # fmt: skip
@@ -227,7 +227,7 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))
 
 
-def _fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Buffer, depth: int) -> bool:
+def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Buffer, depth: int) -> bool:
     """Whether the first of the statements assigns every element that the loop touches before another one reads it.
 
     Args:
@@ -238,15 +238,18 @@ def _fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: B
     """
     first, access = touching[0]
     own = [loop for loop, at_ in zip(first.loops, first.loop_depths, strict=True) if at_ >= depth]
+    depths = [at_ for at_ in first.loop_depths if at_ >= depth]
     whole = {loop.var: loop.extent for loop in own if constant(loop.start) == 0 and loop.step == 1}
     indices = [ast.unparse(access.indices[d]) for d in kept]
 
     def behind(statement: Statement, other: Access) -> bool:
-        """Whether the element is there: all are, behind the loops that fill; inside them, the one of the iteration."""
-        if other.kind == "write" or statement.path[: depth + 1] != first.path[: depth + 1]:
+        """Whether the element is there: all are that the loops around both have filled by then."""
+        if other.kind == "write":
             return True
-        together = statement is not first and statement.path[: len(first.path) - 1] == first.path[:-1]
-        return together and [ast.unparse(other.indices[d]) for d in kept] == indices
+        common = [statement.path[: at_ + 1] == first.path[: at_ + 1] for at_ in depths]
+        around = {loop.var for loop, both in zip(own, common, strict=True) if both}
+        same = [text == ast.unparse(other.indices[d]) for text, d in zip(indices, kept, strict=True) if text in around]
+        return statement is not first and all(same)
 
     return (
         access.kind == "write"

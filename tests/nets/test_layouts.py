@@ -86,12 +86,17 @@ NETS: dict[str, Callable[[Net], list[Ensemble]]] = {
 }
 
 
-def computed(make: Callable[[Net], list[Ensemble]], recipe: Path | None) -> dict[str, np.ndarray]:
+def computed(
+    make: Callable[[Net], list[Ensemble]], recipe: Path | None, others: Path | None = None
+) -> dict[str, np.ndarray]:
     """Everything that a net computes on small whole numbers, for whole batches and for a smaller one."""
     net = Net(BATCH, seed=1)
     layers = make(net)
     if recipe is not None:
         net.use_recipe("conv", recipe)
+    if others is not None:
+        for kind in ("relu", "max_pooling"):
+            net.use_recipe(kind, others / f"{kind}.py")
     net.compile(threads=2)
     generator = np.random.default_rng(0)
     found = {}
@@ -130,6 +135,45 @@ def test_layouts_change_no_result(name: str, in_blocks: Path) -> None:
     assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
     for key in expected:
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+
+
+RELU_IN_OTHER_BLOCKS = """
+def forward(s, target):
+    for buffer in ("inputs", "grad_inputs"):
+        s.tile(buffer, 0, 4)
+    s.tile("value", 0, 8)
+"""
+POOLING_PLAINLY = """
+def forward(s, target):
+    for buffer in ("inputs", "grad_inputs"):
+        s.untile(buffer)
+"""
+
+
+def test_readers_may_want_other_layouts(in_blocks: Path, tmp_path: Path) -> None:
+    """Two readers of one source in blocks of 16: one wants blocks of 4, the other one none; and a reader of plain data
+    wants blocks."""
+    for name, text in (("relu", RELU_IN_OTHER_BLOCKS), ("max_pooling", POOLING_PLAINLY)):
+        (tmp_path / f"{name}.py").write_text(text)
+
+    def readers(net: Net) -> list[Ensemble]:
+        conv = ConvLayer(net, MemoryDataLayer(net, (3, 6, 6)), 16)
+        relu, pooled = ReLULayer(net, conv), pool(net, conv, 3, 1, 1)
+        return [conv, relu, pooled, FullyConnectedLayer(net, relu, 3), FullyConnectedLayer(net, pooled, 4)]
+
+    expected, got = computed(readers, None), computed(readers, in_blocks, tmp_path)
+    for key in expected:
+        np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+    net = Net(BATCH, seed=1)
+    readers(net)
+    for kind in ("conv", "relu", "max_pooling"):
+        net.use_recipe(kind, tmp_path / f"{kind}.py")
+    net.compile(threads=2)
+    moved = 2 * 4 * BATCH * 16 * 6 * 6 / 1e6
+    reason = "conv1.value lies in blocks of 16 in dimension 1: copied to lie "
+    assert f"forward: {reason}in blocks of 4 in dimension 1, {moved:.1f} MB moved" in str(net.explain("relu1"))
+    assert f"forward: {reason}plainly, {moved:.1f} MB moved" in str(net.explain("max_pooling1"))
+    assert "backward: conv1.grad lies in blocks of 16" in str(net.explain("max_pooling1", "backward"))
 
 
 def blocks(net: Net, storage: str) -> tuple[tuple[int, int], ...]:

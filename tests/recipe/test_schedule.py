@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from latte.runtime import laid_out
 from swirl.errors import CommandError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, parse_program
 from swirl.pipeline import schedule
 from swirl.recipe import Recipe, Schedule, read_recipe
@@ -121,34 +123,54 @@ def test_tiling_a_buffer_strip_mines_its_loops_in_every_phase() -> None:
 def test_a_layout_belongs_to_the_ensemble_that_makes_the_buffer() -> None:
     s = new()
     with pytest.raises(LayoutError) as caught:
-        s.tile("inputs", dim=0, factor=16)
+        s.tile("inputs", dim=0, factor=16, reorder=False)
     assert "inputs is data1.value, whose layout data1 chooses" in str(caught.value)
-    assert "tile 'value' in data1's recipe" in str(caught.value)
+    assert "tile 'value' in data1's recipe, or leave reorder=False out: then it is copied" in str(caught.value)
     assert {phase: p.text for phase, p in s.programs.items()} == {
         phase: p.text for phase, p in programs().items()
     }
 
 
-def test_a_layout_command_that_fails_in_a_later_phase_changes_nothing() -> None:
+def test_a_reader_that_wants_another_layout_gets_a_copy() -> None:
     s = new()
-    s.parallelize("update", "x", optional=True)
-    s.tile("inputs", dim=0, factor=16, optional=True)
-    assert s.outcomes[-1].status == "skipped"
-    assert all(not b.layout.blocks for p in s.programs.values() for b in p.buffers.values())
-    assert s.programs["forward"].text == programs()["forward"].text
+    s.tile("inputs", 0, 16)
+    s.tile("grad_inputs", 0, 16)
+    assert s.blocks("inputs") == s.blocks("grad_inputs") == {0: 16}
+    s.flatten("forward", ["n", "c", "x"], optional=True)
+    assert s.outcomes.pop().status == "skipped"  # the copy is not flat
+    finished = s.finished()
+    forward, backward = finished["forward"], finished["backward"]
+    assert forward.buffers["inputs_stored"] == BUFFERS["inputs"]  # as its owner has laid it out
+    assert forward.buffers["inputs"].name == "scale1.forward.inputs"
+    assert finished["update"].buffers["inputs"].name == "scale1.update.inputs"
+    assert len(forward.nests) == 2 and len(backward.nests) == 3  # the gradient is added to: copied both ways
+    megabytes = 4 * 2 * 17 * (20 + 32) / 1e6
+    reason = "forward: data1.value lies plainly: copied to lie in blocks of 16 in dimension 1, "
+    assert s.outcomes[0].reason.splitlines()[0] == f"{reason}{megabytes:.1f} MB moved"
+    assert "copied to lie in blocks of 16 in dimension 1 and back" in s.outcomes[1].reason
+    for phase, program in programs().items():
+        after = finished[phase]
+        stored = {name: f"{name}_stored" if f"{name}_stored" in after.buffers else name for name in program.buffers}
+        arrays = random_arrays(after, 0, "rational")
+        expected = {name: arrays[stored[name]].copy() for name in stored}
+        execute(program, expected, arithmetic="rational")
+        execute(after, arrays, checking=True, arithmetic="rational")
+        for name in stored:
+            assert np.all(arrays[stored[name]] == expected[name]), name
 
 
-def test_a_reader_asks_how_its_source_lies() -> None:
-    given = {phase: laid_out(program, {"data1.value": Layout(((1, 8),))}) for phase, program in programs().items()}
-    s = Schedule(given, TARGET, ["scale1."])
-    assert s.blocks("inputs") == {0: 8} and s.blocks("value") == {}
-    for dim, factor in s.blocks("inputs").items():
-        s.tile("value", dim, factor)
-    assert s.blocks("value") == {0: 8}
-    s.tile("weights", 0, 4)
-    assert s.blocks("weights") == {0: 4}  # a parameter has no batch
-    with pytest.raises(CommandError, match="no buffer named 'input'\n  did you mean 'inputs'"):
-        s.blocks("input")
+def test_two_readers_of_blocks_may_want_others_or_none() -> None:
+    layouts = {"data1.value": Layout(((1, 8),)), "data1.grad": Layout(((1, 8),))}
+    s = Schedule({phase: laid_out(program, layouts) for phase, program in programs().items()}, TARGET, ["scale1."])
+    s.untile("inputs")
+    assert s.blocks("inputs") == {}
+    assert s.finished()["forward"].buffers["inputs_stored"].layout == layouts["data1.value"]
+    s.tile("grad_inputs", 0, 4)
+    assert s.blocks("grad_inputs") == {0: 4}
+    with pytest.raises(LayoutError, match="blocked by 4 already"):
+        s.tile("grad_inputs", 0, 2)  # the copy is the reader's own
+    s.untile("value")
+    assert [o.reason == "" for o in s.outcomes] == [False, False, True]
 
 
 def test_gradients_that_nobody_computes_have_no_layout() -> None:
