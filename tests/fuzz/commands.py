@@ -155,6 +155,9 @@ class CommandMaker:
         name = self.buffer()
         return (name, *(self.pick(((1, 1), 0, (0, 2), 2, 1, (2, 0))) for _ in range(self.rank(name)))), {}
 
+    def untile(self) -> Any:
+        return (self.buffer(),), {}
+
     def transpose(self) -> Any:
         name = self.buffer()
         dims = range(max(2, self.rank(name)))
@@ -187,6 +190,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "split": CommandMaker.split,
     "reorder": CommandMaker.ordered,
     "tile": CommandMaker.tile,
+    "untile": CommandMaker.untile,
     "stream": CommandMaker.stream,
     "prefetch": CommandMaker.prefetch,
     "reset_prefetch": CommandMaker.nothing,
