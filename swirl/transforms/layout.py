@@ -59,12 +59,11 @@ def tile(program: Program, buffer: str, dim: int, factor: int, *, reorder: bool 
         raise LayoutError(f"dimension {dim} of {buffer} is blocked by {blocked} already, not {factor}")
     if blocked is None:
         program = program.with_buffers(**{buffer: target.with_layout(target.layout.tiled(axis, factor))})
-    for var in _loops_over(program, buffer, axis):
-        for site in find_loops(program, var):
-            loop = loop_of(loop_at(program, site))
-            if loop.kind == "range" and loop.step == 1:
-                program = tile_loop(program, var, factor, nest=site.nest)
-                break
+    for index in range(len(program.nests)):
+        for var in _loops_over(program, buffer, axis, index):
+            heads = [loop_of(loop_at(program, site)) for site in find_loops(program, var, index)]
+            if any(head.kind == "range" and head.step == 1 for head in heads):
+                program = tile_loop(program, var, factor, nest=index)
     return program
 
 
@@ -169,19 +168,6 @@ def _pair(pair: object) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _loops_over(program: Program, buffer: str, axis: int) -> list[str]:
-    """Variables of loops that stand as the plain subscript of the dimension."""
-    variables = {loop_of(node).var for nest in program.nests for _, node in loops(nest.body)}
-    found = {}
-    for nest in program.nests:
-        for ref in references(nest.function):
-            if ast.unparse(ref.value) == buffer:
-                index = ast.unparse(subscripts(ref)[axis])
-                if index in variables:
-                    found[index] = True
-    return list(found)
-
-
 @command()
 def untile(program: Program, buffer: str, *, reorder: bool = True) -> Program:
     """Lay a buffer out without blocks; loops stay as they are.
@@ -203,3 +189,15 @@ def untile(program: Program, buffer: str, *, reorder: bool = True) -> Program:
     check_buffer(program, buffer)
     target = program.buffers[buffer]
     return program.with_buffers(**{buffer: target.with_layout(replace(target.layout, blocks=()))})
+
+
+def _loops_over(program: Program, buffer: str, axis: int, nest: int) -> list[str]:
+    """Variables of a nest's loops that stand as the plain subscript of the dimension."""
+    target = program.nests[nest]
+    variables = {loop_of(node).var for _, node in loops(target.body)}
+    indices = [
+        ast.unparse(subscripts(ref)[axis])
+        for ref in references(target.function)
+        if ast.unparse(ref.value) == buffer
+    ]
+    return [index for index in dict.fromkeys(indices) if index in variables]

@@ -21,7 +21,7 @@ from swirl.transforms.hoist import hoist
 from swirl.transforms.parts import combination
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
-from tests.support import assert_compiles_to_same, assert_same
+from tests.support import assert_compiles_to_same, assert_same, program
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
 
@@ -228,3 +228,19 @@ def test_compiles_to_the_same_bits(use: Use, target: Target) -> None:
     assert_compiles_to_same(
         merged([use.apply(make(name, extent)) for name in use.programs for extent in extents]), target
     )
+
+
+@pytest.mark.parametrize("extent", [16, 20])
+def test_tile_strip_mines_every_nest_that_uses_the_buffer(extent: int) -> None:
+    before = program(f"""
+for c in range({extent}):
+    for n in range(3):
+        s[c] += x[n, c]
+for c in range({extent}):
+    t[c] = 2.0 * s[c]
+for n in range(3):
+    for c in range({extent}):
+        y[n, c] = x[n, c] - t[c]
+""", s=(extent,), t=(extent,), x=(3, extent), y=(3, extent))  # fmt: skip
+    after = assert_same(before, COMMANDS["tile"](before, "x", 0, 16))
+    assert ["c_inner" in nest.body_text for nest in after.nests] == [True, False, True]
