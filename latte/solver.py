@@ -116,8 +116,7 @@ class SGD:
         self.net.settle_gradients()
         for name in self._settings:
             self._settings[name][0] = getattr(self, name)
-        with self.net.executable.views.in_storage():
-            self._phase.run()
+        self._phase.run()
 
 
 def _gradient(storage: str) -> str:

@@ -1,49 +1,102 @@
-"""Batch norm: a channel for each thread, two passes over its images each way; the pixels of an image are one row of
-vectors, sums stay in four registers each."""
+"""Batch norm: a channel, or a block of channels, for each thread; two passes over its images each way.
 
-STREAMED = 28 * 28  # pixels of an image from which on results are stored past the caches
+Lanes run along the pixels of an image; behind a source in blocks of channels, and for vectors, along the channels. Long
+sums are made of short ones, over a few images each, so that they keep their digits."""
+
+LARGE = 2**22  # elements from which on a result is stored past the caches
+SHAPED = {"forward": ("inputs", "value"), "backward": ("inputs", "grad", "grad_inputs"), "update": ("inputs", "grad")}
+SHORT = {"hw": 2048, "c": 128, "c_inner": 128}  # terms of a short sum at least, by what lanes run along
 
 
-def _rows(s, phase):
-    """The pixels of an image as one loop, where they lie in one row."""
-    if "h" in s.loops(phase) and not s.blocked(phase) and not s.rearranged(phase):
+def _extent(s, phase, loop):
+    return s.extent(phase, loop) if loop in s.loops(phase) else 1
+
+
+def _lanes(s, phase):
+    """The loop that becomes lanes; None where arrays are laid out in another way."""
+    blocks = [s.blocks(name) for name in SHAPED[phase]]
+    if any(other != blocks[0] for other in blocks) or not set(blocks[0]) <= {0}:
+        return None
+    return "c_inner" if blocks[0] else "hw" if _extent(s, phase, "hw") > 1 else "c"
+
+
+def _few_images(s, phase, lanes):
+    """The loop of which each iteration makes short sums: of as few images as have enough terms."""
+    batch, pixels = s.extent(phase, "n"), _extent(s, phase, "hw")
+    enough = [images for images in range(1, batch) if batch % images == 0 and images * pixels >= SHORT[lanes]]
+    if not enough or enough[0] == 1:
+        return "n"
+    s.tile_loop(phase, "n", enough[0])
+    return "n_outer"
+
+
+def rows(s, phase):
+    """Arrays laid out as the source is, and the pixels of an image as one loop; what becomes lanes."""
+    for dim, factor in s.blocks("inputs").items():
+        s.tile("value", dim, factor)
+        s.tile("grad", dim, factor)
+    lanes = _lanes(s, phase)
+    if lanes and "h" in s.loops(phase):
         s.flatten(phase, ["h", "w"])
+        lanes = _lanes(s, phase)
+    return lanes
 
 
-def _schedule(s, target, phase, stored=None):
-    loops = s.loops(phase)
-    if s.blocked(phase) or s.rearranged(phase):  # a source laid out in blocks: correct, not tuned
-        s.parallelize(phase, "c")
-    elif "hw" in loops:
-        streamed = s.extent(phase, "hw") >= STREAMED
-        s.parallelize(phase, "c", schedule="dynamic,1")
-        s.vectorize(phase, "hw", target.simd_width)
-        s.unroll(phase, "hw", 4)
-        if stored is not None and streamed:
-            s.stream(phase, stored)
-    else:  # vectors: each channel has one element an item
-        s.vectorize(phase, "c", target.simd_width)
-        s.parallelize(phase, "c")
+def passes(s, phase):
+    """Forward in two passes over the images."""
+    lanes = rows(s, phase)
+    if lanes:
+        s.factor(phase, "n", keep_differences=True)
+        s.moments(phase, _few_images(s, phase, lanes))
+
+
+def schedule(s, target, phase, stored=None):
+    """Vectors, four at a time; the second pass begins with what the first one has left in the caches; a large result
+    is stored past them."""
+    lanes, loops = _lanes(s, phase), s.loops(phase)
+    channel = "c_outer" if "c_outer" in loops else "c"
+    if lanes is None:  # laid out by commands of the layer's own: correct, not tuned
+        s.parallelize(phase, channel)
+        return
+    elements = s.blocks("inputs").get(0, 1)
+    for loop in ("n", "n_outer", "n_inner", channel, "hw"):
+        elements *= _extent(s, phase, loop)
+    inner = [loop for loop in ("hw", "n_inner") if _extent(s, phase, loop) > 1]
+    s.vectorize(phase, lanes, target.simd_width)
+    if inner:
+        s.unroll(phase, inner[0], 4)
+    if stored and elements >= LARGE:
+        s.stream(phase, stored, optional=True)  # not where it adds to what another layer has left
+    if phase != "forward" and ("n_outer" in loops or "hw" in loops):
+        s.partial_sums(phase, "n_outer" if "n_outer" in loops else "n")
+    for loop in ("n", "n_outer", "n_inner"):
+        if loop in loops and phase != "update":
+            s.reverse(phase, loop, occurrence=-1)
+    s.parallelize(phase, channel, schedule="dynamic,1")
 
 
 def forward(s, target):
-    _rows(s, "forward")
-    s.factor("forward", "n", keep_differences=True)
-    if "hw" in s.loops("forward"):
-        s.moments("forward", "n")
-    _schedule(s, target, "forward", "value")
+    passes(s, "forward")
+    schedule(s, target, "forward", "value")
 
 
 def backward(s, target):
-    _rows(s, "backward")
-    s.factor("backward", "n", keep_differences=True)
-    for loop in ("n", "hw", "h", "w"):
-        if loop in s.loops("backward"):
-            s.fuse("backward", loop)
-    s.factor("backward", "n", keep_differences=True)
-    _schedule(s, target, "backward", "grad_inputs")
+    if not s.loops("backward"):
+        return
+    lanes = rows(s, "backward")
+    if lanes:
+        s.factor("backward", "n", keep_differences=True)
+        for loop in ("n", "hw"):
+            if loop in s.loops("backward"):
+                s.fuse("backward", loop)
+        s.factor("backward", "n", keep_differences=True)
+        _few_images(s, "backward", lanes)
+    schedule(s, target, "backward", "grad_inputs")
 
 
 def update(s, target):
-    _rows(s, "update")
-    _schedule(s, target, "update")
+    lanes = rows(s, "update")
+    if lanes:
+        s.factor("update", "n", keep_differences=True)
+        _few_images(s, "update", lanes)
+    schedule(s, target, "update")

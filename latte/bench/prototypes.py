@@ -49,27 +49,35 @@ PARTS = {"forward": ("forward",), "backward": ("backward", "update")}
 """What the net's two runs consist of."""
 
 
-def _batch_norm(batch: int, channels: int, height: int) -> Callable[[], tuple[Net, Sequence[str]]]:
+IN_BLOCKS = Path(__file__).parent / "batch_norm_in_blocks.py"
+
+
+def _batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Callable[[], tuple[Net, Sequence[str]]]:
     def declare() -> tuple[Net, Sequence[str]]:
         net = Net(batch, seed=1)
         net.force_backward = True
         layer = BatchNormLayer(net, MemoryDataLayer(net, (channels, height, height)))
+        if blocks:
+            net.use_recipe(layer, IN_BLOCKS)
         return net, (layer.name,)
 
     return declare
 
 
 def batch_norm_cases(batch: int = 64) -> list[Case]:
-    """Batch norm of images, forward alone and a whole step."""
+    """Batch norm of images, forward alone and a whole step; plain arrays, and blocks of 16 channels."""
+    plain, blocks, small = "NCHW par0 nt1 rev0", "NCHW16c par0 nt1 rev1", "NCHW16c par0 nt0 rev0"
+    shapes = [(64, 112, plain), (64, 56, plain), (256, 56, plain), (512, 28, plain)]
+    shapes += [(64, 56, blocks), (256, 56, blocks), (512, 28, blocks), (512, 7, small)]
     return [
         Case(
-            f"batch norm {channels}, {height}: {what}",
+            f"batch norm {channels}, {height}{' in blocks' if layout != plain else ''}: {what}",
             "bn",
-            rf"bn \({batch},{channels},{height}\) NCHW par0 nt1 rev0 {line}",
-            _batch_norm(batch, channels, height),
+            rf"bn \({batch},{channels},{height}\) {layout} {line}",
+            _batch_norm(batch, channels, height, layout != plain),
             phases,
         )
-        for channels, height in ((64, 112), (64, 56), (256, 56), (512, 28))
+        for channels, height, layout in shapes
         for what, line, phases in (("forward", "fwd", ("forward",)), ("step", "step", STEP))
     ]
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from latte import BatchNormLayer
+from latte import BatchNormLayer, Net
+from latte.bench.prototypes import IN_BLOCKS
+from latte.ensemble import Ensemble
 from tests.layers.references import ROUNDING, Alone, BatchNorm, alone, assert_within
 
 SHAPES = {
@@ -17,6 +19,14 @@ SHAPES = {
     "rows longer than a vector": (2, (2, 3, 37)),
     "vectors": (6, (19,)),
     "two vectors": (2, (3,)),
+    "vectors of single pixels": (5, (17, 1, 1)),
+    "many small images": (52, (3, 7, 9)),
+    "many vectors": (258, (5,)),
+    "blocks": (3, (32, 5, 6)),
+    "blocks, the last one ragged": (4, (19, 7, 7)),
+    "blocks of small images": (52, (16, 3, 3)),
+    "blocks of vectors": (7, (33,)),
+    "blocks of single pixels": (5, (16, 1, 1)),
 }
 EPSILON = {"images": 1e-5, "vectors": 0.1}  # the others have 1e-3
 MOMENTUM = 0.3
@@ -48,12 +58,21 @@ class Trial:
 def trial(request: pytest.FixtureRequest) -> Trial:
     batch, shape = SHAPES[request.param]
     epsilon = EPSILON.get(request.param, 1e-3)
+
+    def make(net: Net, data: Ensemble) -> Ensemble:
+        layer = BatchNormLayer(net, data, epsilon=epsilon, momentum=MOMENTUM)
+        if "blocks" in request.param:
+            net.use_recipe(layer, IN_BLOCKS)
+        return layer
+
     result = alone(
         batch,
         shape,
-        lambda net, data: BatchNormLayer(net, data, epsilon=epsilon, momentum=MOMENTUM),
+        make,
         change=lambda x: x + 2.0,
     )
+    blocks = result.net.executable.buffers[f"{result.layer.name}.value"].layout.blocks
+    assert blocks == (((1, 16),) if "blocks" in request.param else ())
     generator = np.random.default_rng(5)
     gamma, beta = generator.uniform(-2, 2, shape[0]), generator.normal(size=shape[0])
     result.layer.set_gamma(gamma)
@@ -150,6 +169,45 @@ def test_repeated_phases(trial: Trial) -> None:
     np.testing.assert_array_equal(layer.get_grad_beta(), of_beta)
     layer.set_running_mean(statistics[0])
     layer.set_running_var(statistics[1])
+
+
+def additions(result: Alone) -> float:
+    """How many additions a term of a channel's sum goes through at most, where lanes run along the pixels: in one of
+    four registers, over the copies and the lanes, and over the images."""
+    width = result.net.executable.target.simd_width
+    batch, _, *pixels = result.x.shape
+    return np.prod(pixels) / (4 * width) + 4 + np.log2(width) + batch
+
+
+def test_a_large_mean() -> None:
+    """A mean of 1e4 costs a deviation of 1 no digits; the mean itself, a float32, shifts the value by its rounding."""
+    mean, shape = 1e4, (5, 57, 55)
+    result = alone(8, shape, lambda net, data: BatchNormLayer(net, data), change=lambda x: x + mean)
+    expected = BatchNorm(result.x, np.ones(5), np.zeros(5), 1e-5)
+    first = result.x[:, :, 0, 0].astype(np.float64)
+    deviations = abs(first - result.x.mean((2, 3), dtype=np.float64)) / result.x.std((2, 3), dtype=np.float64)
+    relative = (additions(result) + 8) * (1 + deviations.max() ** 2) * ROUNDING
+    np.testing.assert_allclose(result.layer.get_var(), expected.var, rtol=relative)
+    np.testing.assert_allclose(result.layer.get_mean(), expected.mean, rtol=2 * ROUNDING)
+    bound = 2 * ROUNDING * mean / expected.var.min() ** 0.5 + abs(expected.value) * (relative + 8 * ROUNDING)
+    assert_within(result.layer.get_value(), expected.value, bound, "value")
+
+
+def test_sums_of_millions() -> None:
+    """3.2 million elements of one channel, gradients of one sign: each term goes through a thousand additions at most
+    (twice as many on AVX2), so that a sum keeps the digits that adding in order would lose."""
+    result = alone(64, (1, 223, 225), lambda net, data: BatchNormLayer(net, data), change=lambda x: x + 0.5)
+    result.gradient[...] = abs(result.gradient)
+    result.layer.set_grad(result.gradient)
+    result.run()
+    expected = BatchNorm(result.x, np.ones(1), np.zeros(1), 1e-5)
+    _, of_gamma, of_beta = expected.gradients(result.gradient)
+    relative = additions(result) * ROUNDING
+    np.testing.assert_allclose(result.layer.get_grad_beta(), of_beta, rtol=relative)
+    normalized = np.abs(expected.value * result.gradient).sum()
+    shifted = abs(of_beta) * 4 * ROUNDING  # by the rounding of the mean
+    bound = (relative + 8 * ROUNDING) * normalized + shifted
+    assert_within(result.layer.get_grad_gamma(), of_gamma, bound, "grad_gamma")
 
 
 def test_one_item() -> None:
