@@ -275,9 +275,10 @@ class Running:
         self.executable.has_run.discard("forward")
 
     def _zero(self, which: Callable[[Buffer], bool]) -> None:
-        for name, buffer in self.executable.buffers.items():
-            if which(buffer):
-                self.executable.arrays[name][...] = 0
+        with self.executable.views.in_storage():
+            for name, buffer in self.executable.buffers.items():
+                if which(buffer):
+                    self.executable.arrays[name][...] = 0
 
     @property
     def forward_tasks(self) -> list[Callable[[], None]]:

@@ -15,6 +15,7 @@ from latte.ensemble import DataEnsemble, Ensemble
 from latte.phases import EnsemblePrograms, has_gradient_reader, is_loss, net_programs
 from latte.place import user_place
 from latte.recipes_of import recipe_of
+from latte.views import BlockedViews
 from swirl.codegen.emit import KernelSource
 from swirl.config import settings
 from swirl.dump.write import dump_kernel, dump_stages
@@ -99,15 +100,18 @@ class Executable:
     order: dict[str, list[CompiledPhase]]
     report: CompileReport
     has_run: set[str] = field(default_factory=set)
+    views: BlockedViews = field(default_factory=BlockedViews)
 
     def run(self, phase: str) -> None:
         """Run ``forward``, ``inference`` or ``backward`` (gradients of inputs and of parameters)."""
-        self.phases[phase].run()
+        with self.views.in_storage():
+            self.phases[phase].run()
         self.has_run.add(phase)
 
     def run_timed(self, phase: str) -> list[tuple[str, str, float]]:
         """Run a phase; (ensemble, phase, seconds) of every kernel."""
-        seconds = self.phases[phase].run_timed()
+        with self.views.in_storage():
+            seconds = self.phases[phase].run_timed()
         self.has_run.add(phase)
         return [(c.ensemble.name, c.phase, s) for c, s in zip(self.order[phase], seconds, strict=True)]
 
@@ -118,28 +122,21 @@ class Executable:
             DataError: no phase of this net computes the buffer.
         """
         buffer = self.buffer(storage)
-        return buffer.layout.unpack(self.arrays[storage], buffer.shape)
+        with self.views.in_storage():
+            return buffer.layout.unpack(self.arrays[storage], buffer.shape)
 
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values of its shape."""
         buffer = self.buffer(storage)
-        self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
+        with self.views.in_storage():
+            self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
 
     def view(self, storage: str) -> np.ndarray:
-        """The storage itself, seen without its halo and in the order of its dimensions.
-
-        Raises:
-            DataError: the buffer's layout is blocked, so that its storage has not the logical shape.
-        """
+        """The storage itself, seen without its halo and in the order of its dimensions; or an array that stands for it,
+        where it lies in blocks: see :class:`latte.views.BlockedViews`."""
         buffer = self.buffer(storage)
         view = buffer.layout.view(self.arrays[storage], buffer.shape)
-        if view is None:
-            raise DataError(
-                f"{storage} is stored in blocks {buffer.layout.blocks}: it has no view of shape {buffer.shape}",
-                place=user_place(),
-                way_out="use its getter and setter, which copy",
-            )
-        return view
+        return self.views.view(self.arrays[storage], buffer) if view is None else view
 
     def buffer(self, storage: str) -> Buffer:
         """The buffer with its layout.
@@ -228,6 +225,8 @@ def compile_net(
     notes = {programs.ensemble.name: programs.notes for programs in ensembles}
     outcomes = {programs.ensemble.name: result.outcomes for programs, result, _ in scheduled}
     executable = Executable(net, batch_size, target, buffers, arrays, compiled, notes, outcomes, phases, order, report)
+    if shared is not None:
+        executable.views = shared.views
     _initialise(executable, shared is None)
     return executable
 

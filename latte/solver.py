@@ -116,7 +116,8 @@ class SGD:
         self.net.settle_gradients()
         for name in self._settings:
             self._settings[name][0] = getattr(self, name)
-        self._phase.run()
+        with self.net.executable.views.in_storage():
+            self._phase.run()
 
 
 def _gradient(storage: str) -> str:

@@ -119,11 +119,12 @@ def timings(net: Running, phase: str = "forward", repeat: int = 10) -> Timings:
         raise CommandError(
             f"timings: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place()
         )
-    kept = {
-        name: executable.arrays[name].copy()
-        for name, buffer in executable.buffers.items()
-        if buffer.role in KEPT_ROLES
-    }
+    with executable.views.in_storage():
+        kept = {
+            name: executable.arrays[name].copy()
+            for name, buffer in executable.buffers.items()
+            if buffer.role in KEPT_ROLES
+        }
     has_run = set(executable.has_run)
     try:
         if phase == "backward" and "forward" not in has_run:
@@ -131,8 +132,9 @@ def timings(net: Running, phase: str = "forward", repeat: int = 10) -> Timings:
         executable.run(phase)
         runs = [executable.run_timed(phase) for _ in range(repeat)]
     finally:
-        for name, values in kept.items():
-            executable.arrays[name][...] = values
+        with executable.views.in_storage():
+            for name, values in kept.items():
+                executable.arrays[name][...] = values
         executable.has_run.intersection_update(has_run)
     medians = [median(step[2] for step in steps) for steps in zip(*runs, strict=True)]
     total = sum(medians) or 1.0

@@ -26,9 +26,13 @@ def _blocks(s, target, phase):
     pixels, shared = outer[last + 1 :], outer[: last + 1]
     if pixels:
         row = s.flatten(phase, pixels)[0] if len(pixels) > 1 else pixels[0]
-        s.tile_loop(phase, row, 256)
-        s.unroll(phase, f"{row}_inner", 4)
-        shared.append(f"{row}_outer")
+        count = s.extent(phase, row)
+        pieces = [size for size in range(64, 513) if count % size == 0]
+        if pieces:  # shared too: a few images may have fewer blocks than there are threads
+            s.tile_loop(phase, row, pieces[-1])
+            shared.append(f"{row}_outer")
+            row = f"{row}_inner"
+        s.unroll(phase, row, 4)
     s.parallelize(phase, shared)
 
 

@@ -16,9 +16,11 @@ from latte import (
     Net,
     Neuron,
     ReLULayer,
+    SoftmaxLossLayer,
     TanhLayer,
 )
 from latte.ensemble import ActivationEnsemble, Ensemble
+from latte.solver import SGD
 
 BATCH = 3
 BLOCK = 16
@@ -213,3 +215,79 @@ def test_hyperbolic_tangents_follow(in_blocks: Path) -> None:
     assert blocked[2] == ((1, BLOCK),) and plain[2] == ()
     for expected, got in zip(plain[:2], blocked[:2], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # sums of 18 products in another order
+
+
+IN_BLOCKS = """
+def forward(s, target):
+    for buffer in ("weights", "grad_weights", "value", "grad"):
+        s.tile(buffer, 0, 4)
+    s.tile("weights", 1, 2)
+"""
+
+
+def trained(folder: Path | None, views: bool) -> tuple[list[float], np.ndarray]:
+    """Losses and weights after steps of a solver and steps by hand, for whole batches and smaller ones."""
+    net = Net(BATCH, seed=1)
+    data, labels = MemoryDataLayer(net, (3, 4, 4)), MemoryDataLayer(net, 1)
+    conv = ConvLayer(net, data, 6)
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, conv, 5), labels)
+    if folder is not None:
+        (folder / "own.py").write_text(IN_BLOCKS)
+        net.use_recipe(conv, folder / "own.py")
+    net.compile(threads=1, target="portable")
+    if folder is not None:
+        assert blocks(net, "conv1.weights") and blocks(net, "conv1.value")
+    generator = np.random.default_rng(0)
+    images, numbers = generator.normal(size=(BATCH, 3, 4, 4)), [0, 4, 2]
+    solver, losses = SGD(net, 0.1, momentum=0.9), []
+    weights, gradient = conv.get_weights_view(), conv.get_grad_weights_view()
+    for count in (BATCH, BATCH - 1, BATCH):
+        net.set_batch(images[:count], numbers[:count])
+        net.forward()
+        net.clear_grad()
+        net.backward()
+        solver.step()
+        if views:
+            weights -= 0.5 * gradient
+            weights[1, :, 0] *= 0.5
+        else:
+            changed = conv.get_weights() - np.float32(0.5) * conv.get_grad_weights()
+            changed[1, :, 0] *= 0.5
+            conv.set_weights(changed)
+        np.testing.assert_array_equal(conv.get_weights(), weights)
+        np.testing.assert_array_equal(conv.get_grad_weights(), gradient)
+        losses.append(net.loss)
+    net.clear_grad()
+    assert not gradient.any()  # at once, because somebody looks
+    return losses, conv.get_weights()
+
+
+def test_views_of_buffers_in_blocks_train_alike(tmp_path: Path) -> None:
+    expected = trained(None, views=False)
+    for folder, views in ((None, True), (tmp_path, False), (tmp_path, True)):
+        losses, weights = trained(folder, views)
+        # The fully connected layer sums its 96 products in the order of its source: some roundings of numbers near 1.
+        np.testing.assert_allclose(losses, expected[0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(weights, expected[1], rtol=0, atol=1e-5)
+
+
+def test_views_of_values_in_blocks(tmp_path: Path) -> None:
+    net = Net(2, seed=1)
+    conv = ConvLayer(net, MemoryDataLayer(net, (2, 3, 3)), 5)
+    (tmp_path / "own.py").write_text(IN_BLOCKS)
+    net.use_recipe(conv, tmp_path / "own.py")
+    net.compile(threads=1, target="portable")
+    value, same = conv.get_value_view(), conv.get_value_view()
+    assert value is same and not value.any() and not conv.get_value().any()
+    net.set_batch(np.ones((2, 2, 3, 3)))
+    net.forward()
+    assert value.any()
+    np.testing.assert_array_equal(value, conv.get_value())
+    conv.set_value(np.full(value.shape, 3.0))
+    assert (value == 3.0).all()
+    part = value[0]
+    del value, same
+    part[...] = 7.0  # of a view that only its part keeps alive
+    assert (conv.get_value()[0] == 7.0).all() and (conv.get_value()[1] == 3.0).all()
+    conv.set_weights(np.zeros((5, 2, 3, 3)))
+    assert not conv.get_weights().any() and not conv.get_weights_view().any()

@@ -20,7 +20,7 @@ from latte import (
 )
 from latte.ensemble import Ensemble
 from latte.solver import SGD
-from swirl.errors import DataError, LayoutError
+from swirl.errors import LayoutError
 
 RECIPES = {
     "halo": """
@@ -143,12 +143,14 @@ def test_views_in_another_order(tmp_path: Path) -> None:
     assert "dimensions in the order 3, 1, 2, 0" in str(net.explain(conv))
 
 
-def test_blocks_have_no_view(tmp_path: Path) -> None:
+def test_a_view_stands_for_blocks(tmp_path: Path) -> None:
     path = tmp_path / "conv.py"
     path.write_text("def forward(s, target):\n    s.tile('weights', 0, 4)\n    s.transpose('weights', 0, 1)\n")
     _, _, conv = compiled((3, 4, 9, 3, 1), path)
-    with pytest.raises(DataError, match="stored in blocks"):
-        conv.get_weights_view()
+    view = conv.get_weights_view()
+    np.testing.assert_array_equal(view, conv.get_weights())
+    view[1] = 2.0
+    np.testing.assert_array_equal(view, conv.get_weights())
 
 
 def test_training_steps(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Views of buffers in blocks: arrays of the logical shape that stand for storage of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from swirl.ir.buffers import Buffer
+
+
+class BlockedViews:
+    """What users hold of storage that has no view of the logical shape: packed before phases run, unpacked behind them.
+
+    An array is looked after for as long as somebody holds it, or a part of it. One for all batch sizes of a net: their
+    parameters are the same storage.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[np.ndarray, Buffer, ReferenceType[np.ndarray]]] = {}
+
+    def view(self, storage: np.ndarray, buffer: Buffer) -> np.ndarray:
+        """The array that stands for ``storage``: the same one for as long as it is held."""
+        for known, _, held in self._alive():
+            if known is storage:
+                return held
+        made = buffer.layout.unpack(storage, buffer.shape)
+        self._held[id(storage)] = (storage, buffer, ref(made))
+        return made
+
+    @contextmanager
+    def in_storage(self) -> Iterator[None]:
+        """What was written to views is in the storage meanwhile, and what is written to the storage is in the views
+        afterwards."""
+        for storage, buffer, held in self._alive():
+            storage[...] = buffer.layout.pack(held)
+        try:
+            yield
+        finally:
+            for storage, buffer, held in self._alive():
+                held[...] = buffer.layout.unpack(storage, buffer.shape)
+
+    def _alive(self) -> list[tuple[np.ndarray, Buffer, np.ndarray]]:
+        alive = []
+        for key, (storage, buffer, reference) in list(self._held.items()):
+            held = reference()
+            if held is None:
+                del self._held[key]
+            else:
+                alive.append((storage, buffer, held))
+        return alive
