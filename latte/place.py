@@ -9,10 +9,12 @@ from types import CodeType, FrameType
 _OWN = tuple(
     os.path.realpath(os.path.join(os.path.dirname(__file__), folder)) + os.sep for folder in (".", "layers")
 )
+_SHELL = os.path.join(os.path.realpath(os.path.dirname(__file__)), "cli.py")
 
 
 def user_place() -> str | None:
-    """``file:line`` of the innermost call that does not come from Latte or its layer library."""
+    """``file:line`` of the innermost call that does not come from Latte or its layer library; None for what was asked
+    for in a shell."""
     _, frame = _user_frame()
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -26,7 +28,9 @@ def user_stacklevel() -> int:
 def _user_frame() -> tuple[int, FrameType | None]:
     """The innermost frame that is not Latte's, and how many calls it is above the caller's caller."""
     depth, frame = 1, sys._getframe(2)
-    while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(_OWN):
+    while frame is not None and (path := os.path.realpath(frame.f_code.co_filename)).startswith(_OWN):
+        if path == _SHELL:
+            return depth, None  # asked for in a shell
         depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
     return depth, frame
 

@@ -20,6 +20,7 @@ NEST = ("nest", "only in this nest (index or label).")  # said once, on top
 # Of the original, with the order of their arguments.
 OLDER = (
     "ens.tile(field, dim, factor)",
+    "ens.transpose(field, dim1, dim2)",
     "ens.vectorize(phase, loop_var, factor)",
     "ens.simd(phase, loop_var)",
     "ens.parallelize(phase, loop_var)",

@@ -10,7 +10,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
 from swirl.ir.layouts import in_memory
-from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, references, subscripts
+from swirl.ir.nest import Loop, Nest, Path, Program, at, loop_of, loops, references, subscripts
 from swirl.ir.statements import statements
 from swirl.transforms.base import (
     Site,
@@ -154,7 +154,7 @@ def check_contiguous(program: Program, nest: Nest, path: Path) -> None:
             path,
             "asked to become lanes",
             witness=_how_far(name, loop.var, stride),
-            way_out=_way_out(program, buffer, name, subscripts(ref), loop.var),
+            way_out=_way_out(program, buffer, name, subscripts(ref), loop),
         )
 
 
@@ -164,9 +164,9 @@ def _how_far(name: str, var: str, stride: int | None) -> str:
     return f"neighbouring {var} lie {stride} elements apart in {name}"
 
 
-def _way_out(program: Program, buffer: Buffer, name: str, indices: list[ast.expr], var: str) -> str:
+def _way_out(program: Program, buffer: Buffer, name: str, indices: list[ast.expr], loop: Loop) -> str:
     """The loop that is contiguous, by its alias too; or the tile that would make this one contiguous."""
-    gather = "strided='gather' takes the elements one by one"
+    gather, var = "strided='gather' takes the elements one by one", loop.var
     if buffer.layout.blocks:
         dim, _ = buffer.layout.blocks[-1]
         candidates = [
@@ -186,7 +186,12 @@ def _way_out(program: Program, buffer: Buffer, name: str, indices: list[ast.expr
         for d, index in enumerate(indices)
         if var in {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
     ]
-    if dims and ast.unparse(indices[dims[0]]) == var:
-        shown = dims[0] - 1 if buffer.role in ("value", "grad") and dims[0] > 0 else dims[0]
-        return f"tile({name!r}, dim={shown}, factor=…) makes {var} innermost in memory; {gather}"
+    if dims and dims[0] >= buffer.batch_dims:
+        shown = dims[0] - buffer.batch_dims
+        index = indices[dims[0]]
+        if ast.unparse(index) == var:
+            return f"tile({name!r}, dim={shown}, factor=…) makes {var} innermost in memory; {gather}"
+        form = affine(index)
+        if var.endswith("_inner") and loop.extent is not None and form is not None and form.coefficient(var) == 1:
+            return f"tile({name!r}, dim={shown}, factor={loop.extent}) makes {var} innermost in memory; {gather}"
     return gather

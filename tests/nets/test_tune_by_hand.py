@@ -143,4 +143,4 @@ def test_once(tmp_path: Path, recipe: Path) -> None:
     missing = call(file, "--layer", "conv1", "--recipe", tmp_path / "nowhere.py", "--target", "portable", "--once")
     assert missing.exit_code == 1 and "cannot be read" in missing.output
     wrong = call(file, "--layer", "conv9", "--once")
-    assert wrong.exit_code == 1 and "no ensemble named 'conv9'" in wrong.output
+    assert wrong.exit_code == 1 and wrong.output.startswith("Error: no ensemble named 'conv9'\n")

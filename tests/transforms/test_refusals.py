@@ -118,7 +118,19 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for j in range(6):    ← asked to become lanes
                     y[j, i] = x[j, i]
           neighbouring j lie 4 elements apart in y
-          tile('y', dim=0, factor=…) makes j innermost in memory; strided='gather' takes the elements""",
+          strided='gather' takes the elements one by one""",
+    ),
+    "columns of another layout": (
+        program("for n in range(2):\n for c in range(8):\n  y[n, c, 0] = x[n, c + 1, 0]", y=(2, 8, 3), x=(2, 9, 3)),
+        lambda p: COMMANDS["vectorize"](COMMANDS["tile"](p, "y", 0, 4), "c_inner", 4),
+        """
+        x[n, c_outer * 4 + c_inner + 1, 0] is not contiguous in c_inner
+            for n in range(2):
+                for c_outer in range(2):
+                    for c_inner in range(4):    ← asked to become lanes
+                        y[n, c_outer * 4 + c_inner, 0] = x[n, c_outer * 4 + c_inner + 1, 0]
+          neighbouring c_inner lie 3 elements apart in x
+          tile('x', dim=0, factor=4) makes c_inner innermost in memory; strided='gather' takes the elements""",
     ),
     "prefix sum": (
         PREFIX,
