@@ -17,6 +17,23 @@ def _lanes_pay(s, target, phase):
     return not s.blocked(phase) and not s.rearranged(phase) and target.isa_flags
 
 
+def _whole(s, phase):
+    """Whether no window is clipped."""
+    return all(s.interior(phase, loop) == (0, s.extent(phase, loop)) for loop in ("y", "x"))
+
+
+def _short(s, target, phase):
+    """Whether a row fills less than half a register, of windows that all have the same number of elements."""
+    equal = s.extent(phase, "j") is not None and s.extent(phase, "k") is not None
+    return equal and s.extent(phase, "x") < target.simd_width // 2
+
+
+def _few_columns_many_channels(s, target, phase):
+    """Whether lanes along the channels pay, far apart as they are: no row is worth the name."""
+    columns, channels = s.extent(phase, "x"), s.extent(phase, "c")
+    return columns < 4 and channels >= target.simd_width // 2 and _whole(s, phase)
+
+
 def _blocks_of_channels(s, *others):
     """Whether the source and all that has the shape of the value lie in blocks of channels."""
     blocks = s.blocks("inputs")
@@ -49,7 +66,15 @@ def forward(s, target):
         s.parallelize("forward", ["n", "c_outer"])
         return
     if _lanes_pay(s, target, "forward"):
-        _row(s, target, "forward")
+        if _few_columns_many_channels(s, target, "forward"):
+            s.tile_loop("forward", "c", target.simd_width)
+            _channels(s, target, "forward")
+            s.vectorize("forward", "c_inner", target.simd_width, strided="gather")
+            s.parallelize("forward", ["n", "c_outer"])
+            return
+        if not _whole(s, "forward") and not _short(s, target, "forward"):
+            # Over whole windows the compiler's shuffles are faster than gathers.
+            _row(s, target, "forward")
     s.parallelize("forward", "n")
     if not s.blocked("forward"):
         s.parallelize("forward", "c")
@@ -68,7 +93,7 @@ def backward(s, target):
         s.vectorize("backward", "c_inner", target.simd_width)
         s.parallelize("backward", ["n", "c_outer"])
         return
-    if _lanes_pay(s, target, "backward"):
+    if _lanes_pay(s, target, "backward") and not _short(s, target, "backward"):
         s.reverse("backward", "k")  # an element gets its gradients in the order of the windows, as without lanes
         _row(s, target, "backward")
     s.parallelize("backward", "n")

@@ -11,6 +11,9 @@ from pathlib import Path
 from swirl.config import child_environment, settings
 from swirl.errors import CompilerMissing
 
+IF_CONVERTIBLE = "// no load or store depends on a condition"
+"""A kernel without intrinsics says so on its first line: g++ may then make selects out of its conditions."""
+
 INSTALL = "install one (Debian: apt install g++), or name it in SWIRL_CXX"
 
 

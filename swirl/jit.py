@@ -26,7 +26,7 @@ from swirl.cache import (
     publish,
     read_entry,
 )
-from swirl.compiler import Compiler, find_compiler
+from swirl.compiler import IF_CONVERTIBLE, Compiler, find_compiler
 from swirl.config import available_cores
 from swirl.errors import CompilerFailed, LatteError
 from swirl.precompiled import first_header, include_flag, precompile, precompiled_key
@@ -47,9 +47,12 @@ GCC_FLAGS = ("-fno-tree-loop-distribution",)
 # GCC 12's loop vectoriser, where the processor has masked loads, turns `x > 0 ? g : 0` in a loop of 5 under
 # another one into masked loads that all get the first mask (tests/regress/test_gcc_masked_loads.py). It makes
 # masked loads out of branches only; our own vector code has no branches and needs no help.
+# A kernel in which no load depends on a condition may be if-converted (swirl.compiler.IF_CONVERTIBLE): otherwise its
+# selects are branches, 20 times slower in a maximum over unforeseeable data.
 # Predictive commoning keeps what neighbouring iterations load in registers, and unrolls for it: a register tile that
 # fills the registers then spills in every iteration (weight gradients of a convolution: 24 sums and 3 rows).
-GCC_VECTOR_FLAGS = ("-fno-tree-loop-if-convert", "-fno-predictive-commoning")
+NO_IF_CONVERSION = "-fno-tree-loop-if-convert"
+GCC_VECTOR_FLAGS = (NO_IF_CONVERSION, "-fno-predictive-commoning")
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,9 @@ def build(
         around_defects = (*GCC_FLAGS, *(GCC_VECTOR_FLAGS if target.isa_flags else ()))
     flags = (*BASE_FLAGS, optimize, contraction, *around_defects, *target.isa_flags, *extra_flags)
     keys = [
-        cache_key("kernel", unit.source, *compiler.command, compiler.version, *_arguments(flags, target), target.name)
+        cache_key(
+            "kernel", unit.source, *compiler.command, compiler.version, *_arguments(unit, flags, target), target.name
+        )
         for unit in units
     ]
     found: dict[str, Built] = {}
@@ -217,28 +222,40 @@ def _find(key: str, name: str) -> Built | None:
     )
 
 
-def _arguments(flags: Sequence[str], target: Target) -> tuple[str, ...]:
-    return (*flags, "kernel.cpp", "-o", "kernel.so", *target.link_flags)
+def _flags_for(unit: Unit, flags: Sequence[str]) -> tuple[str, ...]:
+    convertible = unit.source.startswith(IF_CONVERTIBLE)
+    return tuple(flag for flag in flags if not (convertible and flag == NO_IF_CONVERSION))
+
+
+def _arguments(unit: Unit, flags: Sequence[str], target: Target, *more: str) -> tuple[str, ...]:
+    return (*more, *_flags_for(unit, flags), "kernel.cpp", "-o", "kernel.so", *target.link_flags)
 
 
 def _compile_all(
     missing: dict[str, Unit], compiler: Compiler, flags: Sequence[str], target: Target, progress: Progress | None
 ) -> dict[str, Built]:
     found: dict[str, Built] = {}
-    headers = sorted({first_header(unit.source) for unit in missing.values()} - {None}, key=str)
-    precompiled = {header: precompiled_key(header, compiler, flags) for header in headers if header is not None}
+    precompiled: dict[str, tuple[str, tuple[str, ...]]] = {}
+    folders: dict[str, str] = {}
+    for key, unit in missing.items():
+        header, unit_flags = first_header(unit.source), _flags_for(unit, flags)
+        folder = precompiled_key(header, compiler, unit_flags) if header else None
+        if header and folder:
+            precompiled[folder], folders[key] = (header, unit_flags), folder
     # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
     # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
     with ThreadPoolExecutor(max_workers=min(len(missing) + len(precompiled), available_cores())) as pool:
         # Kernels do not wait for a header that is being made: they find it or read the system's.
         making = [
-            pool.submit(precompile, header, key, compiler, flags) for header, key in precompiled.items() if key
+            pool.submit(precompile, header, folder, compiler, unit_flags)
+            for folder, (header, unit_flags) in precompiled.items()
         ]
         jobs = {}
         for key, unit in missing.items():
-            folder = precompiled.get(first_header(unit.source) or "")
-            headed = (include_flag(folder), *flags) if folder else flags
-            jobs[pool.submit(_compile, key, unit, compiler, [_arguments(f, target) for f in (headed, flags)])] = key
+            ways = [_arguments(unit, flags, target)]
+            if key in folders:
+                ways.insert(0, _arguments(unit, flags, target, include_flag(folders[key])))
+            jobs[pool.submit(_compile, key, unit, compiler, ways)] = key
         if progress is not None:
             progress(0, len(jobs), "")
         try:
@@ -247,8 +264,8 @@ def _compile_all(
                 found[jobs[job]] = built
                 if progress is not None:
                     progress(len(found), len(jobs), built.name)
-            for header in making:
-                header.result()
+            for made in making:
+                made.result()
         finally:
             # After a failure or an interrupt, what has not started need not start.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -264,7 +281,7 @@ def _compile(key: str, unit: Unit, compiler: Compiler, ways: Sequence[Sequence[s
         with draft_folder(key) as draft:
             (draft / "kernel.cpp").write_text(unit.source)
             start = time.perf_counter()
-            for arguments in dict.fromkeys(map(tuple, ways)):
+            for arguments in ways:
                 # Paths are relative to the entry's folder, so that the command still works there: edit
                 # kernel.cpp, run it again.
                 command = shlex.join((*compiler.command, *arguments))

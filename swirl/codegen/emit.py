@@ -19,9 +19,10 @@ from swirl.codegen.lanes import PlainLanes
 from swirl.codegen.lone_lanes import without_lone_lanes
 from swirl.codegen.parallel import WorkSharing
 from swirl.codegen.physical import physical
-from swirl.codegen.storage import decide
+from swirl.codegen.storage import decide, touches_conditionally
 from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
+from swirl.compiler import IF_CONVERTIBLE
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import Program, references, walk
@@ -66,10 +67,13 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
     names, parameters, body = _translate(program, target, contract, standalone=False)
     vectors = "_mm" in body
     helpers = _helpers(body, target.name if vectors else "portable")
+    # What is in the portable target's text g++ can make masked loads of on others only.
+    note = IF_CONVERTIBLE if target.isa_flags and not vectors and not touches_conditionally(program) else ""
 
     def render(name: str) -> str:
         unit = _template("unit.cpp.j2")
-        return str(unit.render(name=name, parameters=parameters, body=body, helpers=helpers, vectors=vectors))
+        parts = {"parameters": parameters, "body": body, "helpers": helpers, "vectors": vectors, "note": note}
+        return str(unit.render(name=name, **parts))
 
     digest = hashlib.sha256(f"{target.name}\n{contract}\n{render('kernel')}".encode()).hexdigest()
     name = f"kernel_{digest[:20]}"

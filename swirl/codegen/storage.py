@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from swirl.ir.affine import affine
-from swirl.ir.nest import Loop, local_type, loop_of, subscripts
+from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts, walk
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
@@ -92,3 +92,23 @@ def _subscripts_of(tree: ast.AST, name: str) -> Iterator[ast.Subscript]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name:
             yield node
+
+
+def touches_conditionally(program: Program) -> bool:
+    """Whether an array is read or written only where some condition holds: a compiler may make masked loads of it."""
+    return any(_conditional(statement) for nest in program.nests for _, statement in walk(nest.body))
+
+
+def _conditional(statement: ast.stmt) -> bool:
+    parts: list[ast.AST] = []
+    if isinstance(statement, ast.If):
+        parts += [*statement.body, *statement.orelse]
+    if not isinstance(statement, ast.For):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.IfExp):
+                parts += [node.body, node.orelse]
+            elif isinstance(node, ast.BoolOp):
+                parts += node.values[1:]
+            elif isinstance(node, ast.Compare):
+                parts += node.comparators[1:]
+    return any(isinstance(node, ast.Subscript) for part in parts for node in ast.walk(part))

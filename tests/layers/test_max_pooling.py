@@ -41,6 +41,7 @@ OLD_RULE = {
     "each axis its own": Shape(2, (2, 4, 9), (1, 3), (1, 2), (0, 1)),
     "one pixel": Shape(1, (3, 1, 1), kernel=1, stride=1),
     "whole rows": Shape(2, (1, 3, 40), kernel=(3, 1), stride=(1, 1)),
+    "few columns, channels of two vectors less one": Shape(2, (31, 4, 6)),
 }
 # kernel, stride, pad and rounding as PyTorch has them
 PYTORCH = {

@@ -30,6 +30,7 @@ LAYERS = {
     "ReLU, more elements than an int counts": lambda net: ReLULayer(net, MemoryDataLayer(net, (2**9, 2**10, 2**9))),
     "tanh": lambda net: TanhLayer(net, MemoryDataLayer(net, 10)),
     "max pooling": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (8, 28, 28))),
+    "max pooling, few columns": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 4, 4))),
     "max pooling, clipped": lambda net: MaxPoolingLayer(
         net, MemoryDataLayer(net, (8, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
     ),
