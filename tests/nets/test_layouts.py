@@ -178,6 +178,20 @@ def test_readers_may_want_other_layouts(in_blocks: Path, tmp_path: Path) -> None
     assert "backward: conv1.grad lies in blocks of 16" in str(net.explain("max_pooling1", "backward"))
 
 
+def test_blocks_may_be_ragged(tmp_path: Path) -> None:
+    """Channels that do not fill their last block, in a net of all readers."""
+    (tmp_path / "conv.py").write_text(CONV_IN_BLOCKS.replace(f"% {BLOCK}", "< 0"))
+
+    def make(net: Net) -> list[Ensemble]:
+        conv = ConvLayer(net, MemoryDataLayer(net, (2, 7, 6)), 19)
+        pooled = pool(net, relu := ReLULayer(net, conv), 3, 2, 1)
+        return [conv, relu, pooled, FullyConnectedLayer(net, pooled, 5), pool(net, relu, 2, 2, clamp=True)]
+
+    expected, got = computed(make, None), computed(make, tmp_path / "conv.py")
+    for key in expected:
+        np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+
+
 def blocks(net: Net, storage: str) -> tuple[tuple[int, int], ...]:
     return net.executable.buffers[storage].layout.blocks
 
