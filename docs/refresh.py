@@ -1,5 +1,5 @@
 """Runs the commands in the ``console`` blocks of the documentation, and puts what they print behind them; writes the
-parts of docs/recipes.md that show the commands of recipes.
+parts of docs/recipes.md and docs/convolution.md that show commands and what they do to nests.
 
     python docs/refresh.py            writes the pages anew
     python docs/refresh.py --check    only says which are out of date (exit status 1)
@@ -21,9 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from docs.commands.page import filled  # noqa: E402
+from docs import steps  # noqa: E402
+from docs.commands import page as commands  # noqa: E402
 
-PAGES = tuple(ROOT / page for page in ("docs/architecture.md", "docs/tools.md", "docs/recipes.md", "CONTRIBUTING.md"))
+FILLED = {"recipes.md": commands.filled, "convolution.md": steps.filled}
+DOCS = ("architecture", "tools", "recipes", "convolution")
+PAGES = (*(ROOT / "docs" / f"{name}.md" for name in DOCS), ROOT / "CONTRIBUTING.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -73,8 +76,7 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             new = refreshed(text, Path(folder))
-        if page.name == "recipes.md":
-            new = filled(new)
+        new = FILLED.get(page.name, str)(new)
         if new != text:
             old.append(str(page.relative_to(ROOT)))
             if "--check" not in sys.argv:

@@ -38,20 +38,23 @@ ASKED = nests(
     for n in range(8):
         for k in range(20):
             for y in range(28):
-                for x in range(28):
+                for c in range(32):
                     for ky in range(max(0, 1 - y), min(3, 29 - y)):
-                        value[n, k, y, x] += inputs[n, y + ky - 1, x] * weights[k, ky]
+                        value[n, k, y] += inputs[n, c, y + ky - 1] * weights[k, c, ky]
     """,
-    value=(8, 20, 28, 28),
-    inputs=(8, 28, 28),
-    weights=(20, 3),
+    value=(8, 20, 28),
+    inputs=(8, 32, 28),
+    weights=(20, 32, 3),
 )
+ASKED = COMMANDS["tile"](ASKED, "inputs", 0, 16)
 QUERIES = (
     ('s.loops("forward")', "the names of the loops as they are now; none where the layer has no such phase"),
     ('s.extent("forward", "k")', "iterations of a loop; `None` where its bounds are not constant"),
     ('s.interior("forward", "y")', "the part of its range in which nothing is clipped: where to `split`"),
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase lies in blocks"),
+    ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or its dimensions in another order"),
+    ('s.blocks("inputs")', "dimension → elements in a block, counted as in `tile`; empty where there are none"),
     ('s.combination(17, 6)', "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),
 )
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from docs.commands import Example, applied, examples, refused
-from docs.commands.page import OLDER, filled
+from docs import steps
+from docs.commands import Example, applied, examples, page, refused
+from docs.commands.page import OLDER, QUERIES
 from latte import MemoryDataLayer, Net, ReLULayer
 from swirl.errors import CommandError, LayoutError
+from swirl.questions import Questions
 from swirl.transforms import COMMANDS
 from tests.support import assert_same
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+DOCS = Path(__file__).parents[2] / "docs"
 NAMES = list(dict.fromkeys(example.command for example in examples()))
 
 
@@ -26,9 +29,15 @@ def test_every_command_is_shown() -> None:
     assert len(set(shown)) == len(shown)
 
 
-def test_the_page_is_up_to_date() -> None:
-    """If not: `python docs/refresh.py recipes`."""
-    text = PAGE.read_text(encoding="utf-8")
+def test_every_question_is_shown() -> None:
+    asked = [query.split("(")[0].removeprefix("s.") for query, _ in QUERIES]
+    assert sorted(asked) == sorted(name for name in vars(Questions) if not name.startswith("_") and name != "programs")
+
+
+@pytest.mark.parametrize(("name", "filled"), [("recipes", page.filled), ("convolution", steps.filled)])
+def test_the_page_is_up_to_date(name: str, filled: Callable[[str], str]) -> None:
+    """If not: `python docs/refresh.py recipes convolution`; where the recipe has other steps, words on them are due."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert filled(text) == text
 
 
