@@ -125,7 +125,7 @@ def find(first: Statement, second: Statement, constraints: list[str], *, reducti
     """
     for a, b in meeting(first, second, reductions):
         equal = []
-        for text_a, text_b in zip(a.templates, b.templates, strict=False):
+        for text_a, text_b in zip(first.subscripts(a), second.subscripts(b), strict=False):
             if text_a is not None and text_b is not None:  # an indirect subscript may be any element
                 equal.append(f"{text_a.replace('@', '_a')} = {text_b.replace('@', '_b')}")
         conflict = _conflict(first, second, a, b, [*equal, *constraints])
@@ -155,7 +155,7 @@ def outside(statement: Statement, access: Access, shape: tuple[int, ...]) -> dic
     """
     sides = [
         "1 = 1" if index is None else f"(({index}) < 0 or ({index}) >= {extent})"
-        for index, extent in zip(access.templates[len(access.templates) - len(shape) :], shape, strict=True)
+        for index, extent in zip(statement.subscripts(access)[len(access.indices) - len(shape) :], shape, strict=True)
     ]
     return instance(statement, [f"({' or '.join(sides)})"])
 

@@ -37,6 +37,11 @@ class Access:
         return tuple(template(index) for index in self.indices)
 
     @cached_property
+    def names(self) -> tuple[set[str], ...]:
+        """The names in each subscript."""
+        return tuple(names_in(index) for index in self.indices)
+
+    @cached_property
     def forms(self) -> tuple[Affine | None, ...]:
         """The subscripts in canonical form."""
         return tuple(affine(index) for index in self.indices)
@@ -64,6 +69,13 @@ class Statement:
 
     def variables(self) -> list[str]:
         return [loop.var for loop in self.loops]
+
+    def subscripts(self, access: Access) -> list[str | None]:
+        """The templates of an access of the statement; None where a subscript is not affine in the loops around, as one
+        that a local holds."""
+        known = {*self.variables(), "min", "max"}
+        pairs = zip(access.templates, access.names, strict=True)
+        return [text if names <= known else None for text, names in pairs]
 
     def domain(self, suffix: str) -> list[str]:
         """Constraints on the instances, every variable renamed with ``suffix``."""

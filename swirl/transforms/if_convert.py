@@ -163,7 +163,7 @@ class _Convert:
             raise refuse("not proved within the time allowed", parted, statement.path, _NOTE) from None
         if witness is None:
             return
-        if any(template is None for template in access.templates):
+        if None in statement.subscripts(access):
             found = f"nothing is known about where {text} lies"
             way_out = "leave the branch as it is: vectorize masks it"
         else:

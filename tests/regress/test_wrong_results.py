@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from swirl.errors import Refused
+from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
-from swirl.ir.nest import Program, loops, make_nest
+from swirl.ir.nest import Program, loops, make_nest, parse_program
 from swirl.ir.statements import statements
 from swirl.target import Target
 from swirl.transforms import COMMANDS
+from swirl.transforms.canonical import canonicalise
 from swirl.transforms.fusion import distribute, fuse
 from swirl.transforms.hoist import hoist
 from swirl.transforms.order import interchange, reorder
@@ -363,3 +365,17 @@ def test_reindex_leaves_no_loop_without_a_body() -> None:
     before = program(text, s=(1,), x=(8,))
     after = assert_same(before, COMMANDS["reindex"](before, r="3 * l - k"))
     assert all(node.body for _, node in loops(after.nests[0].body))
+
+
+def test_a_subscript_that_a_local_holds_may_be_any_element() -> None:
+    before = program("for i in range(2):\n for j in range(2):\n  y[m[i], j] += x[i, j]", x=(2, 2), y=(2, 2), m=(2,))
+    before = before.with_buffers(m=Buffer("net.m", (2,), "int32"))
+    before = before.with_nest(0, parse_program("""
+for i in range(2):
+    for j in range(2):
+        place: int32 = m[i]
+        y[place % 2, j] += x[i, j]
+""", before.buffers).nests[0])  # fmt: skip
+    assert_same(before, canonicalise(before))
+    with pytest.raises(Refused):
+        COMMANDS["parallelize"](before, "i")
