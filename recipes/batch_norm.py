@@ -15,7 +15,7 @@ def _extent(s, phase, loop):
 def _lanes(s, phase):
     """The loop that becomes lanes; None where arrays are laid out in another way."""
     blocks = [s.blocks(name) for name in SHAPED[phase]]
-    if any(other != blocks[0] for other in blocks) or not set(blocks[0]) <= {0}:
+    if s.rearranged(phase) or any(other != blocks[0] for other in blocks) or not set(blocks[0]) <= {0}:
         return None
     return "c_inner" if blocks[0] else "hw" if _extent(s, phase, "hw") > 1 else "c"
 
