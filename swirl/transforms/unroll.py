@@ -101,6 +101,8 @@ def _unroll(
                 "asked to be unrolled",
                 way_out="tile_loop with tail='peel' makes an inner loop of constant extent",
             )
+        if loop.extent == 0:  # a part that nothing is left for: no copy of nothing
+            return before
         try:
             return _copies(before, site, min(copies, loop.extent), jam, partials)
         except Refused as refusal:

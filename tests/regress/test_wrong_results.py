@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from swirl.errors import Refused
@@ -379,3 +381,10 @@ for i in range(2):
     assert_same(before, canonicalise(before))
     with pytest.raises(Refused):
         COMMANDS["parallelize"](before, "i")
+
+
+@pytest.mark.parametrize("command", [unroll, unroll_and_jam])
+def test_unroll_of_a_loop_without_iterations(command: Callable[..., Program]) -> None:
+    before = program("for k in range(3):\n    y[k] = 1.0\nfor k in range(3, 3):\n    y[k] = 2.0", y=(4,))
+    after = assert_same(before, command(before, "k", 4))
+    assert "unrolled(3)" in after.text and "range(3, 3)" in after.text
