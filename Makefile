@@ -1,6 +1,7 @@
 # make train: a virtual environment, then the first example on real data
 # make test:  the same environment with what the tests need, then the tests
 # make lint:  style and types
+# make sanitize: what the tests compile, under AddressSanitizer and UBSan
 # make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ PIP = $(VENV)/bin/python -m pip install --no-input --quiet
 CASES ?= 10000
 SEED ?= 1
 
-.PHONY: train test lint fuzz clean
+.PHONY: train test lint sanitize fuzz clean
 
 train: $(VENV)/.examples
 	$(VENV)/bin/python examples/01_digits_cnn.py
@@ -25,6 +26,12 @@ test: $(VENV)/.test
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+# Vector loops of every form, and the results of random commands: masked tails, padding, halos, gathers. What the tests
+# state of compiled kernels holds as well; beyond that, nothing is read or written outside of an array.
+sanitize: $(VENV)/.test
+	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m tests.sanitize -n $(WORKERS) -k "avx512 or plain_random_cases" \
+	    tests/codegen/test_vector_code.py tests/codegen/test_random_programs.py tests/fuzz/test_random_programs.py
 
 # Finished batches are kept until the sources change.
 fuzz: $(VENV)/.test
