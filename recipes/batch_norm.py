@@ -31,10 +31,7 @@ def _few_images(s, phase, lanes):
 
 
 def rows(s, phase):
-    """Arrays laid out as the source is, and the pixels of an image as one loop; what becomes lanes."""
-    for dim, factor in s.blocks("inputs").items():
-        s.tile("value", dim, factor)
-        s.tile("grad", dim, factor)
+    """The pixels of an image as one loop; what becomes lanes."""
     lanes = _lanes(s, phase)
     if lanes and "h" in s.loops(phase):
         s.flatten(phase, ["h", "w"])
@@ -43,7 +40,10 @@ def rows(s, phase):
 
 
 def passes(s, phase):
-    """Forward in two passes over the images."""
+    """Forward in two passes over the images; arrays laid out as the source is."""
+    for dim, factor in s.blocks("inputs").items():
+        s.tile("value", dim, factor)
+        s.tile("grad", dim, factor)
     lanes = rows(s, phase)
     if lanes:
         s.factor(phase, "n", keep_differences=True)

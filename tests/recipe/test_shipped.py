@@ -49,6 +49,11 @@ LAYERS |= {
         net, MemoryDataLayer(net, (20, 3, 3)), 9
     ),
     "ReLU, few channels in a block": lambda net: ReLULayer(net, MemoryDataLayer(net, (20, 3, 3))),
+    "batch norm of images, in blocks": lambda net: BatchNormLayer(net, MemoryDataLayer(net, (64, 56, 56))),
+    "batch norm of small images, few channels in a block": lambda net: BatchNormLayer(
+        net, MemoryDataLayer(net, (20, 7, 7))
+    ),
+    "batch norm of vectors, in blocks": lambda net: BatchNormLayer(net, MemoryDataLayer(net, 37)),
     "tanh, in blocks": lambda net: TanhLayer(net, MemoryDataLayer(net, 64)),
     "max pooling, in blocks": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 28, 28))),
     "max pooling, clipped, in blocks": lambda net: MaxPoolingLayer(
