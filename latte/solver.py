@@ -75,9 +75,10 @@ class SGD:
     def _prepare(self, target: Target) -> None:
         arrays = self.net.executable.arrays
         self._settings = {
-            name: np.zeros(1, np.float32) for name in ("learning_rate", "momentum", "weight_decay")
+            dtype: {name: np.zeros(1, dtype) for name in ("learning_rate", "momentum", "weight_decay")}
+            for dtype in {arrays[name].dtype.name for name in self._parameters}
         }
-        sizes = {name: ((arrays[name].size,), np.float32) for name in self._parameters}
+        sizes = {name: ((arrays[name].size,), arrays[name].dtype.type) for name in self._parameters}
         self._velocities = allocate(sizes, self.net.runner)
         start = perf_counter()
         buffers = self.net.executable.buffers
@@ -86,7 +87,8 @@ class SGD:
         for program in programs.values():
             if _key(program) not in sources:
                 alike = len({b.layout for b in program.buffers.values()}) == 1
-                recipe = _RECIPE if alike else None  # which knows one loop
+                single = {b.dtype for b in program.buffers.values()} == {"float32"}
+                recipe = _RECIPE if alike and single else None  # which knows one loop, and float32 lanes
                 stages = schedule({"update": program}, recipe, target).stages["update"]
                 sources[_key(program)] = generate(finish(stages), target)
         generating = perf_counter() - start
@@ -97,7 +99,7 @@ class SGD:
         for name in self._parameters:
             source, kernel = sources[_key(programs[name])], kernels[_key(programs[name])]
             given = {"parameter": arrays[name], "gradient": arrays[_gradient(name)], "velocity": self._velocities[name],
-                     **self._settings}  # fmt: skip
+                     **self._settings[arrays[name].dtype.name]}  # fmt: skip
             steps.append((kernel, [given[buffer] for buffer in source.buffers]))
         self._phase = self.net.runner.phase(steps)
 
@@ -114,8 +116,9 @@ class SGD:
                 way_out="call net.forward() and net.backward() first",
             )
         self.net.settle_gradients()
-        for name in self._settings:
-            self._settings[name][0] = getattr(self, name)
+        for settings in self._settings.values():
+            for name, value in settings.items():
+                value[0] = getattr(self, name)
         with self.net.executable.views.in_storage():
             self._phase.run()
 
@@ -125,9 +128,9 @@ def _gradient(storage: str) -> str:
     return f"{owner}.grad_{name}"
 
 
-def _key(program: Program) -> tuple[str, tuple[Layout, ...]]:
+def _key(program: Program) -> tuple[str, tuple[tuple[str, Layout], ...]]:
     """What tells one step from another."""
-    return program.text, tuple(buffer.layout for buffer in program.buffers.values())
+    return program.text, tuple((buffer.dtype, buffer.layout) for buffer in program.buffers.values())
 
 
 def _step_program(parameter: Buffer, gradient: Buffer) -> Program:
@@ -144,11 +147,12 @@ def _step_program(parameter: Buffer, gradient: Buffer) -> Program:
     ]
     text = "\n".join(lines)
     layouts = {"parameter": parameter.layout, "gradient": gradient.layout, "velocity": parameter.layout}
+    dtype = parameter.dtype
     buffers = {
-        name: Buffer(name, shape, layout=Layout() if alike else layout) for name, layout in layouts.items()
+        name: Buffer(name, shape, dtype, layout=Layout() if alike else layout) for name, layout in layouts.items()
     }
     buffers |= {
-        name: Buffer(name, (1,), role="scalar") for name in ("learning_rate", "momentum", "weight_decay")
+        name: Buffer(name, (1,), dtype, role="scalar") for name in ("learning_rate", "momentum", "weight_decay")
     }
     return parse_program(text, buffers, "sgd.step")
 
