@@ -15,7 +15,7 @@ from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.tidy import tidy
-from tests.fuzz.commands import Command, CommandMaker
+from tests.fuzz.commands import NESTS, RECIPES, Command, CommandMaker
 from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker
 from tests.support import difference
 
@@ -94,12 +94,16 @@ def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
     Raises:
         Wrong: it computes something else, or a command broke.
     """
-    case = Case(ProgramMaker(pick).program())
+    recipe = pick(RECIPES)
+    case = Case(ProgramMaker(pick).program(NESTS.get(recipe[0]) if recipe else None))
     validate(case.program)
     program = case.program
     try:
         for number in range(commands + (len(FINISH) if finish else 0)):
-            command = CommandMaker(program, pick).make() if number < commands else FINISH[number - commands]
+            if number < commands:
+                command = CommandMaker(program, pick).make(recipe[number] if number < len(recipe) else None)
+            else:
+                command = FINISH[number - commands]
             case.commands.append(command)
             after = apply(program, command)
             case.applied.append(after is not None)

@@ -14,6 +14,34 @@ from tests.fuzz.programs import Pick
 Command = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A command's name, its arguments, its options."""
 
+RECIPES: tuple[tuple[str, ...], ...] = (
+    (), (), (), (), (), (),
+    ("flatten", "vectorize", "stream"),
+    ("interchange", "vectorize", "unroll_and_jam", "scalar_replace"),
+    ("tile_loop", "reorder", "vectorize", "parallelize"),
+    ("moments", "vectorize", "parallelize"),
+    ("partial_sums", "vectorize"),
+    ("set_padding", "vectorize"),
+    ("pack", "vectorize", "prefetch"),
+    ("reindex", "interchange", "vectorize"),
+    ("tile", "tile_loop", "vectorize", "unroll_and_jam", "scalar_replace"),
+    ("transpose", "interchange", "vectorize"),
+    ("split", "unroll", "vectorize"),
+    ("distribute", "reorder", "fuse", "vectorize"),
+    ("if_convert", "vectorize", "stream"),
+    ("scalar_expand", "distribute", "vectorize"),
+    ("privatize", "parallelize", "vectorize"),
+    ("factor", "hoist", "vectorize"),
+    ("canonicalise", "moments", "parallelize", "vectorize"),
+)  # fmt: skip
+"""Names of commands that go well together; further ones are drawn."""
+
+NESTS = {
+    "flatten": "whole", "moments": "statistics", "canonicalise": "statistics", "partial_sums": "product",
+    "set_padding": "window", "reindex": "scatter", "pack": "whole", "if_convert": "map", "privatize": "scatter",
+}  # fmt: skip
+"""The first command of a recipe → nests that it is for, see :data:`tests.fuzz.shapes.SHAPES`."""
+
 FACTORS = (2, 3, 4, 1, 5, 8)
 
 
@@ -31,8 +59,9 @@ class CommandMaker:
         self.names = loop_names(program) or ["i"]
         self.buffers = [name for name in program.buffers if any(name in nest.arguments for nest in program.nests)]
 
-    def make(self) -> Command:
-        name = self.pick(tuple(COMMAND_MAKERS))
+    def make(self, name: str | None = None) -> Command:
+        """A command of that name, or any."""
+        name = name or self.pick(tuple(COMMAND_MAKERS))
         arguments, options = COMMAND_MAKERS[name](self)
         return name, arguments, options
 
@@ -204,7 +233,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "scalar_expand": CommandMaker.scalar_expand,
     "if_convert": CommandMaker.optional,
     "factor": CommandMaker.factor,
-    "moments": CommandMaker.outer,
+    "moments": CommandMaker.looped,
     "partial_sums": CommandMaker.outer,
     "set_padding": CommandMaker.set_padding,
     "transpose": CommandMaker.transpose,

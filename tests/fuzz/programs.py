@@ -203,17 +203,18 @@ class ProgramMaker:
             return f"max(0, 1 - {outer}), min(3, {high + 2} - {outer})", 0, 2, 3
         return f"{outer} + 1", 0, high, high + 1
 
-    def known(self) -> list[str]:
-        """Nests of a known shape: what layers are made of."""
-        lines, extents = Shapes(self.pick).make(self.pick(SHAPES))
-        for name, shape in extents.items():
-            self.extents[name] = [max(pair) for pair in zip(self.extents[name], shape, strict=True)]
+    def known(self, shape: str | None = None) -> list[str]:
+        """Nests of a known shape, or any: what layers are made of."""
+        lines, extents = Shapes(self.pick).make(shape or self.pick(SHAPES))
+        for name, own in extents.items():
+            self.extents[name] = [max(pair) for pair in zip(self.extents[name], own, strict=True)]
         return lines
 
-    def program(self) -> Program:
-        lines: list[str] = []
-        for _ in range(1 + self.chance(2, 2, 1)):
-            lines += self.loop(_Scope(), "", 0) if self.chance(2, 1) == 0 else self.known()
+    def program(self, shape: str | None = None) -> Program:
+        """A program; where a shape is given, mostly nests of that alone."""
+        lines: list[str] = self.known(shape) if shape else []
+        for _ in range(self.pick((0, 0, 0, 1)) if shape else 1 + self.chance(2, 2, 1)):
+            lines += self.loop(_Scope(), "", 0) if self.chance(1, 1) == 0 else self.known()
         dtype = self.pick(("float32",) * 9 + ("float64",))
         buffers = {
             name: Buffer(

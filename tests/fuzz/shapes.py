@@ -9,7 +9,7 @@ EXTENTS = (3, 1, 2, 4, 5, 7, 8, 9)
 LONG = (8, 1, 5, 7, 9, 13, 15, 16, 17)
 """Extents of innermost loops: around the widths of vectors, primes, and 1."""
 
-SHAPES = ("map", "window", "scatter", "statistics", "softmax", "product", "flat", "blocked", "indirect", "map")
+SHAPES = ("map", "window", "scatter", "statistics", "softmax", "product", "flat", "blocked", "indirect", "whole")
 
 Made = tuple[list[str], dict[str, tuple[int, ...]]]
 
@@ -53,6 +53,15 @@ class Shapes:
             lines = self.two([f"if {test}:", f"    {element} = {value}", *other], *shape)
         return lines, {"x": (self.rows, sum(shape)), "w": (self.columns,), "z": (self.rows,), "s": (self.rows,),
                        target: shape if target != "g" else (2, *shape)}  # fmt: skip
+
+    def whole(self) -> Made:
+        """The same over all of every array, which loops may be joined for."""
+        shape = (self.rows, self.columns)
+        value = self.pick(("max(0.0, x[i, j])", "x[i, j] * u[i, j] + 1.0", "x[i, j] if u[i, j] > 0.0 else 0.0"))
+        update = self.pick(("y[i, j] = ", "y[i, j] += ")) + value
+        return [f"for i in range({self.rows}):", f"    for j in range({self.columns}):", f"        {update}"], {
+            "x": shape, "u": shape, "y": shape,
+        }  # fmt: skip
 
     def window(self) -> Made:
         """A window that moves by a stride over a row with a border: a convolution, or pooling."""
@@ -108,6 +117,8 @@ class Shapes:
         """Mean and deviation of each column or row, and what they are for: normalisation."""
         one = self.pick(("i", "j"))
         extent, count = (self.rows, self.columns) if one == "i" else (self.columns, self.rows)
+        if self.flip():
+            return self.moments(one, extent, count)
         value = f"(x[i, j] - z[{one}]) / sqrt(s[{one}] + 0.5)"
         lines = [
             *self.two([f"z[{one}] += x[i, j]"], self.rows, self.columns),
@@ -120,6 +131,23 @@ class Shapes:
             lines = lines[: 3 + 2 + 3]
         shape = (self.rows, self.columns)
         return lines, {"x": shape, "y": shape, "z": (extent,), "s": (extent,), "w": (self.columns,)}
+
+    def moments(self, one: str, extent: int, count: int) -> Made:
+        """Mean and variance of each column or row in one nest, as passes make them."""
+        other = "j" if one == "i" else "i"
+        z, s_ = f"z[{one}]", f"s[{one}]"
+        lines = [
+            f"for {one} in range({extent}):",
+            f"    {z} = 0.0",
+            f"    for {other} in range({count}):",
+            f"        {z} += x[i, j]",
+            f"    {z} = {z} / {count}.0",
+            f"    {s_} = 0.0",
+            f"    for {other} in range({count}):",
+            f"        {s_} += (x[i, j] - {z}) * (x[i, j] - {z})",
+        ]
+        shape = (self.rows, self.columns)
+        return lines, {"x": shape, "z": (extent,), "s": (extent,)}
 
     def softmax(self) -> Made:
         """Each row divided by its sum, shifted by its greatest element: softmax."""
