@@ -63,6 +63,8 @@ class CommandRecorder:
         """
         place = user_place()
         self._check_open(name, place)
+        if name == "privatize" and len(arguments) == 1 and "phase" not in options:  # the older spelling has no phase
+            arguments = (_writing_phase(str(arguments[0])), *arguments)
         command = Recorded(name, arguments, tuple(options.items()), place)
         if name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
             phase = _phase_of(command)
@@ -109,6 +111,13 @@ def unknown_attribute(ensemble: Any, name: str) -> UnknownName:
     hint = nearest(name, [*COMMANDS, *known])
     return UnknownName(f"{ensemble!r} has no command or attribute {name!r}", place=user_place(),
                        way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")  # fmt: skip
+
+
+def _writing_phase(buffer: str) -> str:
+    """The phase that computes a field."""
+    if not buffer.startswith("grad"):
+        return "forward"
+    return "backward" if buffer in ("grad", "grad_inputs") else "update"
 
 
 def _phase_of(command: Recorded) -> Any:

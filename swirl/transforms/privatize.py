@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError
 from swirl.ir.affine import simplify, simplify_body
 from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -22,6 +24,7 @@ from swirl.ir.nest import (
     for_loop,
     fresh,
     loop_of,
+    loops,
     make_nest,
     names_in,
     reference,
@@ -52,7 +55,7 @@ NOTE = "asked for private copies"
 
 
 @command()
-def privatize(program: Program, buffer: str, loop_var: str, *, copies: int = 8,
+def privatize(program: Program, buffer: str, loop_var: str | None = None, *, copies: int = 8,
               nest: int | str | None = None) -> Program:  # fmt: skip
     """Give a loop private copies of a buffer: one for each part of a reduction's iterations, or a local array for what
     each iteration writes before it reads.
@@ -74,7 +77,8 @@ def privatize(program: Program, buffer: str, loop_var: str, *, copies: int = 8,
 
     Args:
         buffer: name of a field (``grad_weights``, …) that the loop only accumulates into; or of a temporary.
-        loop_var: the loop; it keeps its name and counts parts.
+        loop_var: the loop; it keeps its name and counts parts. By default the outermost one, in each nest, of which two
+            iterations update an element.
         copies: how many at the most; ignored for temporaries.
         nest: only in this nest (index or label).
 
@@ -88,7 +92,8 @@ def privatize(program: Program, buffer: str, loop_var: str, *, copies: int = 8,
     check_buffer(program, buffer)
     check_factor(copies, "copies")
     result, count = program, 0
-    for site in find_loops(program, loop_var, nest):
+    sites = find_loops(program, loop_var, nest) if loop_var is not None else _sharing(program, buffer, nest)
+    for site in sites:
         target = result.nests[site.nest]
         inside = [s for s in statements(target.body) if s.path[: len(site.path)] == site.path]
         touching = [(s, access) for s in inside for access in s.accesses if access.name == buffer]
@@ -108,8 +113,27 @@ def privatize(program: Program, buffer: str, loop_var: str, *, copies: int = 8,
             result = _local(before, site, buffer, touching)
         result = checked(before, result)
     if not count:
-        raise CommandError(f"the loop {loop_var} does not write {buffer}", way_out="there is nothing to be private")
+        loop = f"the loop {loop_var} does not write" if loop_var is not None else "no loop accumulates into"
+        raise CommandError(f"{loop} {buffer}", way_out="there is nothing to be private")
     return result
+
+
+def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site]:
+    """The outermost loops of which two iterations touch one element of the buffer, last first."""
+    sites: list[Site] = []
+    for index, target in enumerate(program.nests):
+        if nest not in (None, index, target.label):
+            continue
+        known = statements(target.body)
+        known = [replace(s, accesses=tuple(a for a in s.accesses if a.name == buffer)) for s in known]
+        for path, _ in loops(target.body):
+            inside = any(site.nest == index and path[: len(site.path)] == site.path for site in sites)
+            try:
+                if not inside and carried(target.body, path, reductions=True, known=known) is not None:
+                    sites.append(Site(index, path))
+            except NotProved:
+                raise refuse("not proved within the time allowed", target, path, NOTE, way_out="name the loop") from None
+    return sites[::-1]
 
 
 # --- reductions -----------------------------------------------------------------------------------------

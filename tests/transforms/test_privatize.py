@@ -9,6 +9,7 @@ from inspect import cleandoc
 import numpy as np
 import pytest
 
+from latte import ConvLayerNoBias, MemoryDataLayer, Net
 from swirl.codegen.emit import emit
 from swirl.errors import CommandError, Refused
 from swirl.ir.buffers import Buffer, Layout
@@ -198,6 +199,34 @@ def test_several_loops_become_one_parallel_range(target: Target) -> None:
     after = assert_same(before, COMMANDS["parallelize"](before, ["n", "k"], schedule="dynamic,1"))
     assert "collapse(2) schedule(dynamic,1)" in emit(after, target).source
     assert_compiles_to_same(after, target)
+
+
+def test_the_outermost_loop_that_shares_elements_by_default() -> None:
+    before = sums()
+    assert text_of(private(before, "dw")) == text_of(private(before, "dw", "n"))
+    text = "for k in range(3):\n for n in range(4):\n  s[k] += x[n, k]\nfor m in range(5):\n s[0] += x[0, m % 3]"
+    two = program(text, s=(3,), x=(4, 3))
+    after = assert_same(two, private(two, "s", copies=2))
+    assert "for n in range(0, 4, 2)" in after.text and "for m in range(0, 5, 3)" in after.text
+    with pytest.raises(CommandError, match="no loop accumulates into x"):
+        private(before, "x")
+
+
+def test_the_older_spelling_without_a_phase() -> None:
+    results = []
+    for asked in (False, True):
+        net = Net(5, seed=1)
+        conv = ConvLayerNoBias(net, MemoryDataLayer(net, (2, 4, 4)), num_filters=3, kernel=3, stride=1, pad=1)
+        if asked:
+            conv.privatize("grad_weights")
+        net.compile()
+        net.ensembles[0].set_value(np.random.default_rng(0).integers(-3, 4, (5, 2, 4, 4)))
+        conv.set_grad(np.random.default_rng(1).integers(-3, 4, (5, 3, 4, 4)))
+        net.forward()
+        net.backward()
+        results.append(conv.get_grad_weights())
+    np.testing.assert_array_equal(*results)
+    assert "applied  privatize('update', 'grad_weights')" in str(net.explain(conv))
 
 
 # --- refusals -------------------------------------------------------------------------------------------
