@@ -132,7 +132,8 @@ def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site
                 if not inside and carried(target.body, path, reductions=True, known=known) is not None:
                     sites.append(Site(index, path))
             except NotProved:
-                raise refuse("not proved within the time allowed", target, path, NOTE, way_out="name the loop") from None
+                problem = "not proved within the time allowed"
+                raise refuse(problem, target, path, NOTE, way_out="name the loop") from None
     return sites[::-1]
 
 
