@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "LD_PRELOAD": ":".join(preloaded),
         "ASAN_OPTIONS": "detect_leaks=0,halt_on_error=1,abort_on_error=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1,halt_on_error=1",
+        "UBSAN_OPTIONS": "print_stacktrace=0,halt_on_error=1",
         "SWIRL_CXX": shlex.join(compiler),
         "PYTHONMALLOC": "malloc",
         SWITCH: "1",

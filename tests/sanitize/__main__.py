@@ -12,5 +12,5 @@ import sys
 from tests.sanitize import environment
 
 if __name__ == "__main__":
-    command = [sys.executable, "-m", "pytest", "-p", "tests.sanitize.plugin", *sys.argv[1:]]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.sanitize.plugin", "--capture=sys", *sys.argv[1:]]
     os.execve(sys.executable, command, environment())

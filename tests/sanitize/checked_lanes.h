@@ -91,8 +91,8 @@ inline void scatter(int *base, __m512i index, __m512i a, __mmask16 mask) {
 #define _mm512_mask_storeu_ps(to, mask, a) (checked::lanes((const float *) (to), mask, 16), _mm512_mask_storeu_ps(to, mask, a))
 #define _mm512_mask_storeu_epi32(to, mask, a) \
     (checked::lanes((const int *) (to), mask, 16), _mm512_mask_storeu_epi32(to, mask, a))
-#define _mm_maskz_loadu_epi8(mask, from) (checked::lanes((const bool *) (from), mask, 16), _mm_maskz_loadu_epi8(mask, from))
-#define _mm_mask_storeu_epi8(to, mask, a) (checked::lanes((const bool *) (to), mask, 16), _mm_mask_storeu_epi8(to, mask, a))
+#define _mm_maskz_loadu_epi8(mask, from) (checked::lanes((const char *) (from), mask, 16), _mm_maskz_loadu_epi8(mask, from))
+#define _mm_mask_storeu_epi8(to, mask, a) (checked::lanes((const char *) (to), mask, 16), _mm_mask_storeu_epi8(to, mask, a))
 #define _mm512_stream_ps(to, a) (checked::lanes((const float *) (to), 0xffff, 16), _mm512_stream_ps(to, a))
 #define _mm512_stream_si512(to, a) (checked::lanes((const int *) (to), 0xffff, 16), _mm512_stream_si512(to, a))
 #undef _mm512_i32gather_ps
