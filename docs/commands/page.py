@@ -21,6 +21,7 @@ NEST = ("nest", "only in this nest (index or label).")  # said once, on top
 OLDER = (
     "ens.tile(field, dim, factor)",
     "ens.transpose(field, dim1, dim2)",
+    "ens.privatize(buffer)",
     "ens.vectorize(phase, loop_var, factor)",
     "ens.simd(phase, loop_var)",
     "ens.parallelize(phase, loop_var)",
