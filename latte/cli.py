@@ -171,7 +171,7 @@ def time_command(file: Path, phase: str, repeat: int, target: str | None) -> Non
 
 @main.command("tune-by-hand")
 @click.argument("file", type=Source)
-@click.option("--layer", required=True, help="name of an ensemble")
+@click.option("--layer", required=True, help="name of an ensemble, or of a chain (conv1_relu1)")
 @click.option("--phase", default="forward", show_default=True, help="forward, inference, backward or update")
 @click.option("--recipe", type=click.Path(dir_okay=False, path_type=Path), help="in place of the layer's own file")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
@@ -189,12 +189,12 @@ def tune_by_hand(file: Path, layer: str, phase: str, recipe: Path | None, target
 
     with _plain_errors():
         bench = Bench(load_net(file), layer, phase, resolve_target(target), recipe, threads)
-    click.echo(f"{layer}.{bench.phase} for {bench.target.name}, recipe {bench.path}")
+    click.echo(f"{layer}.{bench.phase} for {bench.target.name}, recipe {bench.paths[0]}")
     try:
         for well in tries(bench, click.echo):
             if once:
                 sys.exit(0 if well else 1)
-            click.echo(f"── watching {bench.path.name} " + "─" * 40)
+            click.echo(f"── watching {', '.join(path.name for path in bench.paths)} " + "─" * 40)
     except KeyboardInterrupt:
         click.echo("")
 

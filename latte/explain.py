@@ -26,6 +26,7 @@ from swirl.transforms import LAYOUT_COMMANDS
 if TYPE_CHECKING:
     from latte.running import Running
     from latte.runtime import CompiledPhase, Executable
+    from latte.units import Unit
 
 
 @dataclass(frozen=True)
@@ -196,18 +197,21 @@ def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) ->
     executable = net.executable
     found = find_ensemble(net, ensemble)
     compiled = phases_of(executable, found, phase)
-    outcomes = [_command(outcome) for outcome in executable.outcomes.get(found.name, ())]
+    units = [unit for unit in executable.units if found in unit.members]
     if phase is not None:
         asked = PHASE_ALIASES.get(phase, phase)
+        units = [unit for unit in units if asked in unit.parts]
+    outcomes = [_command(outcome) for unit in units for outcome in executable.outcomes[unit.name]]
+    if phase is not None:
         followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
-        outcomes = [fact for fact in outcomes if fact.phase in ("", followed)]
+        outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
     return Explanation(
         found.name,
         found.kind,
         tuple(found.shape),
         executable.batch_size,
         executable.target.name,
-        "" if isinstance(found, DataEnsemble) else _recipe(net, found),
+        "" if isinstance(found, DataEnsemble) else _recipe(net, found, units),
         tuple(outcomes),
         executable.notes.get(found.name, ()),
         tuple(_phase(executable, item) for item in compiled),
@@ -243,7 +247,7 @@ def phases_of(executable: Executable, ensemble: Ensemble, phase: str | None = No
     Raises:
         CommandError: the ensemble has no such phase.
     """
-    compiled = [item for item in executable.compiled if item.ensemble is ensemble]
+    compiled = [item for item in executable.compiled if ensemble in item.unit.members]
     if phase is None:
         return compiled
     asked = PHASE_ALIASES.get(phase, phase)
@@ -262,11 +266,15 @@ def after_recipe(stages: Sequence[Stage]) -> Stage:
 
 
 # --- facts --------------------------------------------------------------------------------------------------
-def _recipe(net: Running, ensemble: Ensemble) -> str:
-    path = recipe_path(net, ensemble)  # type: ignore[arg-type]
+def _recipe(net: Running, ensemble: Ensemble, units: Sequence[Unit]) -> str:
+    joined = [unit for unit in units if unit.joined and unit.recipe is not None]
+    path = recipe_path(net, ensemble) if len(joined) < len(units) else None  # type: ignore[arg-type]
     names = [] if path is None else [_short(path)]
     if ensemble.commands:
         names.insert(0, f"commands of {ensemble.name}")
+    for unit in joined[::-1]:
+        assert unit.recipe is not None and unit.recipe.path is not None
+        names.insert(0, f"{_short(unit.recipe.path)} ({', '.join(unit.parts)})")
     return ", otherwise ".join(names)
 
 

@@ -46,7 +46,10 @@ class GivenGradients:
         """
         name, gradient = ensemble.name, np.array(values, np.float32)
         executable = self._net.executable
-        needed = executable.buffer(f"{name}.grad").shape
+        if executable.is_fused_away(f"{name}.grad"):  # given, it is stored: the net is compiled so
+            needed = ensemble.fields(executable.batch_size)["grad"].shape
+        else:
+            needed = executable.buffer(f"{name}.grad").shape
         if gradient.shape != needed:
             raise DataError(
                 f"{name}.set_grad: the shape is {gradient.shape}, but {needed} is needed", place=user_place()

@@ -17,7 +17,7 @@ from latte.mapping import Window, check_reach, mapping_place, trace
 from latte.neuron import Neuron
 from latte.place import user_place
 from latte.running import Running
-from swirl.errors import DeclarationError, MappingError
+from swirl.errors import CommandError, DeclarationError, MappingError
 
 
 class Net(Running):
@@ -26,12 +26,13 @@ class Net(Running):
     Args:
         batch_size: number of items in a batch.
         seed: of all random numbers (initial values, dropout); drawn once from ``np.random`` by default.
+        keep: ``"all"``: every layer's value and gradient can be read, and none is fused away; see :meth:`keep`.
 
     Raises:
         DeclarationError: if the batch size is no positive integer, or the seed is negative or too large.
     """
 
-    def __init__(self, batch_size: int, *, seed: int | None = None):
+    def __init__(self, batch_size: int, *, seed: int | None = None, keep: str | None = None):
         if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
             bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
             raise DeclarationError(
@@ -41,7 +42,12 @@ class Net(Running):
             raise DeclarationError(
                 f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
             )
+        if keep not in (None, "all"):
+            raise DeclarationError(
+                f"keep must be 'all', not {keep!r}", place=user_place(), way_out="net.keep(conv1) keeps one layer"
+            )
         super().__init__()
+        self._keeps_all = keep == "all"
         self.batch_size = int(batch_size)
         self.seed = int(np.random.randint(2**31)) if seed is None else int(seed)
         self.force_backward = False
@@ -49,6 +55,7 @@ class Net(Running):
         self.ensembles: list[Ensemble] = []
         self.connections: list[Connection] = []
         self._counts: Counter[str] = Counter()
+        self._kept: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
@@ -111,6 +118,25 @@ class Net(Running):
         ensemble = self.add_ensemble(ActivationEnsemble(neurons, shape))
         self.add_one_to_one_connections(source, ensemble)
         return ensemble
+
+    def keep(self, *ensembles: Ensemble) -> None:
+        """Let the values and gradients of layers be there to be read: they are not fused away into a neighbour's loop.
+
+        Raises:
+            CommandError: the net is compiled already.  DeclarationError: an ensemble is not in this net.
+        """
+        place = user_place()
+        if self.compiled:
+            raise CommandError("keep: the net is compiled already", place=place,
+                               way_out="call it before net.compile()")  # fmt: skip
+        for ensemble in ensembles:
+            if not isinstance(ensemble, Ensemble) or ensemble.net is not self:
+                raise DeclarationError(f"keep: {ensemble!r} is not in this net", place=place)
+        self._kept |= {ensemble.name for ensemble in ensembles}
+
+    def is_kept(self, ensemble: Ensemble) -> bool:
+        """Whether the user wants to read the ensemble's value and gradient."""
+        return self._keeps_all or ensemble.name in self._kept
 
     # --- connections ----------------------------------------------------------------------------------------
     def add_connections(

@@ -30,13 +30,16 @@ class EnsemblePrograms:
     notes: tuple[str, ...] = ()
 
 
-def net_programs(net: Net, batch_size: int, seeded: frozenset[str] = frozenset()) -> list[EnsemblePrograms]:
+def net_programs(
+    net: Net, batch_size: int, seeded: frozenset[str] = frozenset(), order: list[Ensemble] | None = None
+) -> list[EnsemblePrograms]:
     """The programs of all ensembles, in the order in which they run forwards.
 
     Args:
         net: the net.
         batch_size: extent of the batch dimension.
         seeded: names of ensembles whose gradient the user sets although others read them.
+        order: in which they run; by default that of construction, sources first.
 
     Raises:
         DeclarationError: there are none, or one reads nothing.
@@ -53,7 +56,7 @@ def net_programs(net: Net, batch_size: int, seeded: frozenset[str] = frozenset()
                 place=ensemble.place,
                 way_out="net.add_connections(source, ensemble, mapping)",
             )
-    order = net.order()
+    order = order or net.order()
     wanted = _gradient_wanted(net, order)
     started = {net_ensemble.name for net_ensemble in order if net_ensemble.name in seeded}
     result = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from latte.chains import chain_name, possible_names
 from latte.checks import is_integer
 from latte.data import check_data
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
@@ -91,19 +92,27 @@ class Running:
         """Count what was compiled for this net elsewhere: by a solver."""
         self._reports.append(report)
 
-    def use_recipe(self, ensemble_or_kind: Ensemble | str, path: str | Path) -> None:
-        """Use a recipe file for one ensemble, or for every ensemble of a kind (``"conv"``).
+    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble], path: str | Path) -> None:
+        """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
+
+        Args:
+            layers: an ensemble or its name, a kind; for a file that declares a chain, the kinds joined
+                (``"conv_relu"``) or the layers themselves (``[conv1, relu1]``).
+            path: of the file.
 
         Raises:
-            CommandError: the net is compiled already, or has no such ensemble or kind.
+            CommandError: the net is compiled already, or has no such ensemble, kind or chain.
         """
         if self.compiled:
             raise CommandError("use_recipe: the net is compiled already", place=user_place(),
                                way_out="call it before net.compile()")  # fmt: skip
-        name = ensemble_or_kind if isinstance(ensemble_or_kind, str) else ensemble_or_kind.name
+        if isinstance(layers, str):
+            name = layers
+        else:
+            name = layers.name if isinstance(layers, Ensemble) else chain_name(layers)
         known = {e.name for e in self.ensembles} | {e.kind for e in self.ensembles}
-        if name not in known:
-            way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}"
+        if name not in known and name not in possible_names(self._whole):
+            way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
             raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
         self.recipes[name] = Path(path)
 
@@ -316,9 +325,13 @@ class Running:
         old = self.executable
         new = self._compile(old.batch_size, old)
         for name, array in old.arrays.items():
-            if name in new.arrays and new.arrays[name] is not array:
+            if name in new.arrays and new.arrays[name] is not array and name not in old.missing:
                 new.write(name, old.read(name))  # a recipe may have laid it out differently
         new.has_run = set(old.has_run)
+        new.missing |= old.missing
+        lost = {name for name in old.missing if name.endswith(".value")}
+        if any(lost & step.storage for step in new.order["backward"]):
+            new.has_run.discard("forward")  # backward reads what has been fused away until now
         self._executables = {old.batch_size: new}
         self._current = new
 

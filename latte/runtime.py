@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latte.ensemble import DataEnsemble, Ensemble
-from latte.phases import EnsemblePrograms, has_gradient_reader, is_loss, net_programs
+from latte.chains import chained_order, find_chains
+from latte.ensemble import Ensemble
+from latte.phases import has_gradient_reader, is_loss, net_programs
 from latte.place import user_place
-from latte.recipes_of import recipe_of
+from latte.scheduling import ScheduledUnit, Scheduling
+from latte.units import Unit, net_units
 from latte.views import BlockedViews
 from swirl.codegen.emit import KernelSource
 from swirl.config import settings
@@ -22,10 +24,10 @@ from swirl.dump.write import dump_kernel, dump_stages
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program
-from swirl.jit import Built, Kernel, Progress, Unit, build, load
-from swirl.memo import Memo, remembering
+from swirl.jit import Built, Kernel, Progress, build, load
+from swirl.jit import Unit as TranslationUnit
 from swirl.memory import allocate
-from swirl.pipeline import Scheduled, Stage, finish, generate, schedule
+from swirl.pipeline import Stage, generate
 from swirl.recipe import Outcome
 from swirl.runner import Phase, Runner
 from swirl.target import Target
@@ -39,9 +41,9 @@ SHARED_ROLES = ("param", "param_grad", "state", "scalar")
 
 @dataclass(frozen=True)
 class CompiledPhase:
-    """One phase of one ensemble: its stages and its kernel."""
+    """One phase of one unit (a layer, or the layers of a chain): its stages and its kernel."""
 
-    ensemble: Ensemble
+    unit: Unit
     phase: str
     stages: tuple[Stage, ...]
     source: KernelSource
@@ -49,13 +51,24 @@ class CompiledPhase:
     built: Built
 
     @property
+    def ensemble(self) -> Ensemble:
+        """The layer; of a chain, the last one, whose value it computes."""
+        return self.unit.members[-1]
+
+    @property
     def program(self) -> Program:
         return self.stages[-1].program
 
     @property
-    def logical(self) -> Program:
-        """The program before its layouts were made physical."""
-        return self.stages[-2].program
+    def storage(self) -> set[str]:
+        """The storage that the kernel touches."""
+        return {record.name for record in self.program.buffers.values()}
+
+    @property
+    def fused_away(self) -> set[str]:
+        """The storage between the layers of a chain that the kernel does without."""
+        before = {record.name for record in self.stages[0].program.buffers.values()}
+        return (before & set(self.unit.private.get(self.phase, ()))) - self.storage
 
 
 @dataclass(frozen=True)
@@ -96,32 +109,41 @@ class Executable:
     compiled: list[CompiledPhase]
     notes: dict[str, tuple[str, ...]]
     outcomes: dict[str, tuple[Outcome, ...]]
+    units: list[Unit]
     phases: dict[str, Phase]
     order: dict[str, list[CompiledPhase]]
     report: CompileReport
     has_run: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
     views: BlockedViews = field(default_factory=BlockedViews)
 
     def run(self, phase: str) -> None:
         """Run ``forward``, ``inference`` or ``backward`` (gradients of inputs and of parameters)."""
         with self.views.in_storage():
             self.phases[phase].run()
+        self._ran(phase)
+
+    def _ran(self, phase: str) -> None:
         self.has_run.add(phase)
+        for step in self.order[phase]:
+            self.missing = (self.missing - step.storage) | step.fused_away
 
     def run_timed(self, phase: str) -> list[tuple[str, str, float]]:
         """Run a phase; (ensemble, phase, seconds) of every kernel."""
         with self.views.in_storage():
             seconds = self.phases[phase].run_timed()
-        self.has_run.add(phase)
-        return [(c.ensemble.name, c.phase, s) for c, s in zip(self.order[phase], seconds, strict=True)]
+        self._ran(phase)
+        return [(c.unit.name, c.phase, s) for c, s in zip(self.order[phase], seconds, strict=True)]
 
     def read(self, storage: str) -> np.ndarray:
         """The logical values of a buffer, as a new array.
 
         Raises:
-            DataError: no phase of this net computes the buffer.
+            DataError: no phase of this net computes the buffer, or it has been fused away.
         """
         buffer = self.buffer(storage)
+        if storage in self.missing:
+            raise self._fused_away(storage)
         with self.views.in_storage():
             return buffer.layout.unpack(self.arrays[storage], buffer.shape)
 
@@ -133,8 +155,14 @@ class Executable:
 
     def view(self, storage: str) -> np.ndarray:
         """The storage itself, seen without its halo and in the order of its dimensions; or an array that stands for it,
-        where it lies in blocks: see :class:`latte.views.BlockedViews`."""
+        where it lies in blocks: see :class:`latte.views.BlockedViews`.
+
+        Raises:
+            DataError: some phase has fused the buffer away, so that its storage would be out of date then.
+        """
         buffer = self.buffer(storage)
+        if any(storage in step.fused_away for step in self.compiled):
+            raise self._fused_away(storage)
         view = buffer.layout.view(self.arrays[storage], buffer.shape)
         return self.views.view(self.arrays[storage], buffer) if view is None else view
 
@@ -142,8 +170,10 @@ class Executable:
         """The buffer with its layout.
 
         Raises:
-            DataError: no phase of this net computes it.
+            DataError: no phase of this net computes it, or it has been fused away.
         """
+        if storage not in self.buffers and self.is_fused_away(storage):
+            raise self._fused_away(storage)
         if storage not in self.buffers:
             owner = next(e for e in self.net.ensembles if e.name == storage.split(".")[0])
             way_out = None
@@ -151,6 +181,20 @@ class Executable:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
             raise DataError(f"nothing in this net computes {storage}", place=user_place(), way_out=way_out)
         return self.buffers[storage]
+
+    def is_fused_away(self, storage: str) -> bool:
+        """Whether some phase computes it only inside of a chain's loops."""
+        return any(storage in step.fused_away for step in self.compiled)
+
+    def _fused_away(self, storage: str) -> DataError:
+        step = next((s for s in self.compiled if storage in s.fused_away), None)
+        within = f" into {step.unit.name}" if step is not None else ""
+        name = storage.split(".")[0]
+        return DataError(
+            f"{storage} has been fused away{within}: it is never stored",
+            place=user_place(),
+            way_out=f'net.keep({name}) before compile() keeps it, Net(batch_size, keep="all") keeps all',
+        )
 
 
 def compile_net(
@@ -180,73 +224,54 @@ def compile_net(
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
     start = perf_counter()
-    ensembles = net_programs(net, batch_size, seeded)
-    scheduled: list[tuple[EnsemblePrograms, Scheduled, Memo]] = []
-    layouts: dict[str, Layout] = {}
+    chains = find_chains(net, seeded)
+    ensembles = net_programs(net, batch_size, seeded, chained_order(net, chains.found))
+    units = net_units(net, ensembles, chains)
+    scheduled: list[ScheduledUnit] = []
     with ExitStack() as memos:
-        for position, programs in enumerate(ensembles):
-            name = programs.ensemble.name
+        scheduling = Scheduling(net, target, memos)
+        layouts = scheduling.layouts
+        for position, unit in enumerate(units):
             if on_stage is not None:
-                on_stage(position, len(ensembles), name)
-            current = {phase: laid_out(program, layouts) for phase, program in programs.programs.items()}
-            memo = memos.enter_context(remembering(current.values()))
-            owned = owned_storage(programs.ensemble, layouts)
-            result = schedule(current, recipe_of(net, programs.ensemble), target, owned, memo)
-            for stages in result.stages.values():
-                layouts |= {buffer.name: buffer.layout for buffer in stages[-1].program.buffers.values()}
-            scheduled.append((programs, result, memo))
+                on_stage(position, len(units), unit.name)
+            scheduled.append(scheduling.schedule(unit))
         if on_stage is not None:
-            on_stage(len(ensembles), len(ensembles), "")
+            on_stage(len(units), len(units), "")
         finished = [
-            (programs.ensemble, phase, finish((*stages[:-1], _with_layouts(stages[-1], layouts)), memo), memo)
-            for programs, result, memo in scheduled
-            for phase, stages in result.stages.items()
+            (item.unit, phase, item.finished(phase, layouts), item.memo)
+            for item in scheduled
+            for phase in item.result.stages
         ]
         dump = settings().dump
         if dump is not None:  # the smaller last batch of a data set beside the first
             dump = dump if batch_size == net.batch_size else dump / f"batch-{batch_size}"
-            for ensemble, phase, stages, _ in finished:
-                dump_stages(dump / ensemble.name / phase, stages)
+            for unit, phase, stages, _ in finished:
+                dump_stages(dump / unit.name / phase, stages)
         sources = [generate(stages, target, memo=memo) for _, _, stages, memo in finished]
     generating = perf_counter() - start
-    built = build([Unit(source.name, source.source) for source in sources], target, progress=progress)
+    built = build([TranslationUnit(source.name, source.source) for source in sources], target, progress=progress)
     if dump is not None:
-        for (ensemble, phase, _, _), source, unit in zip(finished, sources, built, strict=True):
-            dump_kernel(dump / ensemble.name / phase, source, unit.command)
+        for (unit, phase, _, _), source, made in zip(finished, sources, built, strict=True):
+            dump_kernel(dump / unit.name / phase, source, made.command)
     compiled = [
-        CompiledPhase(ensemble, phase, stages, source, load(unit), unit)
-        for (ensemble, phase, stages, _), source, unit in zip(finished, sources, built, strict=True)
+        CompiledPhase(unit, phase, stages, source, load(made), made)
+        for (unit, phase, stages, _), source, made in zip(finished, sources, built, strict=True)
     ]
     buffers = _buffers(net, batch_size, compiled, layouts)
     arrays = _arrays(buffers, shared, runner)
     report = make_report((item.built for item in compiled), perf_counter() - start, generating)
     order = _order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
-    notes = {programs.ensemble.name: programs.notes for programs in ensembles}
-    outcomes = {programs.ensemble.name: result.outcomes for programs, result, _ in scheduled}
-    executable = Executable(net, batch_size, target, buffers, arrays, compiled, notes, outcomes, phases, order, report)
+    notes = {p.ensemble.name: (*p.notes, *chains.notes.get(p.ensemble.name, ())) for p in ensembles}
+    outcomes = {item.unit.name: item.result.outcomes for item in scheduled}
+    executable = Executable(
+        net, batch_size, target, buffers, arrays, compiled, notes, outcomes, units, phases, order, report
+    )
+    executable.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
     if shared is not None:
         executable.views = shared.views
     _initialise(executable, shared is None)
     return executable
-
-
-def owned_storage(ensemble: Ensemble, layouts: Mapping[str, Layout]) -> list[str]:
-    """Prefixes of the storage that an ensemble's recipe lays out: its own; and data that nobody has read before it,
-    as no kernel computes them and setting them packs them anyway."""
-    sources = {edge.source.name for edge in ensemble.connections if isinstance(edge.source, DataEnsemble)}
-    seen = {storage.split(".")[0] for storage in layouts}
-    return [f"{name}." for name in (ensemble.name, *sorted(sources - seen))]
-
-
-def laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
-    """The program with the layouts that were chosen so far, by storage name."""
-    changed = {key: b.with_layout(layouts[b.name]) for key, b in program.buffers.items() if b.name in layouts}
-    return program.with_buffers(**changed)
-
-
-def _with_layouts(stage: Stage, layouts: Mapping[str, Layout]) -> Stage:
-    return Stage(stage.name, laid_out(stage.program, layouts), stage.seconds)
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -254,16 +279,14 @@ def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np
 
 
 def _order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
-    """The kernels of each phase of the net in the order of execution: backward, then update, layer by layer."""
+    """The kernels of each phase of the net in the order of execution: backward, then update, layer by layer (chain by
+    chain)."""
     backwards = [c for c in reversed(compiled) if c.phase in ("backward", "update")]
-    names = list(dict.fromkeys(c.ensemble.name for c in backwards))
-    by_layer = [
-        c
-        for name in names
-        for phase in ("backward", "update")
-        for c in backwards
-        if c.ensemble.name == name and c.phase == phase
-    ]
+    chain_of = {member.name: c.unit.name for c in backwards if c.unit.joined for member in c.unit.members}
+    groups: dict[str, list[CompiledPhase]] = {}
+    for c in backwards:
+        groups.setdefault(chain_of.get(c.unit.members[0].name, c.unit.name), []).append(c)
+    by_layer = [c for group in groups.values() for phase in ("backward", "update") for c in group if c.phase == phase]
     return {
         "forward": [c for c in compiled if c.phase == "forward"],
         "inference": [c for c in compiled if c.phase == "inference"],
@@ -276,18 +299,30 @@ def _buffers(
 ) -> dict[str, Buffer]:
     """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
     result: dict[str, Buffer] = {}
+    used = set().union(*(item.storage for item in compiled))
+    away = set().union(*(item.fused_away for item in compiled)) - used
     for ensemble in net.ensembles:
         for spec in ensemble.fields(batch_size).values():
-            if spec.role not in ("grad", "param_grad"):
+            if spec.role not in ("grad", "param_grad") and spec.storage not in away:
                 result[spec.storage] = spec.buffer
     declared = {spec.storage: spec.buffer for e in net.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
-        for buffer in item.logical.buffers.values():
+        for buffer in _logical(item):
             result[buffer.name] = declared.get(buffer.name, buffer)
     for ensemble in net.ensembles:
         if is_loss(ensemble):
             result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
+
+
+def _logical(item: CompiledPhase) -> Iterable[Buffer]:
+    """What is left in the end, with the shapes that it had first: commands and layouts may change them."""
+    found: dict[str, Buffer] = {}
+    for stage in item.stages:
+        for record in stage.program.buffers.values():
+            if record.name in item.storage:
+                found.setdefault(record.name, record)
+    return found.values()
 
 
 def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Runner) -> dict[str, np.ndarray]:

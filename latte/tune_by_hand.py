@@ -12,25 +12,27 @@ from zlib import crc32
 
 import numpy as np
 
+from latte.chains import chain_name, chained_order, find_chains, neighbours
 from latte.ensemble import Ensemble
 from latte.explain import find_ensemble
 from latte.net import Net
 from latte.phases import net_programs
-from latte.recipes_of import recipe_of, recipe_path
-from latte.runtime import laid_out, owned_storage
+from latte.scheduling import Scheduling
 from latte.showing import amount
+from latte.units import Unit, net_units
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
-from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
-from swirl.jit import Kernel, Unit, build, load
+from swirl.jit import Kernel, build, load
+from swirl.jit import Unit as TranslationUnit
 from swirl.measure import Limits, Measured
-from swirl.memo import remembering
 from swirl.memory import allocate
-from swirl.pipeline import Stage, finish, generate, schedule
+from swirl.pipeline import Stage, generate
 from swirl.questions import PHASE_ALIASES
 from swirl.recipe import Outcome
+from swirl.recipe_files import read_recipe
 from swirl.runner import Runner
 from swirl.target import Target
 
@@ -47,6 +49,7 @@ class Trial:
         library: the compiled file.
         kernel, arrays: what runs, on data of its own, one array for each of ``buffers``.
         work: operations and bytes.
+        files: the recipe, and those of layers that the recipe of a chain builds on.
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
     """
 
@@ -57,19 +60,20 @@ class Trial:
     buffers: dict[str, Buffer]
     arrays: list[np.ndarray]
     work: Work
+    files: tuple[Path, ...]
     scheduling: float
     compiling: float
 
 
 class Bench:
-    """A layer of a net, to be compiled and timed by itself again and again.
+    """A layer of a net, or a chain that is compiled as one, to be compiled and timed by itself again and again.
 
     Args:
         net: declared; it need not be compiled.
-        layer: name of an ensemble.
+        layer: name of an ensemble, or of a chain (``conv1_relu1``).
         phase: ``forward``, ``inference``, ``backward`` or ``update``.
         target: what code is made for.
-        recipe: file to use for this layer, in place of its own.
+        recipe: file to use in place of its own; one that declares a chain, for the chain that the layer begins.
         threads: of OpenMP.
         whole_numbers: as data, small ones: sums are exact in whatever order.
 
@@ -80,58 +84,100 @@ class Bench:
     def __init__(self, net: Net, layer: str, phase: str, target: Target, recipe: Path | None = None,
                  threads: int | None = None, whole_numbers: bool = False):  # fmt: skip
         self.net, self.target, self.whole_numbers = net, target, whole_numbers
-        self.ensemble: Ensemble = find_ensemble(net, layer)
+        self.layer = layer
+        chain = next((chain.members for chain in find_chains(net).found if chain.name == layer), None)
+        self.members: tuple[Ensemble, ...] = chain or (find_ensemble(net, layer),)
         self.phase = PHASE_ALIASES.get(phase, phase)
-        self._programs = net_programs(net, net.batch_size)
-        phases = next(list(found.programs) for found in self._programs if found.ensemble is self.ensemble)
+        self._order = net.order()
+        self._programs = net_programs(net, net.batch_size, order=self._order)
+        found = [item for item in self._programs if item.ensemble in self.members]
+        phases = list(dict.fromkeys(phase for item in found for phase in item.programs))
         if self.phase not in phases:
             way_out = f"{nearest(phase, phases)}it has {', '.join(phases)}" if phases else "it computes nothing"
             raise CommandError(f"{layer} has no phase {phase!r}", way_out=way_out)
-        if recipe is not None:
-            net.recipes[self.ensemble.name] = recipe
-        path = recipe_path(net, self.ensemble)
-        if path is None:
-            raise CommandError(f"{layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
-        if self.ensemble.commands:
+        commands = [command for member in self.members for command in member.commands]
+        if commands:
             raise CommandError(
                 f"{layer} has commands of its own, which replace those of a file",
-                place=self.ensemble.commands[0].place,
+                place=commands[0].place,
                 way_out="put them into a recipe file",
             )
-        self.path = path
+        self.recipe = None if recipe is None else recipe.absolute()
+        self._chosen: str | None = None
+        self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
+        """The files to watch: the recipe first."""
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
 
     def compile(self) -> Trial:
-        """The layer under the recipe as it is now.
+        """The layer, or the chain that it is compiled in, under the recipe as it is now.
 
         Raises:
             LatteError: the recipe is no Python, or a command was refused.
         """
         start = perf_counter()
-        layouts: dict[str, Layout] = {}
         with ExitStack() as memos:
-            for programs in self._programs:  # the layers before it choose how its sources lie; all that is remembered
-                current = {phase: laid_out(program, layouts) for phase, program in programs.programs.items()}
-                memo = memos.enter_context(remembering(current.values()))
-                recipe = recipe_of(self.net, programs.ensemble)
-                owned = owned_storage(programs.ensemble, layouts)
-                result = schedule(current, recipe, self.target, owned, memo)
-                for stages in result.stages.values():
-                    layouts |= {b.name: b.layout for b in stages[-1].program.buffers.values()}
-                if programs.ensemble is self.ensemble:
+            units = Scheduling(self.net, self.target, memos)
+            for unit in self._units():  # the layers before it choose how its sources lie; all that is remembered
+                item = units.schedule(unit)
+                if self._holds(unit):
                     break
-            finished = finish(result.stages[self.phase], memo)
-            source = generate(finished, self.target, memo=memo)
+            self.paths = item.result.files
+            if self.phase not in item.result.stages:
+                raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
+                                   "another", place=str(self.paths[0]), way_out="--phase backward")  # fmt: skip
+            finished = item.finished(self.phase, units.layouts)
+            source = generate(finished, self.target, memo=item.memo)
         scheduling = perf_counter() - start
-        (built,) = build([Unit(source.name, source.source)], self.target)
-        buffers = result.stages[self.phase][-1].program.buffers
+        (built,) = build([TranslationUnit(source.name, source.source)], self.target)
+        buffers = item.result.stages[self.phase][-1].program.buffers
         used = {name: buffers[name] for name in source.buffers}
         arrays = self._arrays(used, finished[0].program)
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(finished[-1].program)
-        return Trial(finished, result.outcomes, built.path, load(built), used, arrays, work, scheduling, compiling)
+        return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, item.result.files,
+                     scheduling, compiling)  # fmt: skip
+
+    def _holds(self, unit: Unit) -> bool:
+        return self.phase in unit.parts and any(member in unit.members for member in self.members)
+
+    def _own_file(self) -> Path:
+        recipe = next(unit.recipe for unit in self._units() if self._holds(unit))
+        if recipe is None or recipe.path is None:
+            raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
+        return recipe.path
+
+    def _units(self) -> list[Unit]:
+        """The units of the net: an edited recipe may declare other phases, or no chain any more."""
+        if self.recipe is not None:
+            self._use(self.recipe)
+        chains = find_chains(self.net)
+        order = chained_order(self.net, chains.found)
+        if order != self._order:
+            self._order, self._programs = order, net_programs(self.net, self.net.batch_size, order=order)
+        units = net_units(self.net, self._programs, chains)
+        used = next(unit.recipe for unit in units if self._holds(unit))
+        if self.recipe is not None and (used is None or used.path != self.recipe):
+            reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]
+            raise CommandError(f"{self.recipe.name} does not schedule {self.layer}.{self.phase}",
+                               place=str(self.recipe), way_out="; ".join(dict.fromkeys(reasons)) or None)  # fmt: skip
+        return units
+
+    def _use(self, file: Path) -> None:
+        """Use a file for the layer, or for the layers around it whose kinds it declares."""
+        self.net.recipes.pop(self._chosen or "", None)
+        kinds = read_recipe(file).chain
+        if kinds:
+            fitting = [path for path in neighbours(self.net) if tuple(member.kind for member in path) == kinds]
+            names = [chain_name(path) for path in fitting if all(member in path for member in self.members)]
+            if not names:
+                raise CommandError(f"{self.layer} is in no chain {', '.join(kinds)}", place=str(file),
+                                   way_out="without `chain` it is a recipe for one layer")  # fmt: skip
+        else:
+            names = [member.name for member in self.members]
+        self._chosen = names[0]
+        self.net.recipes[names[0]] = file
 
     def measure(self, *trials: Trial) -> Measured:
         """Trials beside each other and the machine's limits."""
@@ -231,9 +277,11 @@ def tries(bench: Bench, say: Callable[[str], None]) -> Iterator[bool]:
     """
     before: Trial | None = None
     while True:
-        seen = _saved(bench.path)
+        seen = {path: _saved(path) for path in bench.paths}
         try:
             trial = bench.compile()
+            for path in bench.paths:  # a chain's recipe may build on other files now
+                seen.setdefault(path, _saved(path))
             measured = bench.measure(*(t for t in (trial, before) if t is not None))
         except LatteError as error:
             say(str(error))
@@ -242,7 +290,7 @@ def tries(bench: Bench, say: Callable[[str], None]) -> Iterator[bool]:
             say(report(bench, trial, measured, before))
             before = trial
             yield True
-        while _saved(bench.path) in (seen, None):  # None: an editor is just replacing it
+        while all(_saved(path) in (seen[path], None) for path in seen):  # None: an editor is just replacing it
             time.sleep(POLL_SECONDS)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.memo import Memo
-from swirl.recipe import Outcome, Recipe, Schedule
+from swirl.questions import INFERENCE
+from swirl.recipe import Chained, Outcome, Recipe, Schedule
 from swirl.target import Target, get_target
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.hoist import hoist
+from swirl.transforms.layers import Part, join
+from swirl.transforms.relayout import Reorder
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
 
@@ -47,18 +52,30 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The programs of one ensemble after the recipe, and what became of its commands."""
+    """The programs of one ensemble after the recipe, what became of its commands, and the files they came from."""
 
     stages: Mapping[str, tuple[Stage, ...]]
     outcomes: tuple[Outcome, ...]
+    files: tuple[Path, ...] = ()
+    apart: Mapping[str, Program] = field(default_factory=dict)
+    """Programs of a chain's layers that are not joined, as the layouts have made them, by their names."""
+    reorders: tuple[tuple[str, Reorder], ...] = ()
+    """What those will copy: the program's name, and the copy."""
+    untouched: Mapping[str, Buffer] = field(default_factory=dict)
+    """Storage that has been laid out, but that no program touches any more."""
 
 
 def schedule(
     programs: Mapping[str, Program],
     recipe: Recipe | None,
     target: Target,
-    owned: Sequence[str] = ("",),
+    owned: str | Sequence[str] = "",
     memo: Memo | None = None,
+    *,
+    chained: Chained | None = None,
+    laid_out: Mapping[str, Program] | None = None,
+    elsewhere: Mapping[str, Buffer] | None = None,
+    reorders: Sequence[tuple[str, Reorder]] = (),
 ) -> Scheduled:
     """Validate and canonicalise the programs of one ensemble, and apply its recipe.
 
@@ -68,6 +85,10 @@ def schedule(
         target: what code is made for.
         owned: prefixes of the storage names whose layout is for the ensemble to choose.
         memo: where results of passes and commands are kept; by default all is computed.
+        chained: of a chain, whose programs are joined of canonical ones.
+        laid_out: canonical programs to which layouts have been applied already, by their names.
+        elsewhere: buffers of the ensemble in phases that are scheduled with another one's, by its names for them.
+        reorders: a program's name, and what is copied there: of those that are laid out.
 
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
@@ -76,12 +97,19 @@ def schedule(
     stages: dict[str, list[Stage]] = {}
     for phase, program in programs.items():
         stages[phase] = [Stage("lowered", validate(program), 0.0)]
-        for name, rewrite in BEFORE_RECIPE:
+        for name, rewrite in BEFORE_RECIPE if chained is None else ():
             stages[phase].append(_stage(name, rewrite, stages[phase][-1].program, memo))
-    if recipe is None:
+        if laid_out is not None and program.name in laid_out:
+            stages[phase].append(Stage("layouts", laid_out[program.name], 0.0))
+    copies = [(phase, reorder) for phase, p in programs.items() for name, reorder in reorders if name == p.name]
+    if recipe is None and not copies:
         return Scheduled({phase: tuple(found) for phase, found in stages.items()}, ())
+    recipe = recipe or Recipe("none", {})
     start = perf_counter()
-    commands = Schedule({phase: found[-1].program for phase, found in stages.items()}, target, owned, memo)
+    separate = INFERENCE in recipe.functions
+    given = {phase: found[-1].program for phase, found in stages.items()}
+    commands = Schedule(given, target, owned, memo, chained=chained, elsewhere=elsewhere,
+                        reorders=copies, separate=separate)  # fmt: skip
     recipe.apply(commands)
     finished = commands.finished()
     seconds = (perf_counter() - start) / max(1, len(stages))
@@ -89,7 +117,23 @@ def schedule(
         stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
     for phase, program in finished.items():
         stages[phase].append(Stage("recipe", program, seconds))
-    return Scheduled({phase: tuple(found) for phase, found in stages.items()}, tuple(commands.outcomes))
+    left = {phase: tuple(found) for phase, found in stages.items() if phase in commands.programs}
+    files = dict.fromkeys(read.path for read in (recipe, *commands.composed) if read.path is not None)
+    reordered = tuple(entry for entry in commands.reorders if entry[0] in commands.apart)
+    return Scheduled(left, tuple(commands.outcomes), tuple(files), commands.apart, reordered, commands.untouched)
+
+
+def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: Memo | None = None) -> Program:
+    """The programs of neighbouring layers, each canonical, as one; see :func:`swirl.transforms.layers.join`."""
+    return join(name, [replace(part, program=canonical(part.program, memo)) for part in parts], names)
+
+
+def canonical(program: Program, memo: Memo | None = None) -> Program:
+    """The program as a recipe gets it."""
+    program = validate(program)
+    for _, rewrite in BEFORE_RECIPE:
+        program = (memo or Memo()).program(rewrite, program)
+    return program
 
 
 def finish(stages: tuple[Stage, ...], memo: Memo | None = None) -> tuple[Stage, ...]:

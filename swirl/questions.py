@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from swirl.errors import CommandError, nearest
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.transforms.base import find_loops, loop_at, loop_names
 from swirl.transforms.borders import interior
 from swirl.transforms.parts import combination
 
 PHASES = ("forward", "backward", "update")
+INFERENCE = "inference"
+"""The phase that follows the commands for ``forward``, unless a recipe has a function of this name."""
 PHASE_ALIASES = {"update_internal": "update"}
 
 
@@ -20,12 +23,23 @@ class Questions:
     """The questions of a :class:`swirl.recipe.Schedule`; its commands are there."""
 
     programs: dict[str, Program]
+    _elsewhere: Mapping[str, Buffer] = {}
+    """Buffers of the layer in phases that are scheduled with another layer's."""
+    _separate = False
+    """Whether inference has commands of its own."""
+    _instead: Mapping[str, str] = {}
+    """Phases in whose place another one is meant."""
 
     def loops(self, phase: str) -> tuple[str, ...]:
         """The names of the loops of a phase as they are now, in order of first appearance; none without the
         phase."""
         program = self.programs.get(self._phase(phase))
         return tuple(loop_names(program)) if program is not None else ()
+
+    def buffers(self, phase: str) -> tuple[str, ...]:
+        """The names of the buffers of a phase as they are now; none without the phase."""
+        program = self.programs.get(self._phase(phase))
+        return tuple(program.buffers) if program is not None else ()
 
     def blocked(self, phase: str) -> bool:
         """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than
@@ -47,9 +61,9 @@ class Questions:
         Raises:
             CommandError: no such buffer.
         """
-        for program in self.programs.values():
-            if buffer in program.buffers:
-                target = program.buffers[buffer]
+        for known in (*(program.buffers for program in self.programs.values()), self._elsewhere):
+            if buffer in known:
+                target = known[buffer]
                 return {dim - target.batch_dims: factor for dim, factor in target.layout.blocks}
         raise self._no_buffer(buffer)
 
@@ -104,6 +118,9 @@ class Questions:
 
     def _phase(self, phase: Any) -> str:
         phase = PHASE_ALIASES.get(phase, phase)
+        phase = self._instead.get(phase, phase)
+        if phase == INFERENCE and self._separate:
+            return INFERENCE
         if phase not in PHASES:
             raise CommandError(
                 f"no phase named {phase!r}",

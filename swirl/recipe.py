@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,10 +16,12 @@ from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Ref
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.questions import PHASES, Questions
+from swirl.questions import INFERENCE, PHASES, Questions
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import loop_names
+from swirl.transforms.contract import OWN
+from swirl.transforms.layers import follow
 from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
 
 
@@ -58,6 +61,23 @@ class Traced:
     program: Program
 
 
+@dataclass(frozen=True)
+class Chained:
+    """What a schedule knows of the layers whose programs have been joined.
+
+    Args:
+        private: phase → storage that no program but these needs.
+        recipes: finds the recipe of a kind of layer, for :meth:`Schedule.recipe`.
+        apart: the layers' programs that are not joined, by their names: layouts reach them.
+        fields: a layer's kind → its own names for buffers → buffer; for ``""`` the names in the joined programs.
+    """
+
+    private: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    recipes: Callable[[str], Recipe | None] = lambda kind: None
+    apart: Mapping[str, Program] = field(default_factory=dict)
+    fields: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
+
+
 class Schedule(Questions):
     """What a recipe's functions are given: its methods are the commands.
 
@@ -66,6 +86,10 @@ class Schedule(Questions):
         target: what code is made for.
         owned: prefixes of the storage names whose layout is for this ensemble to choose (``"conv1."``).
         memo: where the commands' results are kept.
+        chained: of the programs of a chain.
+        elsewhere: of a layer, other phases of which a chain has joined: the buffers of those.
+        reorders: phase and what is copied there: what a chain's recipe has laid out otherwise than its owner.
+        separate: whether ``inference`` has commands of its own, and doesn't follow those for ``forward``.
 
     Commands take the phase first (``s.parallelize("forward", "n")``); those on layouts take none
     (``s.tile("value", dim=0, factor=16)``) and act on every phase that touches the buffer.
@@ -76,18 +100,36 @@ class Schedule(Questions):
         self,
         programs: Mapping[str, Program],
         target: Target,
-        owned: Sequence[str] = ("",),
+        owned: str | Sequence[str] = "",
         memo: Memo | None = None,
+        *,
+        chained: Chained | None = None,
+        elsewhere: Mapping[str, Buffer] | None = None,
+        reorders: Sequence[tuple[str, Reorder]] = (),
+        separate: bool = False,
     ):
         self.programs = dict(programs)
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
         self._notes: list[str] = []
-        self._reorders: list[tuple[str, Reorder]] = []
-        self._owned = tuple(owned)
+        self.reorders: list[tuple[str, Reorder]] = list(reorders)
+        """Phase, or name of a program that stays apart, and what is copied there."""
+        self._owned = (owned,) if isinstance(owned, str) else tuple(owned)
         self._shapes = {b.name: b.shape for program in programs.values() for b in program.buffers.values()}
         self._memo = memo or Memo()
+        self._chained = chained or Chained()
+        self.apart = dict(self._chained.apart)
+        self.untouched: dict[str, Buffer] = {}
+        """Storage that has been laid out, but that no program touches any more."""
+        self._elsewhere = dict(elsewhere or {})
+        self._separate = separate
+        self._kind = self._of = ""
+        """The kind of layer and the phase whose recipe is being applied."""
+        self._instead: dict[str, str] = {}
+        self.composed: list[Recipe] = []
+        """The recipes of layers that the recipe of a chain has built on."""
+        self._mark_private()
 
     def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
         if name.startswith("_"):
@@ -100,6 +142,34 @@ class Schedule(Questions):
 
         return run
 
+    def recipe(self, kind: str, phase: str, *, on: str | None = None) -> None:
+        """Apply what the recipe for a kind of layer does in a phase: a chain's recipe builds on that of a layer in it.
+
+        The loops are the chain's. A layout reaches the chain's buffer and the layer's own one of that name, in every
+        phase: where a convolution lays out its ``grad``, the convolution's and the ReLU's behind it lie alike.
+
+        Args:
+            kind: ``"conv"``.
+            phase: whose commands.
+            on: the phase that they are applied to, where it is another one.
+
+        Raises:
+            CommandError: there is no recipe for this kind, or it doesn't schedule this phase.
+        """
+        found = self._chained.recipes(kind)
+        function = found.functions.get(self._phase(phase)) if found is not None else None
+        if function is None:
+            what = f"no recipe for {kind!r}" if found is None else f"{found.name} has no function {phase}"
+            raise CommandError(what, place=_caller(), way_out="write the commands here")
+        assert found is not None
+        self.composed.append(found)
+        outer = self._instead, self._kind, self._of
+        self._instead, self._kind, self._of = {phase: on} if on is not None else {}, kind, phase
+        try:
+            function(self, self.target)
+        finally:
+            self._instead, self._kind, self._of = outer
+
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.
 
@@ -109,14 +179,15 @@ class Schedule(Questions):
         Raises:
             CommandError, Refused: with the command and its place, unless it was given ``optional=True``.
         """
+        command = self._redirected(command)
         options = dict(command.options)
         optional = options.pop("optional", False)
-        before, reorders = dict(self.programs), list(self._reorders)
+        before, apart, reorders = dict(self.programs), dict(self.apart), list(self.reorders)
         self._notes = []
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
-            self.programs, self._reorders = before, reorders  # nothing is half done
+            self.programs, self.apart, self.reorders = before, apart, reorders  # nothing is half done
             located = _located(error, command)
             if not optional:
                 raise located from error
@@ -130,9 +201,19 @@ class Schedule(Questions):
     def finished(self) -> dict[str, Program]:
         """The programs with the copies of buffers that other layers have laid out otherwise."""
         result = dict(self.programs)
-        for phase, reorder in self._reorders:
-            result[phase] = with_copies(result[phase], reorder, self.target.simd_width)
+        for phase, reorder in self.reorders:
+            if phase in result:
+                result[phase] = with_copies(result[phase], reorder, self.target.simd_width)
         return result
+
+    def _redirected(self, command: Recorded) -> Recorded:
+        """The command with the phase that it is applied to, where :meth:`recipe` names another one."""
+        if command.name in LAYOUT_COMMANDS or not self._instead:
+            return command
+        arguments = tuple(self._phase(argument) if index == 0 else argument for index, argument in
+                          enumerate(command.arguments))  # fmt: skip
+        options = tuple((key, self._phase(value) if key == "phase" else value) for key, value in command.options)
+        return replace(command, arguments=arguments, options=options)
 
     def _run(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         if command.name in LAYOUT_COMMANDS:
@@ -140,46 +221,94 @@ class Schedule(Questions):
         arguments = list(command.arguments)
         phase = options.pop("phase") if "phase" in options else arguments.pop(0) if arguments else None
         phase = self._phase(phase)
+        if command.name == "fuse_layers" and arguments:
+            self._append(phase, [self._phase(other) for other in arguments])
+            if phase not in self.programs:
+                return ()
+            arguments = []
+            options.setdefault("required", False)  # one program they are in any case
         if phase not in self.programs:
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
         after = _call(self._memo, command, before, arguments, options)
         self.programs[phase] = replace(after, commands=(*after.commands, command.text))
-        if phase == "forward" and "inference" in self.programs:
+        if phase == "forward" and INFERENCE in self.programs and not self._separate:
             try:
-                self.programs["inference"] = _call(self._memo, command, self.programs["inference"], arguments, options)
+                self.programs[INFERENCE] = _call(self._memo, command, self.programs[INFERENCE], arguments, options)
             except (CommandError, LayoutError) as error:
                 self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
         known = set(loop_names(before))
         return tuple(name for name in loop_names(after) if name not in known)
 
+    def _append(self, phase: str, others: Sequence[str]) -> None:
+        """The programs of ``others`` (update) run at the end of that of ``phase`` (backward), as parts of it."""
+        for other in others:
+            if (phase, other) != ("backward", "update"):
+                raise CommandError(f"fuse_layers joins backward with update, not {phase} with {other}",
+                                   way_out="fuse_layers('backward', 'update')")  # fmt: skip
+            if phase in self.programs and other in self.programs:
+                self.programs[phase] = follow(self.programs[phase], self.programs.pop(other))
+        self._mark_private()
+
+    def _mark_private(self) -> None:
+        """Storage that one program alone needs gets the role that says so."""
+        training = [program for phase, program in self.programs.items() if phase != INFERENCE]
+        touched = Counter(record.name for program in training for record in program.buffers.values())
+        for phase, program in self.programs.items():
+            private = self._chained.private.get(phase, ())
+            own = {
+                key: replace(record, role=OWN)
+                for key, record in program.buffers.items()
+                if record.name in private and (phase == INFERENCE or touched[record.name] == 1)
+            }
+            self.programs[phase] = program.with_buffers(**own) if own else program
+
     def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
-        given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | options
-        buffer = str(given.get("buffer"))
+        buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
         allowed = options.pop("reorder", True)
         touched = False
-        copied = {(phase, reorder.buffer) for phase, reorder in self._reorders}
-        for phase, program in list(self.programs.items()):
-            if buffer in program.buffers:
-                storage = program.buffers[buffer]
-                foreign = not storage.name.startswith(self._owned) and (phase, buffer) not in copied
-                before = program
-                if foreign and command.name == "tile":  # the owner's blocks are no obstacle to others
-                    before = unblocked(program, buffer, given.get("dim"), given.get("factor"))
-                after = _call(self._memo, command, before, list(command.arguments), options)
-                layout = after.buffers[buffer].layout
-                if foreign and layout != storage.layout:
-                    if not allowed:
-                        raise _not_its_own(command.name, buffer, storage)
-                    self._reorders.append((phase, reorder_step(program, buffer)))
-                    self._notes.append(self._reorders[-1][1].told(after))
-                self._share_layout(storage.name, layout)
-                laid_out = after.with_buffers(**self.programs[phase].buffers)
-                self.programs[phase] = replace(laid_out, commands=(*after.commands, command.text))
-                touched = True
+        places = [program.buffers for program in self.programs.values()]
+        places += [self._chained.fields.get(kind, {}) for kind in ("", self._kind)]
+        meant = {known[buffer].name: known[buffer] for known in places if buffer in known}
+        names = set(meant)
+        for programs in (self.programs, self.apart):
+            for phase, program in list(programs.items()):
+                if programs is self.apart and f"{phase.split('.')[0]}.{self._of}" in self.apart:
+                    continue  # the layer's own recipe will say this itself
+                for key in [key for key, record in program.buffers.items() if record.name in names]:
+                    meant.pop(program.buffers[key].name, None)
+                    self._lay_out(programs, phase, program.buffers[key], _renamed(command, key, options), allowed)
+                    programs[phase] = replace(programs[phase], commands=(*programs[phase].commands, command.text))
+                    touched = True
+        for name, record in meant.items():
+            if name.startswith(self._owned):
+                gone = Program(name, (), {buffer: self.untouched.get(name, record)})
+                same = _renamed(command, buffer, options)
+                self.untouched[name] = _call(self._memo, same, gone, same.arguments, dict(same.options)).buffers[buffer]
         if not touched and not self._not_computed(buffer):
             raise self._no_buffer(buffer)
         return ()
+
+    def _lay_out(self, programs: dict[str, Program], phase: str, storage: Buffer, command: Recorded,
+                 allowed: bool) -> None:  # fmt: skip
+        """Apply a command on a layout to one program, where the buffer lies as ``storage`` so far."""
+        given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(command.options)
+        buffer = str(given["buffer"])
+        program = programs[phase].with_buffers(**{buffer: storage})
+        copied = {(where, reorder.buffer) for where, reorder in self.reorders}
+        foreign = not storage.name.startswith(self._owned) and (phase, buffer) not in copied
+        before = program
+        if foreign and command.name == "tile":  # the owner's blocks are no obstacle to others
+            before = unblocked(program, buffer, given.get("dim"), given.get("factor"))
+        after = _call(self._memo, command, before, command.arguments, dict(command.options))
+        layout = after.buffers[buffer].layout
+        if foreign and layout != storage.layout:
+            if not allowed:
+                raise _not_its_own(command.name, buffer, storage)
+            self.reorders.append((phase, reorder_step(program, buffer)))
+            self._notes.append(self.reorders[-1][1].told(after))
+        self._share_layout(storage.name, layout)
+        programs[phase] = after.with_buffers(**programs[phase].buffers)
 
     def _not_computed(self, buffer: str) -> bool:
         """Whether the buffer is a gradient that this net does not compute: there is nothing to lay out."""
@@ -187,14 +316,22 @@ class Schedule(Questions):
         return of != buffer and any(of in program.buffers for program in self.programs.values())
 
     def _share_layout(self, storage: str, layout: Layout) -> None:
-        for phase, program in self.programs.items():
-            same = {key: buffer for key, buffer in program.buffers.items() if buffer.name == storage}
-            for key, buffer in same.items():
-                if buffer.layout != layout and buffer.shape != self._shapes.get(storage, buffer.shape):
-                    raise LayoutError(f"{key} is seen flattened in the {phase} phase: it is laid out already",
-                                      way_out="give commands on layouts before flatten")  # fmt: skip
-            changed = {key: b.with_layout(layout) for key, b in same.items()}
-            self.programs[phase] = program.with_buffers(**changed)
+        for programs in (self.programs, self.apart):
+            for phase, program in programs.items():
+                same = {key: buffer for key, buffer in program.buffers.items() if buffer.name == storage}
+                for key, buffer in same.items():
+                    if buffer.layout != layout and buffer.shape != self._shapes.get(storage, buffer.shape):
+                        raise LayoutError(f"{key} is seen flattened in the {phase} phase: it is laid out already",
+                                          way_out="give commands on layouts before flatten")  # fmt: skip
+                changed = {key: b.with_layout(layout) for key, b in same.items()}
+                programs[phase] = program.with_buffers(**changed)
+
+
+def _renamed(command: Recorded, buffer: str, options: Mapping[str, Any]) -> Recorded:
+    """A command on a layout, applied to a buffer that is called otherwise."""
+    arguments = (buffer, *command.arguments[1:]) if command.arguments else ()
+    named = {} if arguments else {"buffer": buffer}
+    return replace(command, arguments=arguments, options=tuple({**options, **named}.items()))
 
 
 def _call(
@@ -243,10 +380,10 @@ def _caller() -> str | None:
     here = str(Path(__file__).parent)
     while frame is not None and frame.f_code.co_filename.startswith(here):
         frame = frame.f_back
-    return None if frame is None else f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return None if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _shown(filename: str) -> str:
+def shown(filename: str) -> str:
     """The path as people write it: relative to the current folder where it lies below."""
     path = Path(filename)
     try:
@@ -263,13 +400,17 @@ class Recipe:
     Args:
         name: file name, or ``"commands of bn1"``.
         functions: phase → ``function(s, target)``.
+        chain: of a recipe for neighbouring layers, their kinds.
+        path: of the file.
     """
 
     name: str
     functions: Mapping[str, Callable[[Schedule, Target], None]]
+    chain: tuple[str, ...] = ()
+    path: Path | None = None
 
-    def apply(self, schedule: Schedule, phases: Sequence[str] = PHASES) -> None:
-        """Run the functions of ``phases`` in order.
+    def apply(self, schedule: Schedule, phases: Sequence[str] = (*PHASES, INFERENCE)) -> None:
+        """Run the functions of ``phases`` in order, as far as there is something to compute in them.
 
         Raises:
             RecipeError: a function raised an error of its own; the message names file and line.
@@ -277,7 +418,7 @@ class Recipe:
         """
         for phase in phases:
             function = self.functions.get(phase)
-            if function is None:
+            if function is None or phase not in schedule.programs:
                 continue
             try:
                 function(schedule, schedule.target)
@@ -286,62 +427,11 @@ class Recipe:
             except Exception as error:
                 raise RecipeError(
                     f"{phase}() raised {type(error).__name__}: {error}",
-                    place=_raised_at(error, self.name),
+                    place=raised_at(error, self.name),
                     way_out="mend the recipe; the net was not compiled",
                 ) from error
 
 
-def read_recipe(path: str | Path) -> Recipe:
-    """A recipe from a file of functions named after phases.
-
-    Raises:
-        RecipeError: the file cannot be read, is no Python, raises, or has no function of a phase.
-    """
-    path = Path(path)
-    shown = _shown(str(path))
-    try:
-        code = compile(path.read_text(encoding="utf-8"), shown, "exec")
-    except OSError as error:
-        raise RecipeError(f"cannot be read: {error.strerror}", place=shown) from error
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise RecipeError(f"is no Python: {error}", place=f"{shown}:{line}" if line else shown) from error
-    scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
-    try:
-        exec(code, scope)
-    except Exception as error:
-        raise RecipeError(
-            f"raised {type(error).__name__}: {error}", place=_raised_at(error, shown)
-        ) from error
-    functions = {phase: scope[phase] for phase in PHASES if callable(scope.get(phase))}
-    if not functions:
-        raise RecipeError(
-            "defines no phase", place=shown, way_out="def forward(s, target): …, or backward, or update"
-        )
-    return Recipe(shown, functions)
-
-
-def _raised_at(error: BaseException, filename: str) -> str:
+def raised_at(error: BaseException, filename: str) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
     return f"{filename}:{frames[-1].lineno}" if frames else filename
-
-
-def recorded_recipe(
-    name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None
-) -> Recipe:
-    """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``.
-
-    A command on a layout changes the loops of every phase, so then nothing of ``otherwise`` is left.
-    """
-
-    def replay(recorded: Sequence[Recorded]) -> Callable[[Schedule, Target], None]:
-        def function(schedule: Schedule, target: Target) -> None:
-            for command in recorded:
-                schedule.apply(command)
-
-        return function
-
-    lays_out = any(command.name in LAYOUT_COMMANDS for recorded in commands.values() for command in recorded)
-    functions = dict(otherwise.functions) if otherwise and not lays_out else {}
-    functions |= {phase: replay(recorded) for phase, recorded in commands.items()}
-    return Recipe(name, functions)

@@ -15,7 +15,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo"},
-    {"questions", "recipe"},
+    {"questions", "recipe", "recipe_files"},
     {"pipeline", "jit", "runner", "memory"},
     {"measure", "dump"},
     {"tune"},

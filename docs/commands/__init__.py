@@ -83,6 +83,6 @@ def refused(program: Program, recipe: str) -> LatteError:
 
 def examples() -> Sequence[Example]:
     """All, in the order of the page."""
-    from docs.commands import memory, order, ranges, statements
+    from docs.commands import layers, memory, order, ranges, statements
 
-    return [*order.EXAMPLES, *ranges.EXAMPLES, *statements.EXAMPLES, *memory.EXAMPLES]
+    return [*order.EXAMPLES, *ranges.EXAMPLES, *statements.EXAMPLES, *memory.EXAMPLES, *layers.EXAMPLES]

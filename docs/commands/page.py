@@ -55,6 +55,7 @@ QUERIES = (
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase lies in blocks"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),
+    ('s.buffers("forward")', "the buffers that the nests touch"),
     ('s.blocks("inputs")', "dimension → elements in a block, counted as in `tile`; empty where there are none"),
     ('s.combination(17, 6)', "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),
 )

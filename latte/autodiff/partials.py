@@ -140,7 +140,7 @@ class Partials:
         elif name == "pow":
             self._power(args[0], args[1], term, result)
         elif name in ("max", "min"):
-            self._extremum(name, args, term)
+            self._extremum(name, args, term, None if result is node else result)
         else:
             raise DerivativeError(f"no derivative of `{name}`")
 
@@ -158,15 +158,19 @@ class Partials:
         else:
             self.walk(base, term.times(exponent).times(expr("pow(x, e - 1.0)", x=base, e=exponent)))
 
-    def _extremum(self, name: str, args: list[ast.expr], term: Term) -> None:
-        """The first argument wins where it is strictly greater (docs/ir.md); a literal never loses a tie."""
+    def _extremum(self, name: str, args: list[ast.expr], term: Term, result: ast.expr | None) -> None:
+        """The first argument wins where it is strictly greater (docs/ir.md); a literal never loses a tie.
+
+        Against a literal, the result tells as well as the argument who won: the argument need not be kept.
+        """
         first, rest = args[0], args[1:]
         second: ast.expr = rest[0] if len(rest) == 1 else ast.Call(ast.Name(name, ast.Load()), rest, [])
         if literal(second) is not None:
             first, second = second, first
         sign = ">" if name == "max" else "<"
         if literal(first) is not None:
-            self.walk(second, term.when(expr(f"b {sign} a", a=first, b=second)))
+            won = second if result is None or len(args) > 2 else result
+            self.walk(second, term.when(expr(f"b {sign} a", a=first, b=won)))
             return
         test = expr(f"a {sign} b", a=first, b=second)
         self.walk(first, term.when(test))

@@ -330,7 +330,7 @@ class Reversal:
     def _is_guard(self, condition: Condition) -> bool:
         """A test of loop variables alone guards the subscripts too: it must be an ``if``, not a select."""
         names = names_in(condition.test)
-        return not names & (set(self.buffers) | set(self.declared))
+        return not names & {RESULT, *self.buffers, *self.declared}
 
 
 def _either(terms: list[Term]) -> ast.expr | None:

@@ -15,7 +15,9 @@ from latte.phases import net_programs
 from swirl.ir.nest import Path as Place
 from swirl.ir.nest import Program, enclosing, loop_of, walk
 from swirl.pipeline import finish, schedule
-from swirl.recipe import PHASES, Recorded, Schedule, read_recipe
+from swirl.questions import PHASES
+from swirl.recipe import Recorded, Schedule
+from swirl.recipe_files import read_recipe
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 

@@ -214,22 +214,21 @@ def _free(nest: Nest, path: Path) -> bool:
 # --- inside a fused loop --------------------------------------------------------------------------------
 def _inwards(program: Program, nest: Nest) -> Nest:
     """Neighbouring loops inside are fused in the same way, level by level."""
-    pending: list[Path] = [path for path, _ in loops(nest.body)]
+    pending = _outermost(nest.body)
     while pending:
         path = pending.pop(0)
-        if not _exists(nest.body, path):
-            continue
+        nest = _fuse_block(program, nest, path)
         node = at(nest.body, path)
         assert isinstance(node, ast.For)
-        nest = _fuse_block(program, nest, path)
+        pending += [(*path, *inner) for inner in _outermost(node.body)]
     return nest
 
 
-def _exists(body: list[ast.stmt], path: Path) -> bool:
-    try:
-        return isinstance(at(body, path), ast.For)
-    except (IndexError, AttributeError):
-        return False
+def _outermost(body: list[ast.stmt]) -> list[Path]:
+    """The loops in a block that lie in no other loop of it."""
+    return [
+        path for path, _ in loops(body) if not any(isinstance(node, ast.For) for node in enclosing(body, path))
+    ]
 
 
 def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:

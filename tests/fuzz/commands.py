@@ -9,7 +9,7 @@ from typing import Any
 from swirl.ir.nest import Program, loop_of, loops, walk
 from swirl.transforms.base import loop_names
 from swirl.transforms.parts import combination
-from tests.fuzz.programs import Pick
+from tests.fuzz.programs import BETWEEN, Pick
 
 Command = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A command's name, its arguments, its options."""
@@ -201,6 +201,16 @@ class CommandMaker:
         options = {} if self.pick((True, False)) else {"loop_var": self.pick(self.names)}
         return (self.pick(local_names(self.program) or ["t0"]),), options
 
+    def private(self) -> Any:
+        """The buffer that the program alone needs."""
+        return (BETWEEN,), {}
+
+    def inline(self) -> Any:
+        return (BETWEEN,), {"local": self.pick((True, False))}
+
+    def fuse_layers(self) -> Any:
+        return (), {} if self.pick((True, False)) else {"keep": [BETWEEN]} if BETWEEN in self.buffers else {}
+
     def factor(self) -> Any:
         return (self.loop(),), {"keep_differences": self.pick((False, True))}
 
@@ -237,5 +247,8 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "partial_sums": CommandMaker.outer,
     "set_padding": CommandMaker.set_padding,
     "transpose": CommandMaker.transpose,
+    "fuse_layers": CommandMaker.fuse_layers,
+    "contract": CommandMaker.private,
+    "inline": CommandMaker.inline,
 }
 """What makes the arguments of each command and pass; a test compares it with the commands that there are."""

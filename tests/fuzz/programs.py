@@ -15,11 +15,13 @@ T = TypeVar("T")
 Pick = Callable[[Sequence[T]], T]
 """Takes one of a sequence; the first is the simplest."""
 
-RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1}
+RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2}
 READ_ONLY = ("x", "w", "f")
 PARAMETERS = ("w", "s", "f", "g")
 """The others are values: their first dimension is the batch, which stays as it is in memory."""
 WRITTEN = ("y", "z", "u", "s", "g")
+BETWEEN = "d"
+"""A buffer that the program alone needs: its first nest sets it, the others read it."""
 INDICES = "m"
 """An array of int32, which holds subscripts below :data:`INDEX_LIMIT`."""
 INDEX_LIMIT = 3
@@ -95,7 +97,7 @@ class ProgramMaker:
     def value(self, scope: _Scope) -> str:
         if scope.scalars and self.chance(1, 1):
             return self.pick(scope.scalars)
-        return self.element(self.pick((*WRITTEN, "x")), scope)
+        return self.element(self.pick((*WRITTEN, "x", BETWEEN)), scope)
 
     def expression(self, scope: _Scope) -> str:
         form = self.pick(
@@ -215,14 +217,24 @@ class ProgramMaker:
         lines: list[str] = self.known(shape) if shape else []
         for _ in range(self.pick((0, 0, 0, 1)) if shape else 1 + self.chance(2, 2, 1)):
             lines += self.loop(_Scope(), "", 0) if self.chance(1, 1) == 0 else self.known()
+        if any(f"{BETWEEN}[" in line for line in lines):
+            lines = [*self.between(), *lines]
         dtype = self.pick(("float32",) * 9 + ("float64",))
+        roles = dict.fromkeys(PARAMETERS, "param") | {BETWEEN: "temporary"}
         buffers = {
             name: Buffer(
-                f"net.{name}",
-                tuple(extents),
-                "int32" if name == INDICES else dtype,
-                "param" if name in PARAMETERS else "value",
+                f"net.{name}", tuple(extents), "int32" if name == INDICES else dtype, roles.get(name, "value")
             )
             for name, extents in self.extents.items()
         }
         return parse_program("\n".join(lines).replace("float32", dtype), buffers)
+
+    def between(self) -> list[str]:
+        """A nest that sets the buffer that the program alone needs, whole: by a formula, or by a sum."""
+        rows, columns = self.extents[BETWEEN]
+        scope = _Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
+        lines = [f"for i in range({rows}):", f"    for j in range({columns}):"]
+        lines.append(f"        {BETWEEN}[i, j] = {self.input(scope)} + {self.pick(('1.0', self.input(scope)))}")
+        if self.chance(2, 1):
+            lines += ["        for k in range(3):", f"            {BETWEEN}[i, j] += {self.input(scope)}"]
+        return lines

@@ -66,7 +66,7 @@ for n in range(4):
         == """\
 for n in range(4):
     for c in range(5):
-        grad_inputs[n, c] = grad[n, c] if inputs[n, c] > 0.0 else 0.0
+        grad_inputs[n, c] = grad[n, c] if value[n, c] > 0.0 else 0.0
 """
     )
     assert derived.update is None

@@ -42,7 +42,7 @@ class Convolutions:
 
 @pytest.fixture(scope="module")
 def convolutions() -> Convolutions:
-    net = Net(BATCH, seed=1)
+    net = Net(BATCH, seed=1, keep="all")
     net.force_backward = True
     data = MemoryDataLayer(net, (16, SIZE, SIZE))
     first = ConvLayer(net, data, 16)

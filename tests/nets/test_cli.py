@@ -27,7 +27,7 @@ class Shifted(Neuron):
         self.value = self.inputs[0] + self.shift[0]
 
 def net():
-    net = Net(2, seed=1)
+    net = Net(2, seed=1, keep="all")
     data, label = MemoryDataLayer(net, (5,)), MemoryDataLayer(net, (1,))
     relu = ReLULayer(net, FullyConnectedLayer(net, data, 4))
     SoftmaxLossLayer(net, relu, label)

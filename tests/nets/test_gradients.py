@@ -43,7 +43,7 @@ Chain = tuple[Net, Ensemble, Ensemble, Ensemble]
 @pytest.fixture
 def chain() -> Chain:
     """data (4) → fc (3) → relu → fc (2), without a loss, forward done; a net of its own for each test."""
-    net = Net(3, seed=1)
+    net = Net(3, seed=1, keep="all")
     net.force_backward = True
     data = MemoryDataLayer(net, (4,))
     first = FullyConnectedLayer(net, data, 3)

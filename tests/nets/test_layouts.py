@@ -92,7 +92,7 @@ def computed(
     make: Callable[[Net], list[Ensemble]], recipe: Path | None, others: Path | None = None
 ) -> dict[str, np.ndarray]:
     """Everything that a net computes on small whole numbers, for whole batches and for a smaller one."""
-    net = Net(BATCH, seed=1)
+    net = Net(BATCH, seed=1, keep="all")
     layers = make(net)
     if recipe is not None:
         net.use_recipe("conv", recipe)

@@ -92,6 +92,7 @@ def test_properties() -> None:
     assert (net.loss, net.accuracy, net.nowait, net.force_backward) == (0.0, 0.0, False, False)
     conv.set_padding((0, 3), (1, 1), (1, 1))  # asks for a halo; changes nothing that a getter shows
     assert conv.pad == ((0, 3), (1, 1), (1, 1))
+    net.keep(conv)
     net.compile(threads=1)
     assert conv.get_value().shape == (3, 5, 7, 7)
     with pytest.raises(CommandError, match="set_padding: the net is compiled already"):

@@ -15,6 +15,7 @@ from latte import (
     MaxPoolingLayer,
     MemoryDataLayer,
     Net,
+    ReLULayer,
     SoftmaxLossLayer,
 )
 from latte.cli import main
@@ -144,3 +145,60 @@ def test_once(tmp_path: Path, recipe: Path) -> None:
     assert missing.exit_code == 1 and "cannot be read" in missing.output
     wrong = call(file, "--layer", "conv9", "--once")
     assert wrong.exit_code == 1 and wrong.output.startswith("Error: no ensemble named 'conv9'\n")
+
+
+# --- chains -------------------------------------------------------------------------------------------------
+CHAIN = 'chain = ("conv", "relu")\n\ndef forward(s, target):\n    s.fuse_layers("forward")\n'
+
+
+def chained() -> Net:
+    net = Net(3, seed=1)
+    data, label = MemoryDataLayer(net, (2, 7, 5)), MemoryDataLayer(net, (1,))
+    layer = ReLULayer(net, ConvLayer(net, data, num_filters=5, kernel=3, stride=1, pad=1))
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, layer, 4), label)
+    return net
+
+
+@pytest.mark.parametrize("layer", ["conv1", "relu1", "conv1_relu1"])
+def test_a_layer_is_timed_in_its_chain(layer: str, recipe: Path) -> None:
+    made = bench(chained(), layer)
+    trial = made.compile()
+    assert [path.name for path in made.paths] == ["conv_relu.py", "conv.py"]
+    assert "conv_value" not in trial.stages[-1].program.buffers and "fuse_layers" in {s.name for s in trial.stages}
+    recipe.write_text(CHAIN)
+    mine = bench(chained(), layer, recipe=recipe).compile()
+    assert [outcome.command.text for outcome in mine.outcomes] == ["fuse_layers('forward')"]
+    assert mine.files == (recipe,)
+
+
+def test_a_layer_is_timed_alone_under_a_recipe_of_its_own(recipe: Path) -> None:
+    made = bench(chained(), "conv1", recipe=recipe)
+    assert "conv_value" not in made.compile().stages[0].program.buffers
+    recipe.write_text(CHAIN)  # the file becomes a recipe for a chain, and one for a layer again
+    assert "fuse_layers" in {stage.name for stage in made.compile().stages}
+    recipe.write_text(PLAIN)
+    assert "fuse_layers" not in {stage.name for stage in made.compile().stages}
+
+
+def test_a_chain_that_does_not_fit(recipe: Path) -> None:
+    recipe.write_text(CHAIN)
+    with pytest.raises(CommandError, match="fully_connected1 is in no chain conv, relu"):
+        bench(chained(), "fully_connected1", recipe=recipe).compile()
+    with pytest.raises(CommandError, match=r"mine\.py does not schedule conv1\.update"):
+        bench(chained(), "conv1", "update", recipe=recipe).compile()
+    net = chained()
+    net.keep(net.ensembles[2])
+    with pytest.raises(CommandError, match=r"not compiled as conv1_relu1: conv1 is kept"):
+        bench(net, "conv1", recipe=recipe).compile()
+
+
+def test_a_file_that_a_chain_builds_on_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATTE_RECIPES", str(tmp_path))
+    (tmp_path / "conv.py").write_text(PLAIN)
+    (tmp_path / "conv_relu.py").write_text(CHAIN + "    s.recipe('conv', 'forward')\n")
+    made = bench(chained(), "conv1_relu1")
+    said: list[str] = []
+    runs = tries(made, said.append)
+    assert next(runs) and "2 commands applied" in said[-1]
+    (tmp_path / "conv.py").write_text(PLAIN + "    s.vectorize('forward', 'x', 8, strided='gather', optional=True)\n")
+    assert next(runs) and "3 commands applied" in said[-1]

@@ -76,7 +76,7 @@ def update(s, target):
 
 def compiled(shape: tuple[int, ...], recipe: Path | None) -> tuple[Net, Ensemble, Ensemble]:
     channels, filters, extent, kernel, stride = shape
-    net = Net(3, seed=1)
+    net = Net(3, seed=1, keep="all")
     data = MemoryDataLayer(net, (channels, extent, extent))
     conv = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=kernel // 2)
     ReLULayer(net, conv)
@@ -166,7 +166,7 @@ def test_training_steps(tmp_path: Path) -> None:
 def test_a_layout_has_one_owner(tmp_path: Path) -> None:
     path = tmp_path / "conv.py"
     path.write_text("def forward(s, target):\n    s.set_padding('inputs', 0, 1, 1, reorder=False)\n")
-    net = Net(2, seed=1)
+    net = Net(2, seed=1, keep="all")
     first = ConvLayerNoBias(net, MemoryDataLayer(net, (3, 6, 6)), num_filters=4, kernel=3, stride=1, pad=1)
     second = ConvLayerNoBias(net, first, num_filters=4, kernel=3, stride=1, pad=1)
     net.use_recipe(second, path)
@@ -182,7 +182,7 @@ def test_a_reader_follows_the_owner(tmp_path: Path) -> None:
     reader.write_text("def forward(s, target):\n    s.set_padding('inputs', 0, 1, 1)\n")
     results = []
     for recipes in (False, True):
-        net = Net(2, seed=1)
+        net = Net(2, seed=1, keep="all")
         data = MemoryDataLayer(net, (3, 6, 6))
         first = ConvLayerNoBias(net, data, num_filters=4, kernel=3, stride=1, pad=1)
         second = ConvLayerNoBias(net, first, num_filters=4, kernel=3, stride=1, pad=1)
@@ -205,7 +205,7 @@ def test_not_after_flatten(tmp_path: Path) -> None:
     path.write_text(
         "def forward(s, target):\n    s.flatten('forward', s.loops('forward')[1:])\n    s.tile('value', 0, 2)\n"
     )
-    net = Net(2, seed=1)
+    net = Net(2, seed=1, keep="all")
     ReLULayer(net, MemoryDataLayer(net, (3, 6, 6)))
     net.use_recipe("relu", path)
     with pytest.raises(LayoutError, match="is seen flattened in the"):
@@ -241,7 +241,7 @@ def test_shipped_recipes_follow(layout: str, tmp_path: Path) -> None:
     path.write_text(f"def forward(s, target):\n    {LAYOUTS[layout]}\n")
     results = []
     for recipe in (None, path):
-        net = Net(2, seed=1)
+        net = Net(2, seed=1, keep="all")
         data = MemoryDataLayer(net, (3, 6, 6))
         conv = ConvLayerNoBias(net, data, num_filters=5, kernel=3, stride=1, pad=1)
         readers = [ReLULayer(net, conv), BatchNormLayer(net, conv), MaxPoolingLayer(net, conv, kernel=2, stride=2),

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte.runtime import laid_out
+from latte.units import with_layouts
 from swirl.errors import CommandError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, parse_program
 from swirl.pipeline import schedule
-from swirl.recipe import Recipe, Schedule, read_recipe
+from swirl.recipe import Recipe, Schedule
+from swirl.recipe_files import read_recipe
 from swirl.target import TARGETS
 from tests.support import assert_same
 
@@ -161,7 +162,7 @@ def test_a_reader_that_wants_another_layout_gets_a_copy() -> None:
 
 def test_two_readers_of_blocks_may_want_others_or_none() -> None:
     layouts = {"data1.value": Layout(((1, 8),)), "data1.grad": Layout(((1, 8),))}
-    s = Schedule({phase: laid_out(program, layouts) for phase, program in programs().items()}, TARGET, ["scale1."])
+    s = Schedule({phase: with_layouts(program, layouts) for phase, program in programs().items()}, TARGET, ["scale1."])
     s.untile("inputs")
     assert s.blocks("inputs") == {}
     assert s.finished()["forward"].buffers["inputs_stored"].layout == layouts["data1.value"]

@@ -1,5 +1,8 @@
 """What the shipped recipes do on usual and on odd shapes: a recipe that quietly skips everything is a defect."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
+
 import pytest
 
 from latte import (
@@ -14,9 +17,12 @@ from latte import (
     SoftmaxLossLayer,
     TanhLayer,
 )
+from latte.chains import chained_order, find_chains
+from latte.ensemble import Ensemble
 from latte.phases import net_programs
 from latte.recipes_of import recipe_of
-from latte.runtime import laid_out
+from latte.scheduling import Scheduling
+from latte.units import net_units, with_layouts
 from swirl.ir.buffers import Layout
 from swirl.pipeline import schedule
 from swirl.target import get_target
@@ -73,7 +79,7 @@ def test_applied_and_skipped(layer: str, snapshot) -> None:
     if "block" in layer:
         blocks = Layout(((1, 16),))
         layouts = {f"{edge.source.name}.{name}": blocks for edge in ensemble.connections for name in ("value", "grad")}
-        programs = {phase: laid_out(program, layouts) for phase, program in programs.items()}
+        programs = {phase: with_layouts(program, layouts) for phase, program in programs.items()}
     # get_target: the same on every machine, whatever it can run.
     scheduled = schedule(programs, recipe_of(net, ensemble), get_target("avx512"), [f"{ensemble.name}."])
     lines = [
@@ -82,3 +88,39 @@ def test_applied_and_skipped(layer: str, snapshot) -> None:
     ]
     assert any(line.startswith("applied") for line in lines)
     assert "\n".join(lines) == snapshot
+
+
+def conv_relu(net: Net, data: Ensemble) -> Ensemble:
+    return ReLULayer(net, ConvLayer(net, data, 32))
+
+
+def fully_connected_relu(net: Net, data: Ensemble) -> Ensemble:
+    return ReLULayer(net, FullyConnectedLayer(net, data, 128))
+
+
+def conv_batch_norm_relu(net: Net, data: Ensemble) -> Ensemble:
+    return ReLULayer(net, BatchNormLayer(net, ConvLayer(net, data, 32)))
+
+
+@pytest.mark.parametrize("declare", [conv_relu, fully_connected_relu, conv_batch_norm_relu])
+@pytest.mark.parametrize("shape", [(16, 28, 28), (3, 7, 5)])
+def test_applied_and_skipped_in_chains(declare: Callable[[Net, Ensemble], Ensemble], shape: tuple[int, ...],
+                                       snapshot) -> None:  # fmt: skip
+    net = Net(8, seed=0)
+    net.force_backward = True
+    declare(net, MemoryDataLayer(net, shape))
+    chains = find_chains(net)
+    units = net_units(net, net_programs(net, 8, order=chained_order(net, chains.found)), chains)
+    lines = []
+    with ExitStack() as memos:
+        scheduling = Scheduling(net, get_target("avx512"), memos)
+        for unit in units:
+            outcomes = scheduling.schedule(unit).result.outcomes
+            if unit.joined:
+                assert any(o.status == "applied" for o in outcomes)
+                lines.append(f"{unit.name}: {', '.join(unit.parts)}")
+                lines += [
+                    f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
+                    for o in outcomes
+                ]
+    assert lines and "\n".join(lines) == snapshot

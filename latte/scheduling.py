@@ -1,0 +1,90 @@
+"""Scheduling the units of a net one after the other: each finds its sources laid out as those before it have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from latte.recipes_of import member_recipe
+from latte.units import Unit, with_layouts
+from swirl.ir.buffers import Layout
+from swirl.ir.nest import Program
+from swirl.memo import Memo, remembering
+from swirl.pipeline import Scheduled, Stage, canonical, finish, schedule, together
+from swirl.recipe import Chained
+from swirl.target import Target
+from swirl.transforms.relayout import Reorder
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+
+@dataclass(frozen=True)
+class ScheduledUnit:
+    """A unit behind its recipe, and where what is computed from it is remembered."""
+
+    unit: Unit
+    result: Scheduled
+    memo: Memo
+
+    def finished(self, phase: str, layouts: Mapping[str, Layout]) -> tuple[Stage, ...]:
+        """All stages of a phase, the last of which is translated.
+
+        Args:
+            phase: one that the unit has.
+            layouts: of all storage, chosen by this unit or another one.
+        """
+        *stages, last = self.result.stages[phase]
+        return finish((*stages, replace(last, program=with_layouts(last.program, layouts))), self.memo)
+
+
+@dataclass
+class Scheduling:
+    """The units of a net, scheduled in the order in which they run.
+
+    Args:
+        net: the net.
+        target: what code is made for.
+        memos: as long as it is open, results are remembered.
+        layouts: storage → layout, as far as it has been chosen.
+        laid_out: programs that will be scheduled alone, to which a chain's recipe has applied layouts, by their names.
+        reorders: names of such programs, and what is copied there, as its owner has laid it out otherwise.
+        first_readers: data → the layers that read them first, and may lay them out.
+    """
+
+    net: Net
+    target: Target
+    memos: ExitStack
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    laid_out: dict[str, Program] = field(default_factory=dict)
+    reorders: list[tuple[str, Reorder]] = field(default_factory=list)
+    first_readers: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def schedule(self, unit: Unit) -> ScheduledUnit:
+        """Apply the recipe of the next unit.
+
+        Raises:
+            CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
+        """
+        owned = unit.owned(self.first_readers)
+        unit = unit.laid_out(self.layouts)
+        memo = self.memos.enter_context(remembering(unit.programs()))
+        if unit.joined:
+            joined = {ph: together(f"{unit.name}.{ph}", parts, unit.names, memo) for ph, parts in unit.parts.items()}
+            apart = {program.name: canonical(program, memo) for program in unit.apart}
+            members = unit.members
+            chained = Chained(unit.private, lambda kind: member_recipe(self.net, members, kind), apart, unit.fields)
+            result = schedule(joined, unit.recipe, self.target, owned, memo, chained=chained)
+            self.laid_out |= result.apart
+            self.reorders += result.reorders
+        else:
+            programs = {phase: part.program for phase, (part,) in unit.parts.items()}
+            result = schedule(programs, unit.recipe, self.target, owned, memo, laid_out=self.laid_out,
+                              elsewhere=unit.elsewhere, reorders=self.reorders)  # fmt: skip
+        copied = {(name, reorder.buffer) for name, reorder in self.reorders}
+        found = [b for p in result.apart.values() for key, b in p.buffers.items() if (p.name, key) not in copied]
+        found += [b for stages in result.stages.values() for b in stages[-1].program.buffers.values()]
+        self.layouts |= {buffer.name: buffer.layout for buffer in (*result.untouched.values(), *found)}
+        return ScheduledUnit(unit, result, memo)

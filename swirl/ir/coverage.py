@@ -1,0 +1,93 @@
+"""Whether every read of an array is of a value that the program itself has written before, by integer sets."""
+
+from __future__ import annotations
+
+import ast
+
+import islpy as isl
+
+from swirl.errors import ValidationError
+from swirl.ir.affine import condition_to_isl
+from swirl.ir.deps import MAX_OPERATIONS, NotProved, before
+from swirl.ir.statements import Access, Statement
+
+
+def unwritten_read(known: list[Statement], name: str, depth: int = 0) -> str | None:
+    """A read of ``name`` that no earlier write of the same iteration certainly sets, in words; None where there is
+    none.
+
+    Args:
+        known: the statements of the program in textual order.
+        name: a buffer.
+        depth: the number of loops, from the outermost, whose iterations are told apart: all of ``known`` that touch
+            the buffer stand in them.
+
+    Raises:
+        NotProved: the question takes too much work, or a subscript is indirect.
+    """
+    writes = [(s, a) for s in known for a in s.accesses if a.name == name and a.kind == "write" and _certain(s, a)]
+    for statement in known:
+        for access in statement.accesses:
+            if access.name != name or access.kind == "write":
+                continue
+            if any(_dominates(write, own, statement, access) for write, own in writes):
+                continue
+            point = _uncovered(statement, access, writes, depth)
+            if point is not None:
+                where = ", ".join(f"{var}={value}" for var, value in point.items()) or "an iteration"
+                return f"{where} reads {access.text}, which nothing before it in the same iteration certainly sets"
+    return None
+
+
+def _certain(statement: Statement, access: Access) -> bool:
+    """Whether the statement's instances are known exactly, so that the write certainly happens."""
+    exact = all(condition_to_isl(ast.parse(guard, mode="eval").body) is not None for guard in statement.guards)
+    return exact and all(template is not None for template in access.templates)
+
+
+def _dominates(write: Statement, own: Access, read: Statement, access: Access) -> bool:
+    """Whether the write stands before the read in a block around it, and sets the very element."""
+    block = write.path[:-1]
+    return (
+        own.text == access.text
+        and block == read.path[: len(block)]
+        and write.path[-1][0] == read.path[len(block)][0]
+        and write.path[-1][1] < read.path[len(block)][1]
+    )
+
+
+def _uncovered(
+    read: Statement, access: Access, writes: list[tuple[Statement, Access]], depth: int
+) -> dict[str, int] | None:
+    """The least instance of the read that no write covers."""
+    if any(template is None for template in access.templates):
+        raise NotProved
+    names = [var + "_b" for var in read.variables()]
+    domain = " and ".join(read.domain("_b") or ["1 = 1"])
+    context = isl.Context()
+    context.set_max_operations(MAX_OPERATIONS)
+    head = f"{{ [{', '.join(names)}] : "
+    try:
+        rest = isl.Set.read_from_str(context, f"{head}{domain} }}")
+        for write, own in writes:
+            constraints = [*read.domain("_b"), *write.domain("_a"), before(write, read)]
+            for mine, theirs in zip(own.templates, access.templates, strict=True):
+                constraints.append(f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}")
+            constraints += [f"{loop.var}_a = {loop.var}_b" for loop in read.loops[:depth]]
+            bound = ", ".join(var + "_a" for var in write.variables())
+            exists = f"exists {bound} : " if bound else ""
+            text = f"{head}{exists}{' and '.join(constraints)} }}"
+            rest = rest.subtract(isl.Set.read_from_str(context, text))
+        if rest.is_empty():
+            return None
+        try:
+            point = rest.lexmin().sample_point()
+        except isl.Error:  # some sets with // and % are too much for isl's lexmin; any point is a witness
+            point = rest.sample_point()
+    except isl.Error as error:
+        if "max" in str(error).lower():
+            raise NotProved from error
+        raise ValidationError(f"isl does not take the accesses of {access.text}: {error}") from error
+    return {
+        var: point.get_coordinate_val(isl.dim_type.set, i).to_python() for i, var in enumerate(read.variables())
+    }

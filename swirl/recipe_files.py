@@ -1,0 +1,71 @@
+"""Recipes from files, and from the commands that a layer has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from swirl.errors import RecipeError
+from swirl.questions import INFERENCE, PHASES
+from swirl.recipe import Recipe, Recorded, Schedule, raised_at, shown
+from swirl.target import Target
+from swirl.transforms import LAYOUT_COMMANDS
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """A recipe from a file of functions named after phases; ``chain = ("conv", "relu")`` makes it one for
+    neighbouring layers of these kinds.
+
+    Raises:
+        RecipeError: the file cannot be read, is no Python, raises, has no function of a phase, or declares a chain
+            that is none.
+    """
+    path = Path(path)
+    name = shown(str(path))
+    try:
+        code = compile(path.read_text(encoding="utf-8"), name, "exec")
+    except OSError as error:
+        raise RecipeError(f"cannot be read: {error.strerror}", place=name) from error
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise RecipeError(f"is no Python: {error}", place=f"{name}:{line}" if line else name) from error
+    scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
+    try:
+        exec(code, scope)
+    except Exception as error:
+        raise RecipeError(
+            f"raised {type(error).__name__}: {error}", place=raised_at(error, name)
+        ) from error
+    functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
+    chain = scope.get("chain", ())
+    kinds = isinstance(chain, (tuple, list)) and all(isinstance(kind, str) for kind in chain)
+    if "chain" in scope and not (kinds and len(chain) > 1):
+        raise RecipeError(f"chain must name at least two kinds of layers, not {chain!r}", place=name,
+                          way_out='chain = ("conv", "relu")')  # fmt: skip
+    if not functions:
+        raise RecipeError(
+            "defines no phase", place=name, way_out="def forward(s, target): …, or backward, or update"
+        )
+    return Recipe(name, functions, tuple(chain), path.absolute())
+
+
+def recorded_recipe(
+    name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None
+) -> Recipe:
+    """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``.
+
+    A command on a layout changes the loops of every phase, so then nothing of ``otherwise`` is left.
+    """
+
+    def replay(recorded: Sequence[Recorded]) -> Callable[[Schedule, Target], None]:
+        def function(schedule: Schedule, target: Target) -> None:
+            for command in recorded:
+                schedule.apply(command)
+
+        return function
+
+    lays_out = any(command.name in LAYOUT_COMMANDS for recorded in commands.values() for command in recorded)
+    functions = dict(otherwise.functions) if otherwise and not lays_out else {}
+    functions |= {phase: replay(recorded) for phase, recorded in commands.items()}
+    return Recipe(name, functions, path=otherwise.path if otherwise else None)

@@ -1,0 +1,262 @@
+"""contract: a buffer that only one loop needs becomes locals of that loop."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from swirl.errors import CommandError, Refused
+from swirl.ir.affine import Affine, affine, bounds
+from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.coverage import unwritten_read
+from swirl.ir.deps import NotProved
+from swirl.ir.nest import (
+    LocalType,
+    Nest,
+    Path,
+    Program,
+    at,
+    clone,
+    declare,
+    expr,
+    fresh,
+    names_in,
+    reference,
+    replace_at,
+    subscripts,
+)
+from swirl.ir.statements import Statement, statements
+from swirl.transforms.base import checked, command, refuse, taken_names
+
+MOST_BYTES = 256 * 1024
+"""The largest local array that a contraction makes: it lies on the stack of each thread."""
+
+_START: dict[str, int | str] = {"int32": 0, "bool": "False"}
+
+OWN = "temporary"
+"""The role of a buffer that no other program and no user reads."""
+
+
+@command()
+def contract(program: Program, buffer: str) -> Program:
+    """Keep the elements of a buffer in locals of the innermost loop around everything that touches it.
+
+    rewrite:
+        for n in range(N):                      for n in range(N):
+            y[n] = e                    →           y_t: float32 = e
+            z[n] = max(0.0, y[n])                   z[n] = max(0.0, y_t)
+
+    Dimensions that the loops inside run over stay: those of a local array, as large as what is alive at a time.
+
+    Args:
+        buffer: a buffer that this program alone touches.
+
+    Raises:
+        CommandError: no such buffer.  Refused: others read it, a read is of another iteration's value, nests share
+        it, the threads of a parallel loop would share it, or the array would be larger than 256 KiB.
+
+    Source: Wolfe, High Performance Compilers for Parallel Computing (1996): array contraction.
+    """
+    record = own_buffer(program, buffer)
+    holders = [index for index, nest in enumerate(program.nests) if buffer in nest.arguments]
+    if not holders:
+        return without_buffer(program, buffer)
+    nest = program.nests[holders[0]]
+    if len(holders) > 1:
+        other = program.nests[holders[1]].label
+        raise refuse(f"{buffer} is touched by another nest too, {other}", nest, (("body", 0),),
+                     f"asked to contract {buffer}", way_out="fuse joins their loops first")  # fmt: skip
+    known = [s for s in statements(nest.body) if any(a.name == buffer for a in s.accesses)]
+    block = _block(nest, known)
+    _check(nest, buffer, known, block)
+    shape = _Shape.of(record, buffer, known, block)
+    size = prod(shape.extents) * np.dtype(DTYPES[record.dtype]).itemsize
+    if size > MOST_BYTES:
+        raise refuse(f"{size} bytes of {buffer} are alive at a time", nest, block.path or (("body", 0),),
+                     f"asked to contract {buffer}",
+                     way_out="tile and fuse one more loop, so that fewer are")  # fmt: skip
+    local = fresh(f"{buffer}_t", taken_names(program, [nest]))
+    body = _declared(shape, local, record.dtype, block.body(nest), buffer)
+    result = program.with_nest(holders[0], nest.with_body(block.replaced(nest, body)))
+    return checked(program, without_buffer(result, buffer))
+
+
+def own_buffer(program: Program, buffer: str) -> Buffer:
+    """The buffer, if nobody but this program needs it.
+
+    Raises:
+        CommandError: no such buffer.  Refused: somebody else may read it.
+    """
+    if buffer not in program.buffers:
+        raise CommandError(
+            f"no buffer named {buffer!r} in {program.name}",
+            way_out=f"the buffers are {', '.join(program.buffers)}",
+        )
+    record = program.buffers[buffer]
+    if record.role != OWN:
+        raise Refused(
+            f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
+            way_out=f"the buffers that may vanish are {', '.join(own_buffers(program)) or 'none'}",
+        )
+    return record
+
+
+def own_buffers(program: Program) -> list[str]:
+    """The buffers that no other program and no user reads."""
+    return [name for name, record in program.buffers.items() if record.role == OWN]
+
+
+def without_buffer(program: Program, buffer: str) -> Program:
+    """The program without the record of a buffer that no nest touches."""
+    return replace(program, buffers={name: b for name, b in program.buffers.items() if name != buffer})
+
+
+# --- where ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Block:
+    """A list of statements: the nest's own (path ``()``), a loop's, or a branch's."""
+
+    path: Path
+    field: str
+
+    def body(self, nest: Nest) -> list[ast.stmt]:
+        if not self.path:
+            return nest.body
+        found: list[ast.stmt] = getattr(at(nest.body, self.path), self.field)
+        return found
+
+    def replaced(self, nest: Nest, body: list[ast.stmt]) -> list[ast.stmt]:
+        if not self.path:
+            return body
+        owner = copy.copy(at(nest.body, self.path))
+        setattr(owner, self.field, body)
+        return replace_at(nest.body, self.path, [owner])
+
+
+def _block(nest: Nest, known: Sequence[Statement]) -> _Block:
+    """The innermost block around the statements."""
+    paths = [statement.path for statement in known]
+    length = min(len(path) for path in paths) - 1
+    while length and any(path[:length] != paths[0][:length] or path[length][0] != paths[0][length][0]
+                         for path in paths):  # fmt: skip
+        length -= 1
+    return _Block(paths[0][:length], paths[0][length][0])
+
+
+def _check(nest: Nest, buffer: str, known: Sequence[Statement], block: _Block) -> None:
+    where, note = block.path or (("body", 0),), f"asked to contract {buffer}"
+    depth = _loops_around(nest, block)
+    for statement in known:
+        inner = [loop.var for loop in statement.loops[depth:] if loop.kind == "parallel"]
+        if inner:
+            raise refuse(f"the threads of {inner[0]} would share {buffer}", nest, where, note,
+                         way_out="contract before parallelize, or fuse inside the parallel loop")  # fmt: skip
+    try:
+        witness = unwritten_read(list(known), buffer, depth)
+    except NotProved:
+        raise refuse(f"not proved that each read of {buffer} sees a write of the same iteration", nest, where,
+                     note) from None  # fmt: skip
+    if witness is not None:
+        raise refuse(f"a read of {buffer} sees what another iteration, or nothing, has written", nest, where, note,
+                     witness=witness, way_out="fuse the loop that writes with the loop that reads")  # fmt: skip
+
+
+def _loops_around(nest: Nest, block: _Block) -> int:
+    path = block.path
+    return sum(isinstance(at(nest.body, path[: depth + 1]), ast.For) for depth in range(len(path)))
+
+
+# --- what -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Shape:
+    """Which part of a subscript is the same wherever the buffer is touched, and how large the rest gets.
+
+    Args:
+        fixed: for each dimension of the buffer, the part that does not move inside the block, the lowest position
+            of the rest included.
+        kept: the dimensions in which something moves, and ``extents`` of these.
+    """
+
+    fixed: tuple[Affine, ...]
+    kept: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    @staticmethod
+    def of(record: Buffer, buffer: str, known: Sequence[Statement], block: _Block) -> _Shape:
+        depth = min(len(statement.loops) for statement in known)
+        while depth and known[0].loop_depths[depth - 1] >= len(block.path):
+            depth -= 1
+        outer = {loop.var for loop in known[0].loops[:depth]}
+        uses = [(s, a) for s in known for a in s.accesses if a.name == buffer]
+        fixed, kept, extents = [], [], []
+        for dim, extent in enumerate(record.shape):
+            parts = []
+            for statement, access in uses:
+                form = access.forms[dim]
+                same, rest = _split(form, outer) if form is not None else (Affine(), None)
+                limits = None if rest is None else bounds(rest, statement.ranges)
+                parts.append((same, limits))
+            first = parts[0][0]
+            if all(limits is not None and same.terms == first.terms for same, limits in parts):
+                low = min(limits[0] for _, limits in parts if limits is not None)
+                high = max(limits[1] for _, limits in parts if limits is not None)
+                first = first.add(Affine(constant=low))
+            else:
+                first, low, high = Affine(), 0, extent - 1
+            fixed.append(first)
+            if high > low:
+                kept.append(dim)
+                extents.append(high - low + 1)
+        return _Shape(tuple(fixed), tuple(kept), tuple(extents))
+
+    def element(self, local: str, node: ast.Subscript) -> ast.expr:
+        """The local, or its element, in place of a reference."""
+        if not self.kept:
+            return ast.Name(local, node.ctx)
+        indices = subscripts(node)
+        moved = []
+        for dim in self.kept:
+            form = affine(indices[dim])
+            moved.append(form.add(self.fixed[dim], -1).to_expr() if form is not None else indices[dim])
+        return reference(local, moved, isinstance(node.ctx, ast.Store))
+
+
+def _split(form: Affine, outer: set[str]) -> tuple[Affine, Affine]:
+    """The terms that only the loops around the block move, and the others."""
+    same, rest = Affine(atoms=dict(form.atoms)), Affine(constant=form.constant, atoms=dict(form.atoms))
+    for atom, coefficient in form.terms.items():
+        free = names_in(form.atoms[atom]) - {"min", "max"}
+        (same if free <= outer else rest).terms[atom] = coefficient
+    return same, rest
+
+
+class _Locals(ast.NodeTransformer):
+    def __init__(self, buffer: str, local: str, shape: _Shape):
+        self.buffer, self.local, self.shape = buffer, local, shape
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id == self.buffer:
+            return self.shape.element(self.local, node)
+        return self.generic_visit(node)
+
+
+def _declared(shape: _Shape, local: str, dtype: str, block: list[ast.stmt], buffer: str) -> list[ast.stmt]:
+    """The block with the local in place of the buffer, declared where it is first touched."""
+    rewrite = _Locals(buffer, local, shape)
+    first = next(i for i, s in enumerate(block) if buffer in names_in(s))
+    new = [rewrite.visit(clone(s)) if buffer in names_in(s) else s for s in block]
+    start = new[first]
+    if shape.kept:
+        head: list[ast.stmt] = [declare(local, LocalType(dtype, shape.extents))]
+    elif isinstance(start, ast.Assign) and isinstance(start.targets[0], ast.Name) and start.targets[0].id == local:
+        return [*new[:first], declare(local, LocalType(dtype), start.value), *new[first + 1 :]]
+    else:  # set in a loop or a branch: what it starts with is never read
+        head = [declare(local, LocalType(dtype), expr(_START.get(dtype, 0.0)))]
+    return [*new[:first], *head, *new[first:]]
+
+

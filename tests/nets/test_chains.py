@@ -1,0 +1,426 @@
+"""Layers compiled together: the same results as apart, in every phase; and what stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
+from latte.chains import chained_order, find_chains
+from latte.ensemble import Ensemble
+from latte.solver import SGD
+from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
+
+Layers = dict[str, Ensemble]
+TOLERANCE = 2e-5
+"""Of values about 1 after three steps: sums of some hundred terms, taken in another order."""
+
+
+def conv_bn_relu(net: Net) -> Layers:
+    layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
+    layers["conv"] = ConvLayer(net, layers["data"], num_filters=5, kernel=3, stride=1, pad=1)
+    layers["norm"] = BatchNormLayer(net, layers["conv"])
+    layers["relu"] = ReLULayer(net, layers["norm"])
+    layers["scores"] = FullyConnectedLayer(net, layers["relu"], 4)
+    SoftmaxLossLayer(net, layers["scores"], layers["label"])
+    return layers
+
+
+def conv_relu(net: Net) -> Layers:
+    layers: Layers = {"data": MemoryDataLayer(net, (3, 9, 9)), "label": MemoryDataLayer(net, (1,))}
+    layers["conv"] = ConvLayer(net, layers["data"], num_filters=17, kernel=3, stride=2, pad=1)
+    layers["relu"] = ReLULayer(net, layers["conv"])
+    layers["pool"] = MaxPoolingLayer(net, layers["relu"])
+    layers["hidden"] = FullyConnectedLayer(net, layers["pool"], 13)
+    layers["rectified"] = ReLULayer(net, layers["hidden"])
+    layers["scores"] = FullyConnectedLayer(net, layers["rectified"], 4)
+    SoftmaxLossLayer(net, layers["scores"], layers["label"])
+    return layers
+
+
+def norm_relu_of_vectors(net: Net) -> Layers:
+    layers: Layers = {"data": MemoryDataLayer(net, (6,)), "label": MemoryDataLayer(net, (1,))}
+    layers["hidden"] = FullyConnectedLayer(net, layers["data"], 17)
+    layers["norm"] = BatchNormLayer(net, layers["hidden"])
+    layers["relu"] = ReLULayer(net, layers["norm"])
+    layers["scores"] = FullyConnectedLayer(net, layers["relu"], 4)
+    SoftmaxLossLayer(net, layers["scores"], layers["label"])
+    return layers
+
+
+def two_readers(net: Net) -> Layers:
+    """The batch norm is read by the ReLU and by another layer."""
+    layers: Layers = {"data": MemoryDataLayer(net, (3, 5, 5)), "label": MemoryDataLayer(net, (1,))}
+    layers["conv"] = ConvLayer(net, layers["data"], num_filters=4, kernel=1, stride=1, pad=0)
+    layers["norm"] = BatchNormLayer(net, layers["conv"])
+    layers["relu"] = ReLULayer(net, layers["norm"])
+    for name in ("norm", "relu"):
+        layers[f"scores of {name}"] = FullyConnectedLayer(net, layers[name], 4)
+        SoftmaxLossLayer(net, layers[f"scores of {name}"], layers["label"])
+    return layers
+
+
+NETS = [conv_bn_relu, conv_relu, norm_relu_of_vectors, two_readers]
+
+
+def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, force: bool) -> dict[str, np.ndarray]:
+    """Everything that can be read of a net after three steps, a smaller batch, and an evaluation."""
+    net = Net(batch, seed=1, keep=keep)
+    net.force_backward = force
+    layers = declare(net)
+    net.compile(threads=2)
+    solver = SGD(net, learning_rate=0.05, momentum=0.9)
+    generator = np.random.default_rng(0)
+    found: dict[str, np.ndarray] = {}
+    for step, count in enumerate((batch, batch, max(1, batch - 1))):
+        images = generator.normal(size=(count, *layers["data"].shape))
+        net.set_batch(images, generator.integers(0, 4, count))
+        net.clear_grad()
+        net.forward()
+        net.backward()
+        found[f"loss {step}"] = np.array(net.loss)
+        for name, layer in layers.items():
+            for field, spec in layer.fields().items():
+                if spec.role in ("param_grad", "state") or (name == "data" and field == "grad" and force):
+                    found[f"{name}.{field} {step}"] = getattr(layer, f"get_{field}")()
+        solver.step()
+    net.test()
+    found["tested"] = np.array(net.loss)
+    return found
+
+
+@pytest.mark.parametrize("declare", NETS)
+@pytest.mark.parametrize(("batch", "force"), [(4, True), (1, False), (17, False)])
+def test_trained_together_and_apart(declare: Callable[[Net], Layers], batch: int, force: bool) -> None:
+    together, apart = (trained(declare, batch, keep, force) for keep in (None, "all"))
+    assert together.keys() == apart.keys()
+    for name in together:
+        np.testing.assert_allclose(together[name], apart[name], rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+def compiled(declare: Callable[[Net], Layers], batch: int = 4) -> tuple[Net, Layers]:
+    net = Net(batch, seed=1)
+    layers = declare(net)
+    net.compile(threads=1)
+    generator = np.random.default_rng(0)
+    net.set_batch(generator.normal(size=(batch, *layers["data"].shape)), generator.integers(0, 4, batch))
+    return net, layers
+
+
+# --- what is fused away -----------------------------------------------------------------------------------
+def test_reading_what_is_fused_away_says_how_to_keep_it() -> None:
+    net, layers = compiled(conv_relu)
+    net.forward()
+    assert layers["relu"].get_value().shape == (4, 17, 5, 5)
+    for read in (layers["conv"].get_value, layers["conv"].get_value_view):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert "conv1.value has been fused away into conv1_relu1: it is never stored" in str(caught.value)
+        assert 'net.keep(conv1) before compile() keeps it, Net(batch_size, keep="all") keeps all' in str(caught.value)
+    assert "conv1.value" not in net.executable.arrays  # and takes no memory
+    net.backward()
+    assert layers["conv"].get_grad().shape == (4, 17, 5, 5)
+
+
+def test_what_only_inference_fuses_away_is_never_stale() -> None:
+    net, layers = compiled(conv_bn_relu)
+    net.forward()
+    before = layers["conv"].get_value()
+    net.test()
+    with pytest.raises(DataError, match="fused away into conv1_batch_norm1_relu1"):
+        layers["conv"].get_value()
+    net.forward()
+    np.testing.assert_array_equal(layers["conv"].get_value(), before)
+
+
+def test_kept_layers_can_be_read() -> None:
+    net = Net(4, seed=1)
+    layers = conv_relu(net)
+    net.keep(layers["conv"])
+    net.compile(threads=1)
+    net.set_batch(np.random.default_rng(0).normal(size=(4, 3, 9, 9)), np.zeros(4))
+    net.forward()
+    np.testing.assert_array_equal(layers["relu"].get_value(), np.maximum(layers["conv"].get_value(), 0))
+    assert "not compiled as conv1_relu1: conv1 is kept (net.keep)" in net.explain("conv1").notes
+    with pytest.raises(DataError, match=r"fully_connected1\.value has been fused away"):
+        layers["hidden"].get_value()
+
+
+def test_a_gradient_set_in_between_separates_the_layers() -> None:
+    results = []
+    for keep in (None, "all"):
+        net = Net(4, seed=1, keep=keep)
+        layers = conv_bn_relu(net)
+        net.compile(threads=1)
+        generator = np.random.default_rng(0)
+        net.set_batch(generator.normal(size=(4, 3, 7, 5)), generator.integers(0, 4, 4))
+        net.forward()
+        layers["norm"].set_grad(generator.normal(size=(4, 5, 7, 5)))  # after a forward, which still counts
+        net.backward()
+        results.append([layers["conv"].get_grad_weights(), layers["norm"].get_grad(), layers["norm"].get_grad_gamma()])
+        if keep is None:
+            with pytest.raises(DataError, match=r"batch_norm1\.value has been fused away"):
+                layers["norm"].get_value()  # until the next forward
+            net.forward()
+        assert layers["norm"].get_value().any()
+    for together, apart in zip(*results, strict=True):
+        np.testing.assert_allclose(together, apart, rtol=0, atol=TOLERANCE)
+
+
+# --- matching ---------------------------------------------------------------------------------------------
+def chains(net: Net) -> list[tuple[str, list[str]]]:
+    return [(chain.name, sorted(chain.phases)) for chain in find_chains(net).found]
+
+
+def test_the_longest_chain_is_taken_phase_by_phase() -> None:
+    net = Net(2, seed=1)
+    conv_bn_relu(net)
+    assert chains(net) == [
+        ("conv1_batch_norm1_relu1", ["inference"]),
+        ("batch_norm1_relu1", ["backward", "forward", "update"]),
+    ]
+
+
+def test_another_reader_stops_the_match_and_is_told() -> None:
+    net, _ = compiled(two_readers)
+    assert chains(net) == []
+    notes = net.explain("batch_norm1").notes
+    assert "not compiled as batch_norm1_relu1: fully_connected1 reads batch_norm1 too" in notes
+    assert any(note.startswith("not compiled as conv1_batch_norm1_relu1: ") for note in net.explain("conv1").notes)
+
+
+def test_commands_of_ones_own_stop_a_shipped_chain(tmp_path: Path) -> None:
+    net = Net(2, seed=1)
+    layers = conv_relu(net)
+    layers["conv"].parallelize("forward", "n")
+    (tmp_path / "mine.py").write_text("def forward(s, target):\n    s.parallelize('forward', 'n')\n")
+    net.use_recipe("fully_connected", tmp_path / "mine.py")
+    assert chains(net) == []
+    notes = find_chains(net).notes
+    assert notes["relu1"] == ("not compiled as conv1_relu1: conv1 has commands of its own",)
+    assert notes["relu2"] == ("not compiled as fully_connected1_relu2: fully_connected1 has a recipe of its own",)
+
+
+MINE = """
+chain = ("conv", "relu")
+
+def forward(s, target):
+    s.fuse_layers("forward")
+    s.parallelize("forward", "n")
+"""
+
+
+@pytest.mark.parametrize("how", ["kinds", "layers", "folder"])
+def test_a_chain_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    path = tmp_path / "conv_relu.py"
+    path.write_text(MINE)
+    net = Net(2, seed=1)
+    layers = conv_relu(net)
+    if how == "folder":
+        monkeypatch.setenv("LATTE_RECIPES", str(tmp_path))
+    elif how == "kinds":
+        net.use_recipe("conv_relu", path)
+    else:
+        net.use_recipe([layers["conv"], layers["relu"]], path)
+    net.compile(threads=1)
+    commands = [fact.text for fact in net.explain("relu1", "forward").commands]
+    assert commands == ["fuse_layers('forward')", "parallelize('forward', 'n')"]
+    assert net.explain("conv1").recipe.split(", otherwise ") == [f"{path} (inference, forward)", "recipes/conv.py"]
+    (phase,) = net.explain("conv1", "forward").phases
+    assert "conv_value_t" in phase.after_recipe
+
+
+def test_a_chain_is_called_after_its_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    net = Net(2, seed=1)
+    conv_bn_relu(net)
+    with pytest.raises(CommandError, match="no ensemble or kind named 'conv_relu'"):
+        net.use_recipe("conv_relu", path)
+    net.use_recipe("batch_norm_relu", path)
+    with pytest.raises(RecipeError, match="declares the chain conv, relu, but is used for batch_norm, relu"):
+        net.compile()
+    net = Net(2, seed=1)
+    conv_relu(net)
+    net.use_recipe("conv", path)
+    with pytest.raises(RecipeError, match=r"not for one layer(.|\n)*net.use_recipe\('conv_relu', path\)"):
+        net.compile()
+
+
+@pytest.mark.parametrize("chain", ['("conv",)', '"conv_relu"', "(1, 2)"])
+def test_a_chain_that_is_none(tmp_path: Path, chain: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"chain = {chain}\ndef forward(s, target):\n    pass\n")
+    net = Net(2, seed=1)
+    conv_relu(net)
+    net.use_recipe("conv_relu", path)
+    with pytest.raises(RecipeError, match="chain must name at least two kinds"):
+        net.compile()
+
+
+def test_a_recipe_that_asks_for_what_others_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text('chain = ("conv", "relu")\ndef forward(s, target):\n    s.contract("forward", "value")\n')
+    net = Net(2, seed=1)
+    conv_relu(net)
+    net.use_recipe("conv_relu", path)
+    with pytest.raises(CommandError, match=r"mine\.py:3: contract\('forward', 'value'\): value \(relu1\.value\)"):
+        net.compile()
+
+
+def test_the_recipe_of_a_kind_that_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text('chain = ("conv", "relu")\ndef forward(s, target):\n    s.recipe("konv", "forward")\n')
+    net = Net(2, seed=1)
+    conv_relu(net)
+    net.use_recipe("conv_relu", path)
+    with pytest.raises(CommandError, match=r"mine\.py:3: no recipe for 'konv'"):
+        net.compile()
+
+
+def test_members_of_a_chain_run_next_to_each_other() -> None:
+    net = Net(2, seed=1)
+    layers: Layers = {"data": MemoryDataLayer(net, (3, 5, 5)), "label": MemoryDataLayer(net, (1,))}
+    first = ConvLayer(net, layers["data"], num_filters=4, kernel=1, stride=1, pad=0)
+    other = ConvLayer(net, layers["data"], num_filters=4, kernel=1, stride=1, pad=0)
+    ReLULayer(net, other)
+    ReLULayer(net, first)
+    names = [ensemble.name for ensemble in chained_order(net, find_chains(net).found)]
+    assert names == ["data1", "data2", "conv2", "relu1", "conv1", "relu2"]
+
+
+def test_backward_and_update_of_one_layer_as_one_program(tmp_path: Path) -> None:
+    path = tmp_path / "conv.py"
+    path.write_text('def backward(s, target):\n    s.fuse_layers("backward", "update")\n')
+    results = []
+    for recipe in (True, False):
+        net = Net(3, seed=1)
+        net.force_backward = True
+        layers = conv_relu(net)
+        if recipe:
+            net.use_recipe("conv", path)
+        net.compile(threads=1)
+        generator = np.random.default_rng(0)
+        net.set_batch(generator.normal(size=(3, 3, 9, 9)), generator.integers(0, 4, 3))
+        net.forward()
+        net.backward()
+        results.append([layers["conv"].get_grad_weights(), layers["data"].get_grad()])
+        phases = [phase.phase for phase in net.explain("conv1").phases]
+        assert ("update" in phases) != recipe and "backward" in phases
+    for together, apart in zip(*results, strict=True):
+        np.testing.assert_allclose(together, apart, rtol=0, atol=TOLERANCE)
+
+
+def test_keep_is_checked() -> None:
+    with pytest.raises(DeclarationError, match=r"keep must be 'all'(.|\n)*net\.keep\(conv1\)"):
+        Net(2, keep="conv1")
+    net, layers = compiled(conv_relu)
+    with pytest.raises(CommandError, match="keep: the net is compiled already"):
+        net.keep(layers["conv"])
+    with pytest.raises(DeclarationError, match="is not in this net"):
+        Net(2).keep(layers["conv"])
+
+
+# --- what a chain builds on -------------------------------------------------------------------------------
+BLOCKED = """
+def forward(s, target):
+    for buffer in ("weights", "grad_weights", "value", "grad"):
+        s.tile(buffer, 0, 4)
+    s.parallelize("forward", "n")
+
+def backward(s, target):
+    s.parallelize("backward", "n")
+
+def update(s, target):
+    s.parallelize("update", "k_outer")
+"""
+
+
+@pytest.mark.parametrize("filters", [8, 5])
+def test_layouts_of_a_layers_recipe_reach_all_of_the_chain(tmp_path: Path, filters: int) -> None:
+    """The chain's value, and the gradients of both layers, which programs of their own compute."""
+    (tmp_path / "conv.py").write_text(BLOCKED)
+    found = []
+    for keep in (None, "all"):
+        net = Net(3, seed=1, keep=keep)
+        net.force_backward = True
+        data, label = MemoryDataLayer(net, (3, 5, 5)), MemoryDataLayer(net, (1,))
+        conv = ConvLayer(net, data, num_filters=filters, kernel=3, stride=1, pad=1)
+        relu = ReLULayer(net, conv)
+        SoftmaxLossLayer(net, FullyConnectedLayer(net, relu, 4), label)
+        net.use_recipe("conv", tmp_path / "conv.py")
+        net.use_recipe("conv_relu", Path(__file__).parents[2] / "recipes" / "conv_relu.py")
+        net.compile(threads=2)
+        buffers = net.executable.buffers
+        for name in ("relu1.value", "relu1.grad", "conv1.grad") if keep is None else ("conv1.value", "conv1.grad"):
+            assert buffers[name].layout.blocks == ((1, 4),), name
+        assert buffers["conv1.weights"].layout.blocks == buffers["conv1.grad_weights"].layout.blocks == ((0, 4),)
+        generator = np.random.default_rng(0)
+        net.set_batch(generator.normal(size=(3, 3, 5, 5)), generator.integers(0, 4, 3))
+        net.forward()
+        net.backward()
+        found.append([relu.get_value(), relu.get_grad(), conv.get_grad(), conv.get_grad_weights(), data.get_grad()])
+    for together, apart in zip(*found, strict=True):
+        np.testing.assert_allclose(together, apart, rtol=0, atol=TOLERANCE)
+
+
+def test_who_has_chosen_a_recipe_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conv_relu.py").write_text(MINE)
+    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.parallelize('forward', 'n')\n")
+    monkeypatch.setenv("LATTE_RECIPES", str(tmp_path))
+
+    def joined(**recipes: str) -> bool:
+        net = Net(2, seed=1)
+        conv_relu(net)
+        for name, file in recipes.items():
+            net.use_recipe(name, tmp_path / f"{file}.py")
+        return "conv1_relu1" in dict(chains(net))
+
+    assert joined()
+    assert not joined(conv1="conv") and not joined(conv="conv") and not joined(relu1="conv")
+    assert joined(conv1="conv", conv_relu="conv_relu")
+    (tmp_path / "conv_relu.py").unlink()
+    assert not joined()  # the shipped one gives way
+
+
+def test_a_layers_recipe_on_another_phase_is_explained_as_such() -> None:
+    net, _ = compiled(conv_bn_relu)
+    inference = [fact.text for fact in net.explain("relu1", "inference").commands]
+    assert inference[0] == "fuse_layers('inference')" and "parallelize('inference', 'n')" in inference
+    assert not any("'inference'" in fact.text for fact in net.explain("relu1", "forward").commands)
+
+
+def test_the_update_finds_its_sums_in_backward() -> None:
+    """Batch norm's gradients of scale and shift are sums that the gradient of its input needs as well."""
+    net, _ = compiled(conv_bn_relu)
+    (phase,) = net.explain("batch_norm1", "backward").phases
+    assert phase.after_recipe.count("for n in") == 2
+    assert "grad_beta[c] += grad_value_sum" in phase.after_recipe
+
+
+def test_the_same_bits_again_with_any_number_of_threads() -> None:
+    results = []
+    for threads in (1, 2, 2):
+        net = Net(5, seed=1)
+        layers = conv_bn_relu(net)
+        net.compile(threads=threads)
+        generator = np.random.default_rng(0)
+        net.set_batch(generator.normal(size=(5, 3, 7, 5)), generator.integers(0, 4, 5))
+        net.forward()
+        net.backward()
+        results.append([layers["relu"].get_value(), layers["conv"].get_grad_weights(), layers["norm"].get_grad_gamma()])
+    for values in zip(*results, strict=True):
+        for value in values:
+            np.testing.assert_array_equal(value, values[0])
