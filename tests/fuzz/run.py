@@ -66,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
 
     with ThreadPoolExecutor(options.workers) as pool:
         for found in pool.map(one, range(options.seed, options.seed + options.cases, BATCH)):
+            if not found:  # no time left
+                continue
             for batch in found:
                 total.update(batch["counts"])
                 for failure in batch["wrong"]:
