@@ -4,7 +4,11 @@ Lanes run along the pixels of an image; behind a source in blocks of channels, a
 sums are made of short ones, over a few images each, so that they keep their digits."""
 
 LARGE = 2**22  # elements from which on a result is stored past the caches
-SHAPED = {"forward": ("inputs", "value"), "backward": ("inputs", "grad", "grad_inputs"), "update": ("inputs", "grad")}
+SHAPED = {
+    **dict.fromkeys(("forward", "inference"), ("inputs", "value")),
+    "backward": ("inputs", "grad", "grad_inputs"),
+    "update": ("inputs", "grad"),
+}
 SHORT = {"hw": 2048, "c": 128, "c_inner": 128}  # terms of a short sum at least, by what lanes run along
 
 
@@ -67,6 +71,9 @@ def schedule(s, target, phase, stored=None):
         s.unroll(phase, inner[0], 4)
     if stored and elements >= LARGE:
         s.stream(phase, stored, optional=True)  # not where it adds to what another layer has left
+    if phase == "inference":
+        s.parallelize(phase, ["n", channel] if inner else "n")
+        return
     if phase != "forward" and ("n_outer" in loops or "hw" in loops):
         s.partial_sums(phase, "n_outer" if "n_outer" in loops else "n")
     for loop in ("n", "n_outer", "n_inner"):
@@ -80,9 +87,13 @@ def forward(s, target):
     schedule(s, target, "forward", "value")
 
 
+def inference(s, target):
+    rows(s, "inference")
+    schedule(s, target, "inference", "value")
+
+
 def backward(s, target):
-    if not s.loops("backward"):
-        return
+    s.fuse_layers("backward", "update")
     lanes = rows(s, "backward")
     if lanes:
         s.factor("backward", "n", keep_differences=True)

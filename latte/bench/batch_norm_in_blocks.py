@@ -1,9 +1,9 @@
 """The recipe for batch norm, behind data in blocks of 16 channels."""
 
 from latte.recipes import batch_norm
-from latte.recipes.batch_norm import backward, update
+from latte.recipes.batch_norm import backward, inference, update
 
-__all__ = ["backward", "forward", "update"]
+__all__ = ["backward", "forward", "inference", "update"]
 
 
 def forward(s, target):  # type: ignore[no-untyped-def]
