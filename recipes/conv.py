@@ -1,8 +1,168 @@
-"""Convolution over plain (batch, channel, y, x) arrays: lanes along x, a register tile of channels."""
+"""Convolution in blocks of channels, with register tiles: pixels × vectors of channels.
+
+A broadcast pixel meets vectors of weights; the sums stay in registers over the whole reduction: the shape of the
+fastest known kernels (Georganas et al., *Anatomy of high-performance deep learning convolutions on SIMD
+architectures*, SC 2018). Value, gradient and weights lie in blocks of channels, one vector each; the inputs as their
+owner laid them out. Layers of few filters keep plain (batch, channel, y, x) arrays, with lanes along x.
+"""
+
+PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay near the core
 
 
 def forward(s, target):
-    if s.blocked("forward"):  # a source laid out in blocks: correct, not tuned
+    width = target.simd_width
+    if not _blocks_pay(s, width):
+        _plain_forward(s, target)
+        return
+    for buffer in ("weights", "grad_weights"):
+        if s.blocks("inputs") or _fills(s.shape("inputs")[0], width):
+            s.tile(buffer, 1, width)
+        s.tile(buffer, 0, width)
+    for buffer in ("value", "grad"):
+        s.tile(buffer, 0, width)
+    pixels = "x"
+    if _one_tap(s, "forward"):
+        (pixels,) = s.flatten("forward", ["y", "x"])
+    s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
+    _register_tile(s, target, "forward", pixels, "k")
+
+
+def backward(s, target):
+    width = target.simd_width
+    loops = s.loops("backward")
+    if not loops:
+        return
+    if not s.blocks("grad"):
+        _plain_backward(s, target)
+        return
+    zeroing = loops[loops.index("k_outer") - 2 : loops.index("k_outer")]
+    s.pack("backward", "weights")  # vectors along the input channels
+    s.tile("weights_packed", 0, width)
+    s.tile("weights_packed", 1, width)
+    pixels = ["y", "x"]
+    if s.extent("backward", "ky") * s.extent("backward", "kx") > 1:
+        _, _, iy, ix = s.subscripts("backward", "grad_inputs")
+        s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
+        s.reindex("backward", ix=ix)
+        pixels = ["iy", "ix"]
+    s.reorder("backward", [*pixels, "k_outer", "ky", "kx", "k_inner"])
+    if all(s.extent("backward", a) == s.extent("backward", b) for a, b in zip(zeroing, pixels, strict=True)):
+        for loop, same in zip(zeroing, pixels, strict=True):
+            s.fuse("backward", loop, same)
+        pixels = zeroing
+        if _one_tap(s, "backward"):
+            pixels = s.flatten("backward", zeroing)
+    _register_tile(s, target, "backward", pixels[-1], "c")
+    s.vectorize("backward", "weights_packed_dim1_inner", width, strided="gather")
+    s.parallelize("backward", "weights_packed_dim0_outer")
+
+
+def update(s, target):
+    width = target.simd_width
+    if not s.blocks("grad_weights"):
+        _plain_update(s, target)
+        return
+    pixels = ["y", "x"]
+    if _one_tap(s, "update"):
+        pixels = [*s.flatten("update", pixels)]
+    near = PIXELS  # how many rows, then images, stay near the core
+    inner, outer = [], []
+    for loop in [*reversed(pixels), "n"]:
+        extent = s.extent("update", loop)
+        if near < extent:
+            s.tile_loop("update", loop, max(1, near))
+            outer.insert(0, f"{loop}_outer")
+            loop += "_inner"
+        inner.insert(0, loop)
+        near //= extent
+    sums = ["k_outer", "c", "c_outer", *outer, "ky", "c_inner", "kx", "k_inner", *inner]
+    s.reorder("update", _present(s, "update", *sums))
+    s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
+    if "x" in inner:
+        low, high = s.interior("update", "x")
+        cuts = [cut for cut in (low, high) if 0 < cut < s.extent("update", "x")]
+        if cuts:
+            s.split("update", "x", cuts)  # the taps that fall outside are left out statically
+    blocks, ragged = _whole_blocks(s, "update", "k", width)
+    # Two vectors share what they load, unless one thread alone had work then.
+    vectors = 2 if blocks > (1 if s.shape("inputs")[0] > width else 3) else 1
+    taps = min(3, s.extent("update", "kx"))
+    channels = _sums(target) // (vectors * taps)
+    if "c_outer" in s.loops("update"):
+        ragged |= _whole_blocks(s, "update", "c", width)[1]
+        s.unroll_and_jam("update", "c_inner", _divisor(width, channels))
+        shared = "k_outer" if ragged else ["k_outer", "c_outer"]
+    else:
+        s.unroll_and_jam("update", "c", channels)
+        shared = "k_outer"
+    if vectors > 1:
+        s.unroll_and_jam("update", "k_outer", vectors)
+    s.unroll_and_jam("update", "kx", taps, unroll_type=1)
+    s.vectorize("update", "k_inner", width)
+    s.parallelize("update", shared)
+
+
+def _register_tile(s, target, phase, pixels, channels):
+    """Pixels of a row × two vectors of channels; the tiles at the borders apart, without the taps outside."""
+    row, tile = s.extent(phase, pixels), _sums(target) // 2
+    first, *middle = s.combination(row, tile)
+    last = [middle.pop()] if middle else []
+    parts = [part for part in ([first], middle, last) if part]
+    if len(parts) > 1:
+        s.split(phase, pixels, [first, row - last[0]][: len(parts) - 1])
+    for number, part in enumerate(parts):
+        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part)
+    if tile // row > 1:  # short rows: of several images
+        s.unroll_and_jam(phase, "n", _divisor(s.extent(phase, "n"), tile // row))
+    blocks, ragged = _whole_blocks(s, phase, channels, target.simd_width)
+    if blocks > 1:
+        s.unroll_and_jam(phase, f"{channels}_outer", 2)
+    s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
+    s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
+    # An odd block stands beside the pairs, a ragged one beside the whole ones.
+    s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
+
+
+def _whole_blocks(s, phase, channels, width):
+    """How many whole blocks of channels there are, and whether a ragged one stands apart."""
+    whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
+    if whole and rest:
+        s.split(phase, f"{channels}_outer", [whole])
+    return whole, rest > 0
+
+
+def _sums(target):
+    """Sums of a register tile; the other registers hold weights and a pixel."""
+    return target.registers - 4
+
+
+def _blocks_pay(s, width):
+    """Whether the filters fill vectors, or the source lies in blocks already."""
+    inputs = s.blocks("inputs")
+    return inputs == {0: width} or (not inputs and _fills(s.shape("value")[0], width))
+
+
+def _fills(channels, width):
+    """Whether more than half of a vector's lanes are used."""
+    return channels * 2 > width
+
+
+def _one_tap(s, phase):
+    """Whether each output pixel meets one input pixel, in the same place."""
+    return s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
+
+
+def _divisor(number, limit):
+    """The largest divisor of a number that is not above a limit."""
+    return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
+
+
+def _present(s, phase, *names):
+    return [name for name in names if name in s.loops(phase)]
+
+
+def _plain_forward(s, target):
+    if s.blocked("forward"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("forward", "n")
         return
     s.reorder("forward", ["ky", "kx", "c"])
@@ -12,8 +172,8 @@ def forward(s, target):
     s.parallelize("forward", "k", optional=True)  # a rest of channels stands beside the tiles
 
 
-def backward(s, target):
-    if s.blocked("backward"):  # a source laid out in blocks: correct, not tuned
+def _plain_backward(s, target):
+    if s.blocked("backward"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("backward", "n")
         return
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
@@ -23,8 +183,8 @@ def backward(s, target):
     s.parallelize("backward", "c", optional=True)  # not beside the zeroing of a single channel
 
 
-def update(s, target):
-    if s.blocked("update"):  # a source laid out in blocks: correct, not tuned
+def _plain_update(s, target):
+    if s.blocked("update"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("update", "k")
         return
     s.reorder("update", ["c", "ky", "kx", "n", "y", "x"])

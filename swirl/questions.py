@@ -61,11 +61,17 @@ class Questions:
         Raises:
             CommandError: no such buffer.
         """
-        for known in (*(program.buffers for program in self.programs.values()), self._elsewhere):
-            if buffer in known:
-                target = known[buffer]
-                return {dim - target.batch_dims: factor for dim, factor in target.layout.blocks}
-        raise self._no_buffer(buffer)
+        found = self._buffer(buffer)
+        return {dim - found.batch_dims: factor for dim, factor in found.layout.blocks}
+
+    def shape(self, buffer: str) -> tuple[int, ...]:
+        """The logical extents of a buffer; of values and gradients without the batch, as ``tile`` counts.
+
+        Raises:
+            CommandError: no such buffer.
+        """
+        found = self._buffer(buffer)
+        return found.shape[found.batch_dims :]
 
     def extent(self, phase: str, loop_var: str) -> int | None:
         """Iterations of the first loop of that name, or None where its bounds are not constant.
@@ -109,9 +115,12 @@ class Questions:
             )
         return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
 
-    def _no_buffer(self, buffer: str) -> CommandError:
+    def _buffer(self, buffer: str) -> Buffer:
+        for known in (*(program.buffers for program in self.programs.values()), self._elsewhere):
+            if buffer in known:
+                return known[buffer]
         names = sorted({name for program in self.programs.values() for name in program.buffers})
-        return CommandError(
+        raise CommandError(
             f"no buffer named {buffer!r}",
             way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
         )

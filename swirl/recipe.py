@@ -286,7 +286,7 @@ class Schedule(Questions):
                 same = _renamed(command, buffer, options)
                 self.untouched[name] = _call(self._memo, same, gone, same.arguments, dict(same.options)).buffers[buffer]
         if not touched and not self._not_computed(buffer):
-            raise self._no_buffer(buffer)
+            self._buffer(buffer)  # says that there is none
         return ()
 
     def _lay_out(self, programs: dict[str, Program], phase: str, storage: Buffer, command: Recorded,

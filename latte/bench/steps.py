@@ -33,7 +33,7 @@ SHAPE = (16, 64, 64, 28)
 
 def recipe_file() -> Path:
     """The recipe that the documentation goes through."""
-    return Path(__file__).parents[2] / "examples" / "recipes" / "conv_register_tile.py"
+    return Path(__file__).parents[2] / "recipes" / "conv.py"
 
 
 def convolution(shape: tuple[int, int, int, int] = SHAPE) -> Net:

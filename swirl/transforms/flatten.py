@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError
+from swirl.ir.affine import loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import (
     Loop,
@@ -163,9 +164,17 @@ class _Join(ast.NodeTransformer):
     ):
         self.program, self.nest, self.path = program, nest, path
         self.group, self.extents, self.var, self.joined = group, extents, var, joined
+        # Of the loops that run once, as over a 1×1 window.
+        self.once = {var: span for var, span in ranges_at(nest.body, path).items() if span[0] == span[1]}
 
     def fail(self, node: ast.AST, why: str) -> Exception:
         return refuse(f"{ast.unparse(node)} {why}", self.nest, self.path, "asked to be flattened")
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        loop = loop_of(node)
+        if loop.extent == 1:
+            self.once |= loop_range(loop, {})
+        return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.group:
@@ -177,6 +186,9 @@ class _Join(ast.NodeTransformer):
         used = {name for index in indices for name in names_in(index)} & set(self.group)
         if not used:
             return node
+        indices = [
+            simplify(index, self.once, fix=True) if names_in(index) & set(self.group) else index for index in indices
+        ]
         name = ast.unparse(node.value)
         texts = [ast.unparse(index) for index in indices]
         positions = [i for i in range(len(texts)) if tuple(texts[i : i + len(self.group)]) == self.group]
