@@ -1,8 +1,8 @@
 """A layer's recipe, changed: nests, C++ and time before and after; and a recipe that is refused.
 
-The shipped recipe of convolutions takes its lanes along a row of the image. A row of this layer has 8 pixels,
-half of a vector of 16. Our own recipe, recipes/conv_channels.py beside this file, takes them along the output
-channels.
+The shipped recipe of convolutions serves every shape, and all three phases. Our own, recipes/conv_channels.py beside
+this file, has seven commands, and is for layers like this one: lanes along the output channels, and a row of eight
+pixels in registers.
 """
 
 from pathlib import Path
