@@ -131,12 +131,22 @@ def in_blocks(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def plainly(tmp_path: Path) -> Path:
+    """A recipe that leaves convolutions as they are lowered."""
+    path = tmp_path / "plain.py"
+    path.write_text("def forward(s, target):\n    pass\n")
+    return path
+
+
 @pytest.mark.parametrize("name", list(NETS))
-def test_layouts_change_no_result(name: str, in_blocks: Path) -> None:
-    expected, got = computed(NETS[name], None), computed(NETS[name], in_blocks)
+def test_layouts_change_no_result(name: str, in_blocks: Path, plainly: Path) -> None:
+    expected = computed(NETS[name], plainly)
     assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
-    for key in expected:
-        np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+    for recipe in (in_blocks, None):
+        got = computed(NETS[name], recipe)
+        for key in expected:
+            np.testing.assert_array_equal(got[key], expected[key], err_msg=f"{key}, {recipe}")
 
 
 RELU_IN_OTHER_BLOCKS = """
@@ -152,7 +162,7 @@ def forward(s, target):
 """
 
 
-def test_readers_may_want_other_layouts(in_blocks: Path, tmp_path: Path) -> None:
+def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path: Path) -> None:
     """Two readers of one source in blocks of 16: one wants blocks of 4, the other one none; and a reader of plain data
     wants blocks."""
     for name, text in (("relu", RELU_IN_OTHER_BLOCKS), ("max_pooling", POOLING_PLAINLY)):
@@ -163,7 +173,7 @@ def test_readers_may_want_other_layouts(in_blocks: Path, tmp_path: Path) -> None
         relu, pooled = ReLULayer(net, conv), pool(net, conv, 3, 1, 1)
         return [conv, relu, pooled, FullyConnectedLayer(net, relu, 3), FullyConnectedLayer(net, pooled, 4)]
 
-    expected, got = computed(readers, None), computed(readers, in_blocks, tmp_path)
+    expected, got = computed(readers, plainly), computed(readers, in_blocks, tmp_path)
     for key in expected:
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
     net = Net(BATCH, seed=1)
@@ -210,13 +220,12 @@ def test_readers_follow_their_source(in_blocks: Path) -> None:
     assert skipped == {"parallelize('forward', 'k', optional=True)"}  # 7 outputs: a rest stands beside the tile
 
 
-def test_hyperbolic_tangents_follow(in_blocks: Path) -> None:
-    def values(recipe: Path | None) -> tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]:
+def test_hyperbolic_tangents_follow(in_blocks: Path, plainly: Path) -> None:
+    def values(recipe: Path) -> tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]:
         net = Net(2, seed=0)
         conv = ConvLayer(net, MemoryDataLayer(net, (2, 5, 5)), 16)
         tanh = TanhLayer(net, conv)
-        if recipe is not None:
-            net.use_recipe("conv", recipe)
+        net.use_recipe("conv", recipe)
         net.compile()
         generator = np.random.default_rng(0)
         net.set_batch(generator.normal(size=(2, 2, 5, 5)))
@@ -225,7 +234,7 @@ def test_hyperbolic_tangents_follow(in_blocks: Path) -> None:
         net.backward()
         return tanh.get_value(), conv.get_grad(), blocks(net, "tanh1.value")
 
-    plain, blocked = values(None), values(in_blocks)
+    plain, blocked = values(plainly), values(in_blocks)
     assert blocked[2] == ((1, BLOCK),) and plain[2] == ()
     for expected, got in zip(plain[:2], blocked[:2], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # sums of 18 products in another order
