@@ -66,7 +66,8 @@ def update(s, target):
     if _one_tap(s, "update"):
         pixels = [*s.flatten("update", pixels)]
     near = PIXELS  # how many rows, then images, stay near the core
-    inner, outer = [], []
+    inner: list[str] = []
+    outer: list[str] = []
     for loop in [*reversed(pixels), "n"]:
         extent = s.extent("update", loop)
         if near < extent:
