@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 import islpy as isl
 
+from swirl.ir.affine import affine, ranges_at, simplify_body
 from swirl.ir.coverage import unwritten_read
 from swirl.ir.deps import MAX_OPERATIONS, NotProved, before
 from swirl.ir.nest import (
@@ -14,8 +15,8 @@ from swirl.ir.nest import (
     Nest,
     Program,
     clone,
-    constant,
     declare,
+    expr,
     fresh,
     loop_of,
     make_nest,
@@ -27,6 +28,8 @@ from swirl.ir.nest import (
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.base import checked, command, refuse, taken_names
 from swirl.transforms.contract import own_buffer, without_buffer
+
+INDEX = "index"
 
 
 @command()
@@ -60,7 +63,8 @@ def inline(program: Program, buffer: str, *, local: bool = True) -> Program:
     statement, access = writes[0]
     nest, path = _place(program, statement)
     note = f"asked to inline {buffer}"
-    problem = _formula_problem(statement, access, len(writes), buffer, program)
+    solved = _solved(access, ranges_at(nest.body, path))
+    problem = _formula_problem(statement, access, solved, len(writes), buffer, program)
     if problem is not None:
         raise refuse(problem, nest, path, note, way_out="contract keeps it in locals of a fused loop instead")
     try:
@@ -70,14 +74,14 @@ def inline(program: Program, buffer: str, *, local: bool = True) -> Program:
     if witness is not None:
         raise refuse(f"{buffer} would not be the same where it is read", nest, path, note, witness=witness,
                      way_out="contract keeps it in locals of a fused loop instead")  # fmt: skip
-    assert isinstance(statement.node, ast.Assign)
-    formula = _Formula(buffer, [ast.unparse(i) for i in access.indices], statement.node.value)
+    assert isinstance(statement.node, ast.Assign) and solved is not None
+    formula = _Formula(buffer, solved, statement.node.value)
     taken = taken_names(program)
     nests = []
     for old in program.nests:
         body = _Inliner(formula, record.dtype, taken, local).block(_without(old.body, statement.node))
         if body:
-            nests.append(make_nest(old.label, body, program.buffers))
+            nests.append(make_nest(old.label, simplify_body(body), program.buffers))
     return checked(program, without_buffer(program.with_nests(nests), buffer))
 
 
@@ -92,26 +96,47 @@ def _place(program: Program, statement: Statement) -> tuple[Nest, tuple[tuple[st
 
 
 # --- legality -------------------------------------------------------------------------------------------
+def _solved(access: Access, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, ast.expr]] | None:
+    """Each variable of a write's subscripts as the number of a subscript and its formula in that, ``i // 16`` and
+    ``i % 16`` for ``i = outer * 16 + inner``; None where a subscript does not tell its variables."""
+    solved: dict[str, tuple[int, ast.expr]] = {}
+    for number, index in enumerate(access.indices):
+        form = affine(index)
+        if form is None:
+            return None
+        around = None  # the coefficient of the digit before: this digit is less than their quotient
+        terms = sorted(form.terms.items(), key=lambda term: -term[1])
+        if terms and (form.constant or terms[-1][1] != 1):
+            return None
+        for var, coefficient in terms:
+            low, high = ranges.get(var, (0, 0))
+            if var in solved or var not in ranges or low < 0 or coefficient < 1:
+                return None
+            if around is not None and (around % coefficient or high >= around // coefficient):
+                return None
+            text = INDEX if around is None else f"{INDEX} % {around}"
+            solved[var] = number, expr(f"({text}) // {coefficient}")
+            around = coefficient
+    return solved
+
+
 def _formula_problem(
-    statement: Statement, access: Access, count: int, buffer: str, program: Program
+    statement: Statement, access: Access, solved: Container[str] | None, count: int, buffer: str, program: Program
 ) -> str | None:
     """Why the assignment cannot be repeated elsewhere, or None."""
     if count > 1:
         return f"{buffer} is set in {count} places"
     if not isinstance(statement.node, ast.Assign) or access.kind != "write":
         return f"{buffer} is accumulated, not set once"
-    moving = [i.id for i in access.indices if isinstance(i, ast.Name)]
-    fixed = [i for i in access.indices if constant(i) is not None]
-    variables = set(statement.variables())
-    if len(set(moving)) + len(fixed) != len(access.indices) or not set(moving) <= variables:
-        return f"the subscripts of {access.text} are not one loop variable each"
+    if solved is None:
+        return f"the subscripts of {access.text} do not tell the loops' variables"
     value = statement.node.value
     called = {n.func.id for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     others = names_in(value) - called - set(program.buffers)
     if buffer in names_in(value):
         return f"{buffer} is computed from itself"
-    if others - set(moving):
-        unknown = ", ".join(sorted(others - set(moving)))
+    unknown = ", ".join(sorted(name for name in others if name not in solved))
+    if unknown:
         return f"{buffer} is computed from {unknown}, which means nothing elsewhere"
     return None
 
@@ -158,11 +183,15 @@ def _between(write: Statement, access: Access, source: Access, change: Statement
 class _Formula(ast.NodeTransformer):
     """Puts the value in place of a reference, for the subscripts that it has."""
 
-    def __init__(self, buffer: str, variables: list[str], value: ast.expr):
-        self.buffer, self.variables, self.value = buffer, variables, value
+    def __init__(self, buffer: str, solved: Mapping[str, tuple[int, ast.expr]], value: ast.expr):
+        self.buffer, self.solved, self.value = buffer, solved, value
 
     def at(self, node: ast.Subscript) -> ast.expr:
-        return substitute(self.value, dict(zip(self.variables, subscripts(node), strict=True)))
+        indices = subscripts(node)
+        return substitute(
+            self.value,
+            {var: substitute(formula, {INDEX: indices[number]}) for var, (number, formula) in self.solved.items()},
+        )
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == self.buffer:

@@ -174,6 +174,12 @@ CASES = {
     ),
     "inline": (gradients, (("inline", "d"),), EXTENTS),
     "inline, vectors": (gradients, (("inline", "d"), ("vectorize", "i", 4)), EXTENTS),
+    "inline, blocks": (gradients, (("tile_loop", "i", 4), ("inline", "d")), EXTENTS),
+    "inline, blocks of blocks": (
+        gradients,
+        (("tile_loop", "i", 8), ("tile_loop", "i_inner", 4), ("inline", "d")),
+        EXTENTS,
+    ),
     "contract rows": (rows, (("contract", "y"),), (3, 5, 15, 16, 17)),
     "contract rows, vectors": (rows, (("contract", "y"), ("vectorize", "i", 4)), (3, 5, 15, 16, 17)),
     "contract tiles": (tiles, (("contract", "y"), ("parallelize", "o")), (1, 3, 5)),
@@ -341,7 +347,7 @@ for i in range(5):
     [
         ("for i in range(5):\n    y[i] = x[i]\n    y[i] = y[i] + 1.0\n    z[i] = y[i]", "y is set in 2 places"),
         ("for i in range(5):\n    y[i] += x[i]\n    z[i] = y[i]", "y is accumulated, not set once"),
-        ("for i in range(5):\n    y[2 * i] = x[i]\n    z[i] = y[2 * i]", "are not one loop variable each"),
+        ("for i in range(5):\n    y[2 * i] = x[i]\n    z[i] = y[2 * i]", "do not tell the loops' variables"),
         ("for i in range(5):\n    t: float32 = x[i]\n    y[i] = t\n    z[i] = y[i]", "y is computed from t"),
         ("for i in range(5):\n    y[i] = y[i] + x[i]\n    z[i] = y[i]", "y is computed from itself"),
         ("for i in range(5):\n    z[i] = y[i] + x[i]", "y is read, but nothing here sets it"),
