@@ -9,7 +9,7 @@ from latte.checks import check_padding
 from latte.place import user_place
 from swirl.errors import CommandError, UnknownName, nearest
 from swirl.questions import PHASE_ALIASES, PHASES
-from swirl.recipe import Recorded, unknown_command
+from swirl.recorded import Recorded, unknown_command
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 

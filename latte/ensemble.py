@@ -18,10 +18,10 @@ from latte.commands import CommandRecorder, unknown_attribute
 from latte.connection import Connection
 from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
 from latte.place import user_place
-from swirl.errors import DeclarationError
+from swirl.errors import CommandError, DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
-from swirl.recipe import Recorded
+from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS
 
 if TYPE_CHECKING:
@@ -101,11 +101,8 @@ class Ensemble(CommandRecorder):
                 )
             shape = neurons.shape
         if shape is None:
-            raise DeclarationError(
-                "an ensemble needs a shape",
-                place=self.place,
-                way_out="Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch",
-            )
+            way_out = "Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch"
+            raise DeclarationError("an ensemble needs a shape", place=self.place, way_out=way_out)
         self.shape: tuple[int, ...] = check_shape(shape, self.place)
         self.neuron_class = self._neuron_class()
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
@@ -132,21 +129,16 @@ class Ensemble(CommandRecorder):
             return type(neurons)
         if isinstance(neurons, type) and issubclass(neurons, Neuron):
             return neurons
-        raise DeclarationError(
-            f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
-            place=self.place,
-        )
+        raise DeclarationError(f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
+                               place=self.place)  # fmt: skip
 
     def _check_dims(self, dims: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
         if dims is None:
             return tuple(f"_neuron_index_{d + 1}" for d in range(self.ndim)), "_neuron_index_0"
         names = tuple(dims)
         if len(names) != self.ndim or len({*names, "n"}) != len(names) + 1:
-            raise DeclarationError(
-                f"dims {names} must be {self.ndim} different names, one for each extent of {self.shape}",
-                place=self.place,
-                way_out="the batch, n, is not among them",
-            )
+            raise DeclarationError(f"dims {names} must be {self.ndim} different names, as many as {self.shape} has",
+                                   place=self.place, way_out="the batch, n, is not among them")  # fmt: skip
         for name in names:
             if not name.isidentifier() or name in RESERVED or name in WORDS:
                 raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
@@ -162,6 +154,13 @@ class Ensemble(CommandRecorder):
         if name in COMMANDS:
             return self.command(name)
         raise unknown_attribute(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Attributes as usual, but a field has a setter: an attribute of that name would go unseen."""
+        if self.__dict__.get("net") is not None and name not in self.__dict__ and name in self.fields():
+            raise CommandError(f"{name} of {self!r} is data that the compiled net holds, not an attribute",
+                               place=user_place(), way_out=f"set_{name}(array), once the net is compiled")  # fmt: skip
+        super().__setattr__(name, value)
 
     # --- properties -----------------------------------------------------------------------------------------
     @property

@@ -20,7 +20,7 @@ from swirl.ir.nest import Program, enclosing, loop_of, loops
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.pipeline import AFTER_RECIPE, Stage
 from swirl.questions import PHASE_ALIASES
-from swirl.recipe import Outcome
+from swirl.recorded import Outcome
 from swirl.transforms import LAYOUT_COMMANDS
 
 if TYPE_CHECKING:

@@ -378,32 +378,14 @@ class Running:
         return timings(self, phase, repeat)
 
     # --- loops ----------------------------------------------------------------------------------------------
-    def fit(
-        self,
-        images: Any,
-        labels: Any,
-        *,
-        solver: Any,
-        epochs: int = 1,
-        shuffle: bool = True,
-        stop_on_nan: bool = True,
-        progress: bool = True,
-        after_epoch: Callable[[int, History], None] | None = None,
-    ) -> History:
+    def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True,
+            stop_on_nan: bool = True, progress: bool = True,
+            after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
         """Train on a data set; see :func:`latte.training.fit`."""
         from latte.training import fit
 
-        return fit(
-            self,
-            images,
-            labels,
-            solver=solver,
-            epochs=epochs,
-            shuffle=shuffle,
-            stop_on_nan=stop_on_nan,
-            progress=progress,
-            after_epoch=after_epoch,
-        )
+        return fit(self, images, labels, solver=solver, epochs=epochs, shuffle=shuffle, stop_on_nan=stop_on_nan,
+                   progress=progress, after_epoch=after_epoch)  # fmt: skip
 
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
         """Loss and accuracy over a data set in the inference phase; see :func:`latte.training.evaluate`."""

@@ -28,7 +28,7 @@ from swirl.jit import Built, Kernel, Progress, build, load
 from swirl.jit import Unit as TranslationUnit
 from swirl.memory import allocate
 from swirl.pipeline import Stage, generate
-from swirl.recipe import Outcome
+from swirl.recorded import Outcome
 from swirl.runner import Phase, Runner
 from swirl.target import Target
 

@@ -31,8 +31,8 @@ from swirl.measure import Limits, Measured
 from swirl.memory import allocate
 from swirl.pipeline import Stage, generate
 from swirl.questions import PHASE_ALIASES
-from swirl.recipe import Outcome
 from swirl.recipe_files import read_recipe
+from swirl.recorded import Outcome
 from swirl.runner import Runner
 from swirl.target import Target
 

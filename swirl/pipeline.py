@@ -15,7 +15,8 @@ from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.memo import Memo
 from swirl.questions import INFERENCE
-from swirl.recipe import Chained, Outcome, Recipe, Schedule
+from swirl.recipe import Chained, Recipe, Schedule
+from swirl.recorded import Outcome
 from swirl.target import Target, get_target
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.hoist import hoist

@@ -3,62 +3,25 @@ each."""
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from swirl.errors import CommandError, LatteError, LayoutError, RecipeError, Refused, nearest
+from swirl.errors import CommandError, LatteError, LayoutError, RecipeError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
 from swirl.questions import INFERENCE, PHASES, Questions
+from swirl.recorded import Outcome, Recorded, Traced, caller, located, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import loop_names
 from swirl.transforms.contract import OWN
 from swirl.transforms.layers import follow
 from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A command as it was written: to be applied, or replayed."""
-
-    name: str
-    arguments: tuple[Any, ...]
-    options: tuple[tuple[str, Any], ...]
-    place: str | None
-
-    @property
-    def text(self) -> str:
-        """``tile_loop('forward', 'c', 16, tail='peel')``."""
-        shown = [repr(argument) for argument in self.arguments] + [
-            f"{key}={value!r}" for key, value in self.options
-        ]
-        return f"{self.name}({', '.join(shown)})"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a command: ``applied`` or ``skipped``, with the reason."""
-
-    command: Recorded
-    status: str
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Traced:
-    """The program of one phase after a command that changed it."""
-
-    phase: str
-    command: Recorded
-    program: Program
 
 
 @dataclass(frozen=True)
@@ -135,10 +98,10 @@ class Schedule(Questions):
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in COMMANDS:
-            raise unknown_command(name, _caller())
+            raise unknown_command(name, caller())
 
         def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
-            return self.apply(Recorded(name, arguments, tuple(options.items()), _caller()))
+            return self.apply(Recorded(name, arguments, tuple(options.items()), caller()))
 
         return run
 
@@ -160,7 +123,7 @@ class Schedule(Questions):
         function = found.functions.get(self._phase(phase)) if found is not None else None
         if function is None:
             what = f"no recipe for {kind!r}" if found is None else f"{found.name} has no function {phase}"
-            raise CommandError(what, place=_caller(), way_out="write the commands here")
+            raise CommandError(what, place=caller(), way_out="write the commands here")
         assert found is not None
         self.composed.append(found)
         outer = self._instead, self._kind, self._of
@@ -188,9 +151,9 @@ class Schedule(Questions):
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
             self.programs, self.apart, self.reorders = before, apart, reorders  # nothing is half done
-            located = _located(error, command)
+            at_place = located(error, command)
             if not optional:
-                raise located from error
+                raise at_place from error
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
         self.outcomes.append(Outcome(command, "applied", "\n".join(self._notes)))
@@ -354,42 +317,6 @@ def _not_its_own(command: str, buffer: str, storage: Buffer) -> LayoutError:
         f"{buffer} is {storage.name}, whose layout {owner} chooses",
         way_out=f"{command} {name!r} in {owner}'s recipe, or leave reorder=False out: then it is copied",
     )
-
-
-def unknown_command(name: str, place: str | None) -> CommandError:
-    """The error for a command that does not exist, with the nearest one that does."""
-    return CommandError(
-        f"no command named {name!r}",
-        place=place,
-        way_out=f"{nearest(name, COMMANDS)}the commands are {', '.join(sorted(COMMANDS))}",
-    )
-
-
-def _located(error: LatteError, command: Recorded) -> LatteError:
-    message = f"{command.text}: {error.message}"
-    if isinstance(error, Refused):
-        return Refused(
-            message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out
-        )
-    return type(error)(message, place=command.place, way_out=error.way_out)
-
-
-def _caller() -> str | None:
-    """``file:line`` of the nearest frame outside this package."""
-    frame: FrameType | None = sys._getframe(1)
-    here = str(Path(__file__).parent)
-    while frame is not None and frame.f_code.co_filename.startswith(here):
-        frame = frame.f_back
-    return None if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-def shown(filename: str) -> str:
-    """The path as people write it: relative to the current folder where it lies below."""
-    path = Path(filename)
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return filename
 
 
 # --- files ----------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 
 from swirl.errors import RecipeError
 from swirl.questions import INFERENCE, PHASES
-from swirl.recipe import Recipe, Recorded, Schedule, raised_at, shown
+from swirl.recipe import Recipe, Schedule, raised_at
+from swirl.recorded import Recorded, shown
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 

@@ -20,7 +20,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from latte import BatchNormLayer, MemoryDataLayer, Net
+from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net
 from latte.bench.foreign import Measured, timed_lines
 from latte.bench.report import machine, report_console
 
@@ -50,6 +50,7 @@ PARTS = {"forward": ("forward",), "backward": ("backward", "update")}
 
 
 IN_BLOCKS = Path(__file__).parent / "batch_norm_in_blocks.py"
+CONV_IN_BLOCKS = Path(__file__).parent / "conv_in_blocks.py"
 
 
 def _batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Callable[[], tuple[Net, Sequence[str]]]:
@@ -82,7 +83,43 @@ def batch_norm_cases(batch: int = 64) -> list[Case]:
     ]
 
 
-CASES: list[Case] = batch_norm_cases()
+def _convolution(
+    batch: int, channels: int, filters: int, height: int, kernel: int
+) -> Callable[[], tuple[Net, Sequence[str]]]:
+    def declare() -> tuple[Net, Sequence[str]]:
+        net = Net(batch, seed=1)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (channels, height, height))
+        layer = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, pad=kernel // 2)
+        net.use_recipe(layer, CONV_IN_BLOCKS)
+        return net, (layer.name,)
+
+    return declare
+
+
+def convolution_cases(batch: int = 64) -> list[Case]:
+    """Convolutions in blocks of 16 channels: the phases of 3 × 3 ones, and a 1 × 1 one forwards."""
+    cases = []
+    # The fastest variant of each: order of the loops; rows and images in a block, and whether threads share images.
+    for channels, height, order, block in (
+        (64, 56, "LO4", "HB14 NB1 mode1"),
+        (128, 28, "LO4", "HB28 NB1 mode0"),
+        (256, 14, "LO4", "HB14 NB4 mode0"),
+        (512, 7, "LO9", "HB7 NB16 mode0"),
+    ):
+        shape = rf"\({batch},{channels},{channels},{height}\)"
+        declare = _convolution(batch, channels, channels, height, 3)
+        for phase, program, line in (
+            ("forward", "conv4", rf"conv4 skip-pad {shape} PX\S+ KB2 {order}"),
+            ("backward", "dw", rf"bwdD {shape} incl\. weight flip"),
+            ("update", "dw", rf"bwdW {shape} 3s x 8c acc, {block}"),
+        ):
+            cases.append(Case(f"convolution {channels}, {height}: {phase}", program, line, declare, (phase,)))
+    one = _convolution(batch, 64, 256, 56, 1)
+    return [*cases, Case("convolution 1 × 1, 64 to 256, 56: forward", "c1x1", "1x1 conv NT PB56", one, ("forward",))]
+
+
+CASES: list[Case] = [*batch_norm_cases(), *convolution_cases()]
 
 
 class Side:

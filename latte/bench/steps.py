@@ -24,7 +24,7 @@ from latte.bench.report import machine, replaced, spread
 from latte.bench.walk import Step, steps
 from latte.tune_by_hand import Bench, Trial
 from swirl.measure import Measured
-from swirl.recipe import PHASES
+from swirl.questions import PHASES
 from swirl.target import TARGETS, Target, resolve_target
 
 SHAPE = (16, 64, 64, 28)

@@ -16,8 +16,9 @@ from swirl.ir.nest import Path as Place
 from swirl.ir.nest import Program, enclosing, loop_of, walk
 from swirl.pipeline import finish, schedule
 from swirl.questions import PHASES
-from swirl.recipe import Recorded, Schedule
+from swirl.recipe import Schedule
 from swirl.recipe_files import read_recipe
+from swirl.recorded import Recorded
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 

@@ -79,3 +79,15 @@ def test_numbers_of_numpy_are_numbers() -> None:
     conv = ConvLayer(net, MemoryDataLayer(net, (1, 5, 5)), num_filters=filters, kernel=(kernel, kernel))
     assert conv.shape == (3, 5, 5)
     assert FullyConnectedLayer(net, conv, np.int64(4)).shape == (4,)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_field_is_no_attribute(late: bool) -> None:
+    net = Net(2, seed=1)
+    scores = FullyConnectedLayer(net, MemoryDataLayer(net, (4,)), 2)
+    if late:
+        net.compile(threads=1)
+    with pytest.raises(CommandError, match=r"test_bad_calls\.py:\d+: weights of(.|\n)*set_weights\(array\)"):
+        scores.weights = np.zeros((2, 4))
+    scores.note = "an attribute of the user's"
+    assert scores.note == "an attribute of the user's"

@@ -1,0 +1,85 @@
+"""Commands as they were written, what became of them, and where: errors name the line of the recipe or program."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from swirl.errors import CommandError, LatteError, Refused, nearest
+from swirl.ir.nest import Program
+from swirl.transforms import COMMANDS
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A command as it was written: to be applied, or replayed."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: tuple[tuple[str, Any], ...]
+    place: str | None
+
+    @property
+    def text(self) -> str:
+        """``tile_loop('forward', 'c', 16, tail='peel')``."""
+        shown = [repr(argument) for argument in self.arguments] + [
+            f"{key}={value!r}" for key, value in self.options
+        ]
+        return f"{self.name}({', '.join(shown)})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command: ``applied`` or ``skipped``, with the reason."""
+
+    command: Recorded
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The program of one phase after a command that changed it."""
+
+    phase: str
+    command: Recorded
+    program: Program
+
+
+def unknown_command(name: str, place: str | None) -> CommandError:
+    """The error for a command that does not exist, with the nearest one that does."""
+    return CommandError(
+        f"no command named {name!r}",
+        place=place,
+        way_out=f"{nearest(name, COMMANDS)}the commands are {', '.join(sorted(COMMANDS))}",
+    )
+
+
+def located(error: LatteError, command: Recorded) -> LatteError:
+    message = f"{command.text}: {error.message}"
+    if isinstance(error, Refused):
+        return Refused(
+            message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out
+        )
+    return type(error)(message, place=command.place, way_out=error.way_out)
+
+
+def caller() -> str | None:
+    """``file:line`` of the nearest frame outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    here = str(Path(__file__).parent)
+    while frame is not None and frame.f_code.co_filename.startswith(here):
+        frame = frame.f_back
+    return None if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def shown(filename: str) -> str:
+    """The path as people write it: relative to the current folder where it lies below."""
+    path = Path(filename)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return filename
