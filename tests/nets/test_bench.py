@@ -7,12 +7,15 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from latte import MemoryDataLayer, Net, ReLULayer
+from latte.bench import convolution
 from latte.bench.foreign import Measured, timed_lines
 from latte.bench.prototypes import Case, measure
+from latte.ensemble import Ensemble
 
 
 @pytest.fixture
@@ -82,3 +85,22 @@ def test_tables_in_a_file_have_one_line_a_row(module: str, options: list[str]) -
     assert "Warning" not in done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("│")]
     assert rows and all("ms (" in line for line in rows), done.stdout
+
+
+def test_shares_of_the_limit() -> None:
+    cells = convolution.row(convolution.Case(2, 20, 7, 3, 2), threads=1, rounds=2)
+    assert cells[0] == "20, 7, 3 × 3, stride 2"
+    assert all(re.fullmatch(r"\d+% \(\d+% … \d+%\), \d+", cell) for cell in cells[1:])
+
+
+@pytest.mark.parametrize("field", ["value", "grad_weights"])
+def test_wrong_results_are_not_timed(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Ensemble.__getattr__
+
+    def wrong(layer: Ensemble, name: str) -> Any:
+        found = right(layer, name)
+        return (lambda: found() * 1.01) if name == f"get_{field}" else found
+
+    monkeypatch.setattr(Ensemble, "__getattr__", wrong)
+    with pytest.raises(SystemExit, match=r"is .*, not "):
+        convolution.Layer(convolution.Case(2, 16, 4, 1, 1), threads=1)
