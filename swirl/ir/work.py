@@ -13,7 +13,7 @@ import numpy as np
 from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
-from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, references, subscripts, walk
+from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, subscripts, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 
 NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")
@@ -192,17 +192,33 @@ class _Reference:
         return {loop.var for loop in self.domain.loops[len(self.around.loops) :]}
 
 
+def _evaluated(node: ast.AST, domain: Domain) -> Iterator[tuple[ast.Subscript, Domain]]:
+    """The references in a statement, and for which iterations they are evaluated: in a select, for those that the test
+    chooses, where it does not depend on data (lanes load both values then)."""
+    if isinstance(node, ast.IfExp) and not Domain(domain.loops, (node.test,)).on_data:
+        yield from _evaluated(node.test, domain)
+        for branch, test in ((node.body, node.test), (node.orelse, ast.UnaryOp(ast.Not(), node.test))):
+            chosen = Domain(domain.loops, (*domain.conditions, test))
+            if chosen.count() != (0, True):
+                yield from _evaluated(branch, chosen)
+        return
+    if isinstance(node, ast.Subscript):
+        yield node, domain
+    for child in ast.iter_child_nodes(node):
+        yield from _evaluated(child, domain)
+
+
 def _touched(leaves: list[_Leaf], around: Domain, buffers: Mapping[str, Buffer]) -> tuple[Touched, ...]:
     found: dict[str, list[_Reference]] = {}
     written: set[str] = set()
     for leaf in leaves:
         if leaf.count == (0, True):
             continue
-        for node in references(leaf.node):
+        for node, domain in _evaluated(leaf.node, leaf.domain):
             assert isinstance(node.value, ast.Name)
             name = node.value.id
             if name in buffers:
-                found.setdefault(name, []).append(_Reference(tuple(subscripts(node)), leaf.domain, around))
+                found.setdefault(name, []).append(_Reference(tuple(subscripts(node)), domain, around))
                 if isinstance(node.ctx, ast.Store):
                     written.add(name)
     result = []

@@ -12,7 +12,7 @@ import pytest
 
 from swirl.codegen.physical import physical
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.nest import Nest, Path, Program, loops, parse_program, references, subscripts, walk
+from swirl.ir.nest import Nest, Path, Program, loops, parse_program, subscripts, walk
 from swirl.ir.points import Domain, Values
 from swirl.ir.work import _floats, _operations, loop_works, program_work
 from tests.fuzz.programs import ProgramMaker
@@ -37,7 +37,9 @@ class Counting(ast.NodeTransformer):
         kinds = dict.fromkeys(("parallel", "vector", "unrolled"), range)
         module = ast.fix_missing_locations(ast.Module(self.body, []))
         calls = (self.enter, self.leave, self.seen, self.any_case)
-        names: dict[str, Any] = {**kinds, **{call.__name__: call for call in calls}}
+        # Arrays of integers may be subscripts: of zeros, each is the subscript of some element.
+        integers = {n: np.zeros(b.shape, int) for n, b in self.buffers.items() if b.dtype == "int32"}
+        names: dict[str, Any] = {**kinds, **{call.__name__: call for call in calls}, **integers}
         self.enter(())
         exec(compile(module, "nest", "exec"), names)
         self.leave()
@@ -64,22 +66,29 @@ class Counting(ast.NodeTransformer):
             loop = ast.For(node.target, node.iter, inner, [])
             return [*ast.parse(f"enter({self.paths[id(node)]!r})").body, loop, *ast.parse("leave()").body]
         if isinstance(node, ast.If):
-            data = any(isinstance(n, ast.Subscript) for n in ast.walk(node.test)) or bool(
-                {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)} & self.floats
-            )
-            test = ast.parse("any_case()", mode="eval").body if data else node.test
+            test = ast.parse("any_case()", mode="eval").body if self.on_data(node.test) else node.test
             body = [part for statement in node.body for part in self.counted(statement)]
             orelse = [part for statement in node.orelse for part in self.counted(statement)]
             return [self.note(node.test), ast.If(test, body, orelse)]
         return [self.note(node)]
 
     def note(self, node: ast.AST) -> ast.stmt:
-        touched = [
-            f"({r.value.id!r}, ({', '.join(map(ast.unparse, subscripts(r)))},))"  # type: ignore[attr-defined]
-            for r in references(node)
-            if r.value.id in self.buffers  # type: ignore[attr-defined]
-        ]
-        return ast.parse(f"seen({_operations(node, self.floats)}, [{', '.join(touched)}])").body[0]
+        return ast.parse(f"seen({_operations(node, self.floats)}, [{self.touched(node)}])").body[0]
+
+    def touched(self, node: ast.AST) -> str:
+        """Elements of a list: the references that are evaluated; where data choose, of both branches."""
+        if isinstance(node, ast.IfExp) and not self.on_data(node.test):
+            body, orelse = self.touched(node.body), self.touched(node.orelse)
+            return f"*([{body}] if {ast.unparse(node.test)} else [{orelse}])"
+        parts = []
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in self.buffers:
+            parts.append(f"({node.value.id!r}, ({', '.join(map(ast.unparse, subscripts(node)))},))")
+        parts += [self.touched(child) for child in ast.iter_child_nodes(node)]
+        return ", ".join(part for part in parts if part)
+
+    def on_data(self, test: ast.expr) -> bool:
+        names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        return any(isinstance(n, ast.Subscript) for n in ast.walk(test)) or bool(names & self.floats)
 
 
 def check(made: Program, seed: int = 0) -> int:
