@@ -8,11 +8,11 @@ import ast
 from math import prod
 
 from swirl.codegen.context import Context, Local, Unsupported
-from swirl.codegen.ctree_compat import Expression, Node, address_of, array_ref, constant, symbol
+from swirl.codegen.ctree_compat import Expression, Node, address_of, array_ref, binary, constant, symbol
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.to_c import Statements, subscripts_fit
 from swirl.ir.affine import affine
-from swirl.ir.nest import subscripts
+from swirl.ir.nest import reference, subscripts
 
 
 def register_place(context: Context, width: int, local: Local, node: ast.Subscript, lane: str,
@@ -102,10 +102,17 @@ class LaneMemory:
             return self.context.alignment(node) % self.instructions.width == 0
 
     def address(self, node: ast.Subscript, chunk: int) -> Expression:
-        """``&array[i][j + 16]``: where the first lane of a chunk stands."""
-        return address_of(
-            array_ref(self.c_name(node), self.at_lane(subscripts(node), chunk * self.instructions.width))
-        )
+        """Where the first lane of a chunk stands."""
+        return self.pointer(node, subscripts(node), chunk * self.instructions.width)
+
+    def pointer(self, node: ast.Subscript, indices: list[ast.expr], lane: int) -> Expression:
+        """``&array[i][j + 16]``, at a lane; ``array[i] + (j - 1)`` where that lane may be masked out, and stand outside
+        the row."""
+        assert isinstance(node.value, ast.Name)
+        *rest, last = self.at_lane(indices, lane)
+        if subscripts_fit(self.context, reference(node.value.id, indices), **{self.lane: (lane, lane)}):
+            return address_of(array_ref(self.c_name(node), [*rest, last]))
+        return binary("+", array_ref(self.c_name(node), rest), last)
 
     def c_name(self, node: ast.Subscript) -> str:
         assert isinstance(node.value, ast.Name)
@@ -146,7 +153,7 @@ class LaneMemory:
                 )
             distance = part if distance is None else self.instructions.binary("+", distance, part, "int32")
         assert distance is not None
-        return address_of(array_ref(self.c_name(node), self.at_lane(base, 0))), distance
+        return self.pointer(node, base, 0), distance
 
     def scaled(self, register: Expression, factor: int) -> Expression:
         if factor == 1:
