@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -407,7 +408,7 @@ def test_the_update_finds_its_sums_in_backward() -> None:
     net, _ = compiled(conv_bn_relu)
     (phase,) = net.explain("batch_norm1", "backward").phases
     assert phase.after_recipe.count("for n in") == 2
-    assert "grad_beta[c] += grad_value_sum" in phase.after_recipe
+    assert re.search(r"grad_beta\[.*\] \+= grad_value_sum", phase.after_recipe)
 
 
 def test_the_same_bits_again_with_any_number_of_threads() -> None:
