@@ -15,7 +15,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo"},
-    {"questions", "recipe", "recipe_files"},
+    {"questions", "recorded", "recipe", "recipe_files"},
     {"pipeline", "jit", "runner", "memory"},
     {"measure", "dump"},
     {"tune"},
