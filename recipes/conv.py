@@ -149,8 +149,9 @@ def _fills(channels, width):
 
 
 def _one_tap(s, phase):
-    """Whether each output pixel meets one input pixel, in the same place."""
-    return s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
+    """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
+    same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
+    return same and not s.rearranged(phase)
 
 
 def _divisor(number, limit):

@@ -188,6 +188,35 @@ def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path
     assert "backward: conv1.grad lies in blocks of 16" in str(net.explain("max_pooling1", "backward"))
 
 
+REARRANGED = {
+    "zeros around": 's.set_padding(buffer, (0, 0), (1, 1), (1, 1))',
+    "another order": 's.transpose(buffer, 0, 2)',
+}
+
+
+@pytest.mark.parametrize("how", list(REARRANGED))
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("filters", [4, 40])
+def test_convolutions_of_a_rearranged_source(
+    filters: int, kernel: int, how: str, plainly: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "rearranged.py"
+    path.write_text(f"def forward(s, target):\n    for buffer in ('value', 'grad'):\n        {REARRANGED[how]}\n")
+
+    def make(source: Path) -> Callable[[Net], list[Ensemble]]:
+        def readers(net: Net) -> list[Ensemble]:
+            conv = ConvLayer(net, MemoryDataLayer(net, (3, 6, 7)), 20)
+            net.use_recipe(conv, source)
+            return [conv, ConvLayer(net, conv, filters, kernel=kernel, pad=kernel // 2)]
+
+        return readers
+
+    expected, got = computed(make(plainly), None), computed(make(path), None)
+    assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
+    for key in expected:
+        np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
+
+
 def test_blocks_may_be_ragged(tmp_path: Path) -> None:
     """Channels that do not fill their last block, in a net of all readers."""
     (tmp_path / "conv.py").write_text(CONV_IN_BLOCKS.replace(f"% {BLOCK}", "< 0"))
