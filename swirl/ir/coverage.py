@@ -6,9 +6,8 @@ import ast
 
 import islpy as isl
 
-from swirl.errors import ValidationError
 from swirl.ir.affine import condition_to_isl
-from swirl.ir.deps import MAX_OPERATIONS, NotProved, before
+from swirl.ir.deps import NotProved, before, least_point
 from swirl.ir.statements import Access, Statement
 
 
@@ -63,12 +62,10 @@ def _uncovered(
     if any(template is None for template in access.templates):
         raise NotProved
     names = [var + "_b" for var in read.variables()]
-    domain = " and ".join(read.domain("_b") or ["1 = 1"])
-    context = isl.Context()
-    context.set_max_operations(MAX_OPERATIONS)
     head = f"{{ [{', '.join(names)}] : "
-    try:
-        rest = isl.Set.read_from_str(context, f"{head}{domain} }}")
+
+    def uncovered(context: isl.Context) -> isl.Set:
+        rest = isl.Set.read_from_str(context, f"{head}{' and '.join(read.domain('_b') or ['1 = 1'])} }}")
         for write, own in writes:
             constraints = [*read.domain("_b"), *write.domain("_a"), before(write, read)]
             for mine, theirs in zip(own.templates, access.templates, strict=True):
@@ -78,16 +75,7 @@ def _uncovered(
             exists = f"exists {bound} : " if bound else ""
             text = f"{head}{exists}{' and '.join(constraints)} }}"
             rest = rest.subtract(isl.Set.read_from_str(context, text))
-        if rest.is_empty():
-            return None
-        try:
-            point = rest.lexmin().sample_point()
-        except isl.Error:  # some sets with // and % are too much for isl's lexmin; any point is a witness
-            point = rest.sample_point()
-    except isl.Error as error:
-        if "max" in str(error).lower():
-            raise NotProved from error
-        raise ValidationError(f"isl does not take the accesses of {access.text}: {error}") from error
-    return {
-        var: point.get_coordinate_val(isl.dim_type.set, i).to_python() for i, var in enumerate(read.variables())
-    }
+        return rest
+
+    point = least_point(uncovered, len(names), f"the accesses of {access.text}")
+    return None if point is None else dict(zip(read.variables(), point, strict=True))

@@ -8,7 +8,7 @@ witness: the least such pair.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -86,10 +86,25 @@ class Conflict:
 @lru_cache(maxsize=4096)
 def _least(formula: str, count: int) -> tuple[int, ...] | None:
     """The least point of a set given as text with ``count`` dimensions, or None where it is empty."""
+    return least_point(lambda context: isl.Set.read_from_str(context, formula), count, formula)
+
+
+def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: str) -> tuple[int, ...] | None:
+    """The least point of a set with ``count`` dimensions, or None where it is empty.
+
+    Args:
+        question: makes the set, in a context whose work is limited.
+        count: its dimensions.
+        asked: what an error says that isl does not take.
+
+    Raises:
+        NotProved: the question takes too much work.
+        ValidationError: isl does not take it.
+    """
     context = isl.Context()
     context.set_max_operations(MAX_OPERATIONS)
     try:
-        points = isl.Set.read_from_str(context, formula)
+        points = question(context)
         if points.is_empty():
             return None
         try:
@@ -99,9 +114,8 @@ def _least(formula: str, count: int) -> tuple[int, ...] | None:
     except isl.Error as error:
         if "max" in str(error).lower():
             raise NotProved from error
-        raise ValidationError(f"isl does not take {formula}: {error}") from error
-    values = [point.get_coordinate_val(isl.dim_type.set, i).to_python() for i in range(count)]
-    return tuple(values)
+        raise ValidationError(f"isl does not take {asked}: {error}") from error
+    return tuple(point.get_coordinate_val(isl.dim_type.set, i).to_python() for i in range(count))
 
 
 def meeting(first: Statement, second: Statement, reductions: bool) -> Iterator[tuple[Access, Access]]:
