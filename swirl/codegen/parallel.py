@@ -37,7 +37,9 @@ class WorkSharing:
             if not any(_has_parallel(statement) for statement in body):
                 inside = [*self.statements.body(body), *self.fence(body)]
                 return inside if self.standalone else [Pragma("omp single", Block(inside))]
-            return self.region(body)
+            nodes = self.region(body)
+        # Another nest may use the same names for its locals.
+        return [Block(nodes)] if any(isinstance(node, Declaration) for node in nodes) else nodes
 
     def region(self, body: Sequence[ast.stmt]) -> list[Node]:
         """Statements that every thread of the team runs through together."""

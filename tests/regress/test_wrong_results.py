@@ -9,7 +9,7 @@ import pytest
 from swirl.errors import Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
-from swirl.ir.nest import Program, loops, make_nest, parse_program
+from swirl.ir.nest import Program, loops, make_nest, parse_program, stmts
 from swirl.ir.statements import statements
 from swirl.target import Target
 from swirl.transforms import COMMANDS
@@ -388,3 +388,11 @@ def test_unroll_of_a_loop_without_iterations(command: Callable[..., Program]) ->
     before = program("for k in range(3):\n    y[k] = 1.0\nfor k in range(3, 3):\n    y[k] = 2.0", y=(4,))
     after = assert_same(before, command(before, "k", 4))
     assert "unrolled(3)" in after.text and "range(3, 3)" in after.text
+
+
+def test_locals_of_one_name_beside_parallel_loops_of_two_nests(target: Target) -> None:
+    """The threads run both nests in one block of C++."""
+    buffers = program("pass", x=(5,), y=(2, 5)).buffers
+    nest = "scale: float32 = x[{0}]\nfor i in parallel(5):\n    y[{0}, i] = x[i] * scale"
+    nests = [make_nest(f"row_{row}", stmts(nest.format(row)), buffers) for row in range(2)]
+    assert_compiles_to_same(Program("rows", tuple(nests), buffers), target)
