@@ -88,6 +88,10 @@ def _exact(value: Any) -> Any:
     return value if value.__class__ is int or value.__class__ is Fraction else Fraction(value)
 
 
+_INFINITY = Fraction(10**4000)
+"""In rational arithmetic: greater than what products of small numbers reach."""
+
+
 class _Uninitialised:
     """What a local array holds before its first write in rational arithmetic: any use raises."""
 
@@ -104,7 +108,7 @@ def _environment(arithmetic: str) -> dict[str, Any]:
         casts: dict[str, Any] = dict.fromkeys(("float32", "float64"), _exact)
         casts["empty"] = lambda *shape: np.full(shape, _Uninitialised(), dtype=object)
         special = _rational()
-        casts["INFINITY"] = Fraction(10**12)
+        casts["INFINITY"] = _INFINITY
     else:
         dtype = {"float32": np.float32, "float64": np.float64}[arithmetic]
         casts = {"float32": np.float32, "float64": np.float64}

@@ -396,3 +396,15 @@ def test_locals_of_one_name_beside_parallel_loops_of_two_nests(target: Target) -
     nest = "scale: float32 = x[{0}]\nfor i in parallel(5):\n    y[{0}, i] = x[i] * scale"
     nests = [make_nest(f"row_{row}", stmts(nest.format(row)), buffers) for row in range(2)]
     assert_compiles_to_same(Program("rows", tuple(nests), buffers), target)
+
+
+def test_the_neutral_element_of_a_minimum_is_greater_than_large_products() -> None:
+    before = program("""
+for j in range(20):
+    for k in range(4):
+        s[k] = s[k] * 30.0 + 1000.0
+for i in range(2):
+    for k in range(4):
+        s[k] = min(s[k], x[i, k] * x[i, k] * 1e30)
+""", s=(4,), x=(2, 4))  # fmt: skip
+    assert_same(before, COMMANDS["privatize"](before, "s", "i"))
