@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError
-from swirl.ir.affine import simplify, simplify_body
+from swirl.ir.affine import bounds, simplify, simplify_body
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import (
@@ -103,7 +103,7 @@ def privatize(program: Program, buffer: str, loop_var: str | None = None, *, cop
         count += 1
         before = result
         if len(kinds) == 1 and next(iter(kinds)) in NEUTRAL:
-            result = _in_parts(before, site, buffer, [a for _, a in touching], copies)
+            result = _in_parts(before, site, buffer, touching, copies)
         elif "write" not in kinds and len(kinds - {"read"}) == 1:
             reader = next(s for s, access in touching if access.kind == "read")
             way_out = "distribute the loop first, or reindex so that each element belongs to one iteration"
@@ -138,7 +138,8 @@ def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site
 
 
 # --- reductions -----------------------------------------------------------------------------------------
-def _in_parts(program: Program, site: Site, buffer: str, touching: list[Access], copies: int) -> Program:
+def _in_parts(program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]],
+              copies: int) -> Program:  # fmt: skip
     """The loop in parts, each with a copy that starts neutral; the copies are combined behind it."""
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = plain_loop(target, site.path, node, NOTE)
@@ -153,8 +154,9 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[Access],
                      target, site.path, NOTE, way_out="privatize before parallelize")  # fmt: skip
     size = -(-extent // min(copies, extent))
     parts = -(-extent // size)
-    kept = _moving(node, touching)
     storage = program.buffers[buffer]
+    accesses = [access for _, access in touching]
+    kept = sorted({*_moving(node, accesses), *_guarded(touching, storage)})
     shape = tuple(storage.shape[d] for d in kept)
     name = fresh(f"{buffer}_private", taken_names(program))
     place = {d: 1 + position for position, d in enumerate(kept)}
@@ -167,7 +169,7 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[Access],
     def private(indices: list[ast.expr], store: bool) -> ast.expr:
         return reference(name, [clone(part), *(indices[d] for d in kept)], store)
 
-    kind = touching[0].kind
+    kind = accesses[0].kind
     neutral = expr(NEUTRAL[kind]) if storage.dtype.startswith("float") else expr({"add": 0, "mul": 1}.get(kind, 0))
     if not storage.dtype.startswith("float") and kind in ("max", "min"):
         raise refuse(f"{buffer} holds whole numbers, which have no {kind} to start with", target, site.path, NOTE)
@@ -183,7 +185,7 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[Access],
     outer = Loop(loop.var, "range", loop.start, loop.stop, size).node([*_nested(zero, zeroed, shape), *body])
     total = [inner_name(program, site, f"{name}_dim{d}") for d in range(len(kept))]
     copy = inner_name(program, site, f"{loop.var}_copy")
-    fixed = clones(list(touching[0].indices[len(touching[0].indices) - len(storage.shape) :]))
+    fixed = clones(list(accesses[0].indices[len(accesses[0].indices) - len(storage.shape) :]))
     where = [expr(total[kept.index(d)]) if d in kept else fixed[d] for d in range(len(storage.shape))]
     sum_: ast.stmt = combine(kind, reference(buffer, where), reference(name, [expr(copy), *map(expr, total)]))
     behind = _nested(for_loop(copy, parts, [sum_]), total, shape)
@@ -203,6 +205,17 @@ def _moving(node: ast.For, touching: list[Access]) -> list[int]:
         names = {name for access in touching for name in names_in(access.indices[dim])}
         data = any(True for access in touching for _ in references(access.indices[dim]))
         if len(texts) > 1 or names & inside or data:
+            result.append(dim)
+    return result
+
+
+def _guarded(touching: list[tuple[Statement, Access]], storage: Buffer) -> list[int]:
+    """The dimensions in which only a condition, or a loop without iterations, keeps a subscript inside: the one element
+    behind the loop may be none."""
+    result = []
+    for dim, extent in enumerate(storage.shape):
+        ends = [bounds(access.indices[dim], statement.ranges) for statement, access in touching]
+        if not all(end is not None and 0 <= end[0] and end[1] < extent for end in ends):
             result.append(dim)
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 import pytest
 
@@ -408,3 +409,12 @@ for i in range(2):
         s[k] = min(s[k], x[i, k] * x[i, k] * 1e30)
 """, s=(4,), x=(2, 4))  # fmt: skip
     assert_same(before, COMMANDS["privatize"](before, "s", "i"))
+
+
+@pytest.mark.parametrize(
+    "body", ["if l >= 1:\n    u[l - 1] += x[l, i]", "for j in range(min(1, l)):\n    u[l - 1] += x[l, i]"]
+)
+def test_privatize_touches_nothing_that_a_condition_keeps_away(body: str) -> None:
+    text = "for l in range(3):\n    for i in range(4):\n" + indent(body, " " * 8)
+    before = program(text, x=(3, 4), u=(2,))
+    assert_same(before, COMMANDS["privatize"](before, "u", "i", copies=2))
