@@ -215,7 +215,7 @@ def _guarded(touching: list[tuple[Statement, Access]], storage: Buffer) -> list[
     result = []
     for dim, extent in enumerate(storage.shape):
         ends = [bounds(access.indices[dim], statement.ranges) for statement, access in touching]
-        if not all(end is not None and 0 <= end[0] and end[1] < extent for end in ends):
+        if not all(end is not None and end[0] >= 0 and end[1] < extent for end in ends):
             result.append(dim)
     return result
 

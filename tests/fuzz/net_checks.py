@@ -1,0 +1,159 @@
+"""What must hold for every random net: the results are those of PyTorch, whatever the recipes, target and batch."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import latte.runtime
+from latte.net import Net
+from swirl.errors import CommandError, DataError, LayoutError
+from tests.fuzz.net_cases import Declared, NetCase, declare
+from tests.fuzz.net_reference import Arrays, Expected, expected, readable
+
+PLAIN = "def forward(s, target):\n    pass\n"
+"""A recipe that does nothing."""
+
+
+class NetRefused(Exception):
+    """A recipe of the case's own does not apply."""
+
+
+def problem_of_net(case: NetCase, way: str, optimize: str = "-O0") -> str | None:
+    """What is wrong with a net on a target (``avx512``), or without any recipe (``plain``); None where nothing is.
+
+    The first word is ``differs``, or the kind of an exception.
+
+    Raises:
+        NetRefused: a recipe of the case's own is refused.
+    """
+    try:
+        wanted = expected(case, declare(case))
+        got = computed(case, wanted, way, optimize)
+    except NetRefused:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        words = str(error).splitlines() or [""]
+        return f"{type(error).__name__}: {words[0]} at {frame.name}, {Path(frame.filename).name}:{frame.lineno}"
+    found = difference(case, wanted, got)
+    return found and f"differs: {found}"
+
+
+def assert_net(case: NetCase, way: str) -> None:
+    """The net computes what it must, optimised as kernels are."""
+    problem = problem_of_net(case, way, "-O3")
+    assert problem is None, f"{way}: {problem}"
+
+
+def computed(case: NetCase, wanted: Expected, way: str, optimize: str) -> Arrays:
+    """Everything that can be read of a net: after each run, after another backward, and after inference."""
+    with tempfile.TemporaryDirectory() as name, _building(optimize):
+        folder = Path(name)
+        plain = folder / "plain.py"
+        plain.write_text(PLAIN)
+        declared = declare(case, folder, plain if way == "plain" else None)
+        net = declared.net
+        try:
+            net.compile(threads=2, target="portable" if way == "plain" else way)
+            found = _run(case, declared, wanted)
+        except (CommandError, LayoutError) as error:
+            own = {declared.layers[number].name for numbers in case.recipes for number in numbers}
+            if way != "plain" and any(str(folder) in str(error) or f"{name}." in str(error) for name in own):
+                raise NetRefused(str(error)) from error  # a shipped recipe behind a layout that it does not know
+            raise
+        finally:
+            _remove_kernels(net)
+    return found
+
+
+def _run(case: NetCase, declared: Declared, wanted: Expected) -> Arrays:
+    net, found = declared.net, {}
+    for name, values in wanted.inputs.parameters.items():
+        net.executable.write(name, values)
+    for run, ((data, seeds), labels) in enumerate(zip(wanted.inputs.batches, wanted.inputs.labels, strict=True)):
+        net.set_batch(data, *([labels] if declared.labels is not None else []))
+        net.forward()
+        if case.classes:
+            found[f"{run} loss"] = np.array(net.loss)
+        found |= _read(declared, ("value", "state"), f"{run} ")
+        for number, seed in seeds.items():
+            declared.layers[number].set_grad(seed)  # type: ignore[attr-defined]
+        if not (seeds and _has_gradients(net) or case.classes):
+            continue
+        net.clear_grad()
+        net.backward()
+        found |= _read(declared, ("grad", "param_grad"), f"{run} ")
+        net.backward()
+        found |= _read(declared, ("param_grad",), f"{run} twice ")
+    net.test()
+    return found | _read(declared, ("value",), "tested ")
+
+
+def _has_gradients(net: Net) -> bool:
+    return bool(net.executable.order["backward"])
+
+
+def _read(declared: Declared, roles: Sequence[str], prefix: str) -> Arrays:
+    found = {}
+    for layer in declared.layers:
+        specs = layer.fields()
+        for name, storage in readable(layer).items():
+            if specs[name].role in roles:
+                try:
+                    found[prefix + storage] = getattr(layer, f"get_{name}")()
+                except DataError:  # fused away, or not wanted
+                    continue
+    return found
+
+
+def difference(case: NetCase, wanted: Expected, got: Arrays) -> str | None:
+    """The first array that differs and where, or None. What must be readable is."""
+    for name, array in wanted.values.items():
+        gradient = ".grad" in name
+        if name not in got:
+            if ".grad_" in name or name.endswith("loss") or case.keep == "all" and name.endswith(".value"):
+                return f"{name} cannot be read"
+            continue
+        if gradient and not wanted.sure:
+            continue
+        found = np.asarray(got[name], np.float64)
+        bound = wanted.bounds.get(name, 0.0)
+        off = ~(np.abs(found - array) <= bound)  # NaN is off
+        if off.any():
+            where = tuple(int(i) for i in np.argwhere(off)[0])
+            within = f", within {bound:.2g}" if bound else ""
+            return f"{name}{list(where)} is {found[where]}, not {array[where]}{within}; {int(off.sum())} of {off.size}"
+    return None
+
+
+# --- compiling ------------------------------------------------------------------------------------------------
+@contextmanager
+def _building(optimize: str) -> Iterator[None]:
+    """Kernels compiled with another optimisation flag, and nothing kept of passes."""
+    build, memo = latte.runtime.build, os.environ.get("SWIRL_MEMO")
+    latte.runtime.build = functools.partial(build, optimize=optimize)  # type: ignore[assignment]
+    os.environ["SWIRL_MEMO"] = "0"
+    try:
+        yield
+    finally:
+        latte.runtime.build = build
+        if memo is None:
+            del os.environ["SWIRL_MEMO"]
+        else:
+            os.environ["SWIRL_MEMO"] = memo
+
+
+def _remove_kernels(net: Net) -> None:
+    """Thousands of kernels, none of them asked for again."""
+    if net.compiled:
+        for built in net.report.built.values():
+            shutil.rmtree(built.path.parent, ignore_errors=True)

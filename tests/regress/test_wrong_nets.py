@@ -1,0 +1,20 @@
+"""Nets that computed something wrong or did not compile once, as small as they get."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.net_cases import Layer, NetCase
+from tests.fuzz.net_checks import assert_net
+
+BLOCKS = """
+def forward(s, target):
+    for buffer in ("value", "grad"):
+        s.tile(buffer, 0, 4)
+"""
+
+
+@pytest.mark.parametrize("way", ["avx512", "avx2"])
+def test_the_loss_of_scores_in_blocks(way: str) -> None:
+    scores = Layer("fully_connected", (0,), {"num_outputs": 7})
+    assert_net(NetCase(batch=2, shape=(3,), layers=(scores,), classes=True, recipes={(1,): BLOCKS}), way)
