@@ -35,7 +35,8 @@ def backward(s, target):
     if not s.blocks("grad"):
         _plain_backward(s, target)
         return
-    zeroing = loops[loops.index("k_outer") - 2 : loops.index("k_outer")]
+    before = loops[: loops.index("k_outer")]
+    zeroing = before[-2:] if len(before) > 2 else ()  # none where another reader of the source has done it
     s.pack("backward", "weights")  # vectors along the input channels
     s.tile("weights_packed", 0, width)
     s.tile("weights_packed", 1, width)
@@ -45,8 +46,11 @@ def backward(s, target):
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
         s.reindex("backward", ix=ix)
         pixels = ["iy", "ix"]
-    s.reorder("backward", [*pixels, "k_outer", "ky", "kx", "k_inner"])
-    if all(s.extent("backward", a) == s.extent("backward", b) for a, b in zip(zeroing, pixels, strict=True)):
+    around = () if zeroing else ("c_outer", "c_inner")
+    s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])
+    if not zeroing:
+        pixels = s.flatten("backward", pixels) if _one_tap(s, "backward") else pixels
+    elif all(s.extent("backward", a) == s.extent("backward", b) for a, b in zip(zeroing, pixels, strict=True)):
         for loop, same in zip(zeroing, pixels, strict=True):
             s.fuse("backward", loop, same)
         pixels = zeroing

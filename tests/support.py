@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute, random_arrays
-from swirl.ir.nest import Program, make_nest, parse_program, substitute
+from swirl.ir.nest import Program, clones, make_nest, parse_program
+from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
 from swirl.target import Target
 from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
@@ -80,12 +81,25 @@ def assert_compiles_to_same(program: Program, target: Target) -> None:
 
 def merged(programs: list[Program]) -> Program:
     """One program that does what several do, one after the other, on buffers of their own: one kernel to compile."""
-    nests, buffers = [], {}
-    for number, made in enumerate(programs):
-        mapping: dict[str, ast.expr] = {name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in made.buffers}
-        buffers |= {f"{name}_of_{number}": buffer for name, buffer in made.buffers.items()}
-        nests += [
-            make_nest(f"{nest.label}_of_{number}", [substitute(s, mapping) for s in nest.body], buffers)
-            for nest in made.nests
-        ]
+    return joined([numbered(program, number) for number, program in enumerate(programs)])
+
+
+def numbered(program: Program, number: int) -> Program:
+    """The program with a number behind the names of its buffers and nests."""
+    buffers = {f"{name}_of_{number}": buffer for name, buffer in program.buffers.items()}
+    nests = []
+    for nest in program.nests:
+        body = clones(nest.body)
+        for statement in body:
+            for node in nodes(statement):
+                if isinstance(node, ast.Name) and node.id in program.buffers:
+                    node.id = f"{node.id}_of_{number}"
+        nests.append(make_nest(f"{nest.label}_of_{number}", body, buffers))
     return Program("merged", tuple(nests), buffers)
+
+
+def joined(programs: Iterable[Program]) -> Program:
+    """The nests of programs that share no names, one after the other."""
+    known = list(programs)
+    buffers = {name: buffer for program in known for name, buffer in program.buffers.items()}
+    return Program("merged", tuple(nest for program in known for nest in program.nests), buffers)

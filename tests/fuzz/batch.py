@@ -45,7 +45,7 @@ def run_batch(first: int, count: int, commands: int, optimized: bool) -> dict[st
         for dtype, batch in batches.items():
             if dtype == "float64" and target.isa_flags:  # only the portable target has it
                 continue
-            counts[f"compiled {target.name}"] += len(batch.numbers)
+            counts[f"compiled {target.name}"] += len(batch.parts)
             for seed, what in batch.wrong(target, optimize).items():
                 if what.startswith("no code"):
                     counts[f"no code {target.name}"] += 1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from functools import lru_cache
+from contextlib import suppress
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from swirl.codegen.emit import emit
+from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
 from swirl.errors import LatteError
 from swirl.ir.execute import execute
@@ -18,7 +19,7 @@ from swirl.runner import Runner
 from swirl.target import Target
 from tests.codegen.conftest import aligned, arrays_for
 from tests.fuzz.programs import INDEX_LIMIT, INDICES
-from tests.support import merged
+from tests.support import joined, numbered
 
 INEXACT = ("exp(", "log(", "tanh(", "pow(")
 """Calls whose last bits are the library's own."""
@@ -37,10 +38,8 @@ class Batch:
     """
 
     def __init__(self, programs: Mapping[int, Program], seed: int = 0):
-        self.numbers = list(programs)
-        self.programs = programs
-        self.seed = seed
-        self.together = merged(list(programs.values()))
+        self.parts = {number: numbered(program, number) for number, program in programs.items()}
+        self.together = joined(self.parts.values())
         touched = {name for nest in self.together.nests for name in nest.arguments}
         self.given = arrays_for({name: b for name, b in self.together.buffers.items() if name in touched}, seed)
         for name, array in self.given.items():
@@ -55,23 +54,37 @@ class Batch:
 
         A program that there is no code for is refused, not wrong: its message starts with "no code".
         """
-        try:
-            source = emit(physical(self.together), target, contract=False)
-        except LatteError as error:
-            if len(self.numbers) == 1:
-                return {self.numbers[0]: f"no code for {target.name}: {error}"}
-            return self._halves(target, optimize)
+        source, result = self._source(target)
+        if source is None:
+            return result
         (built,) = build([Unit(source.name, source.source)], target, contract=False, optimize=optimize)
         arrays = {name: aligned(self.together.buffers[name].layout.pack(self.given[name])) for name in source.buffers}
         _runner().phase([(load(built), list(arrays.values()))]).run()
         shutil.rmtree(built.path.parent, ignore_errors=True)  # thousands of kernels, none of them asked for again
-        result = {}
         for name, array in arrays.items():
-            number = self.numbers[int(name.rsplit("_of_", 1)[1])]
+            number = int(name.rsplit("_of_", 1)[1])
             problem = self._problem(name, array)
             if problem is not None and number not in result:
                 result[number] = f"{target.name} {optimize}: {problem}"
         return result
+
+    def _source(self, target: Target) -> tuple[KernelSource | None, dict[int, str]]:
+        """The kernel, and the programs that there is no code for: they are left out."""
+        with suppress(LatteError):
+            return emit(self.physical, target, contract=False), {}
+        refused = {}
+        for number, part in self.parts.items():
+            try:
+                emit(part, target, contract=False)
+            except LatteError as error:
+                refused[number] = f"no code for {target.name}: {error}"
+        others = [part for number, part in self.parts.items() if number not in refused]
+        return emit(joined(others), target, contract=False) if others else None, refused
+
+    @cached_property
+    def physical(self) -> Program:
+        """All programs, the layouts made physical: for every target alike."""
+        return physical(self.together)
 
     def _problem(self, name: str, physical_array: np.ndarray) -> str | None:
         """Where an array differs from the executed one, or holds something in its padding."""
@@ -86,13 +99,6 @@ class Batch:
         if buffer.layout.blocks and not np.array_equal(buffer.layout.pack(got), physical_array, equal_nan=True):
             return f"the padding of {own} is not zero"
         return None
-
-    def _halves(self, target: Target, optimize: str) -> dict[int, str]:
-        half = len(self.numbers) // 2
-        result = {}
-        for part in (self.numbers[:half], self.numbers[half:]):
-            result |= Batch({number: self.programs[number] for number in part}, self.seed).wrong(target, optimize)
-        return result
 
 
 @lru_cache(maxsize=1)

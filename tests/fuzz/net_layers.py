@@ -194,6 +194,7 @@ class Formula:
         torch: the module.
         training: the phase.
         states: running statistics, by storage name; changed in training.
+        rounded: puts noise on a value and on its gradient, where one looks how far roundings reach.
         kinks: how near a kink (a ReLU's zero, two equal elements of a window) values have come: the least distance,
             relative to the greatest value.
     """
@@ -201,6 +202,7 @@ class Formula:
     torch: Any
     training: bool
     states: dict[str, Any]
+    rounded: Callable[[Any], Any] = lambda tensor: tensor
     kinks: list[float] = field(default_factory=list)
 
     def near(self, distance: Any, scale: Any) -> None:
@@ -237,13 +239,14 @@ def _batch_norm(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], 
     mean_name, var_name = f"{name}.running_mean", f"{name}.running_var"
     if f.training:
         count = x.numel() // x.shape[1]
-        mean = x.mean(axes)
-        var = ((x - each(mean)) ** 2).mean(axes)
+        mean = f.rounded(x.mean(axes))
+        var = f.rounded((f.rounded(x - each(mean)) ** 2).mean(axes))
         for key, new in ((mean_name, mean), (var_name, var * count / max(count - 1, 1))):
             f.states[key] = (1 - momentum) * f.states[key] + momentum * new.detach()
     else:
         mean, var = f.states[mean_name], f.states[var_name]
-    return each(p["gamma"]) * (x - each(mean)) / f.torch.sqrt(each(var) + epsilon) + each(p["beta"])
+    normalized = f.rounded(f.rounded(x - each(mean)) / f.torch.sqrt(each(var) + epsilon))
+    return each(p["gamma"]) * normalized + each(p["beta"])
 
 
 def _relu(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
@@ -304,7 +307,7 @@ def _edged(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> An
 
 
 def _root(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
-    scale = 1 / f.torch.sqrt((xs[0] ** 2).mean((1, 2, 3), keepdim=True) + 0.25)
+    scale = f.rounded(1 / f.torch.sqrt((xs[0] ** 2).mean((1, 2, 3), keepdim=True) + 0.25))
     return p["gain"].reshape(1, -1, 1, 1) * scale * xs[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,8 +141,8 @@ def _evaluated(torch: Any, case: NetCase, declared: Declared, inputs: Inputs,
     kinks: list[float] = []
     for run, ((data, seeds), labels) in enumerate(zip(inputs.batches, inputs.labels, strict=True)):
         parameters = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items() if name not in states}
-        f = Formula(torch, True, states, kinks)
-        values = _forward(torch, case, names, data, parameters, f, noise)
+        f = Formula(torch, True, states, _noisy(torch, noise), kinks)
+        values = _forward(case, names, data, parameters, f)
         total = sum((values[number] * torch.tensor(seed, dtype=torch.float64)).sum() for number, seed in seeds.items())
         if case.classes:
             loss = torch.nn.functional.cross_entropy(values[-1], torch.tensor(labels[:, 0], dtype=torch.long))
@@ -161,34 +161,40 @@ def _evaluated(torch: Any, case: NetCase, declared: Declared, inputs: Inputs,
             result[f"{run} {layer}.grad_{own}"] = gradient.numpy()
             result[f"{run} twice {layer}.grad_{own}"] = 2 * gradient.numpy()
         result |= {f"{run} {name}": tensor.numpy().copy() for name, tensor in states.items()}
-    f = Formula(torch, False, states, kinks)
+    f = Formula(torch, False, states, _noisy(torch, noise), kinks)
     with torch.no_grad():
-        values = _forward(torch, case, names, inputs.batches[-1][0], tensors, f, noise)
+        values = _forward(case, names, inputs.batches[-1][0], tensors, f)
     result |= {f"tested {name}.value": value.numpy() for name, value in zip(names, values, strict=True)}
     return result, kinks
 
 
-def _forward(torch: Any, case: NetCase, names: list[str], data: np.ndarray, parameters: Mapping[str, Any], f: Formula,
-             noise: Any) -> list[Any]:  # fmt: skip
-    def noisy(tensor: Any) -> Any:
-        if noise is None or not tensor.numel():
-            return tensor
-        return tensor + NOISE * tensor.detach().abs().max() * torch.randn(
-            tensor.shape, dtype=tensor.dtype, generator=noise
-        )
+def _noisy(torch: Any, generator: Any) -> Callable[[Any], Any]:
+    """What puts noise on a tensor and on its gradient; without a generator none."""
+    if generator is None:
+        return lambda tensor: tensor
 
-    values = [torch.tensor(data, dtype=torch.float64, requires_grad=f.training)]
+    def once(tensor: Any) -> Any:
+        noise = torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator)
+        return tensor + NOISE * tensor.detach().abs().max() * noise
+
+    def both(tensor: Any) -> Any:
+        result = once(tensor)
+        if result.requires_grad:
+            result.register_hook(once)
+        return result
+
+    return both
+
+
+def _forward(case: NetCase, names: list[str], data: np.ndarray, parameters: Mapping[str, Any], f: Formula) -> list[Any]:
+    """The values of all layers."""
+    values = [f.torch.tensor(data, dtype=f.torch.float64, requires_grad=f.training)]
     for number, layer in enumerate(case.layers, 1):
         own = {
             key.split(".")[1]: tensor for key, tensor in parameters.items() if key.split(".")[0] == names[number]
         }
         sources = [values[source] for source in layer.sources]
-        value = KINDS[layer.kind].formula(f, names[number], sources, own, **layer.options)
-        if noise is not None:
-            value = noisy(value)
-            if value.requires_grad:
-                value.register_hook(noisy)
-        values.append(value)
+        values.append(f.rounded(KINDS[layer.kind].formula(f, names[number], sources, own, **layer.options)))
     return values
 
 

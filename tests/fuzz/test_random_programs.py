@@ -108,7 +108,7 @@ def test_a_wrong_kernel_is_found(target: Target) -> None:
     right = program("for i in range(5):\n    y[i] = x[i] + 1.0", x=(5,), y=(5,))
     batch = Batch({7: right, 9: right})
     assert batch.wrong(target, "-O0") == {}
-    batch.expected["y_of_1"][3] += np.float32(1)
+    batch.expected["y_of_9"][3] += np.float32(1)
     assert set(batch.wrong(target, "-O0")) == {9}
 
 

@@ -18,3 +18,12 @@ def forward(s, target):
 def test_the_loss_of_scores_in_blocks(way: str) -> None:
     scores = Layer("fully_connected", (0,), {"num_outputs": 7})
     assert_net(NetCase(batch=2, shape=(3,), layers=(scores,), classes=True, recipes={(1,): BLOCKS}), way)
+
+
+@pytest.mark.parametrize("filters", [15, 32])
+def test_convolutions_that_add_to_the_gradient_of_their_source(filters: int) -> None:
+    """Another reader of the source has set it to zero."""
+    source = Layer("conv", (0,), {"num_filters": filters, "kernel": 1, "pad": 0})
+    readers = [Layer("conv", (1,), {"num_filters": 32, "kernel": kernel, "pad": 1}) for kernel in (1, 3)]
+    case = NetCase(batch=3, shape=(2, 6, 7), layers=(source, *readers, Layer("relu", (1,)), readers[1]))
+    assert_net(case, "avx512")
