@@ -94,7 +94,7 @@ def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: se
         return EnsemblePrograms(ensemble, {})
     forward = lower(ensemble, "forward", batch_size=batch_size)
     inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
-    programs = {"inference": _renamed(strip_stop_gradient(inference), f"{ensemble.name}.inference")}
+    programs = {"inference": strip_stop_gradient(inference).renamed(f"{ensemble.name}.inference")}
     # A source that is connected twice is lowered under its first name only.
     inputs = [edge.name for edge in _differentiated(ensemble, wanted) if edge.name in forward.buffers]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
@@ -144,13 +144,6 @@ def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
         return derive(forward, inputs=sources, params=[]).forward
     except DerivativeError:
         return strip_stop_gradient(forward)  # no gradient is asked for, so none is missed
-
-
-def _renamed(program: Program, name: str) -> Program:
-    """The program under another name, its nests labelled after it."""
-    label = name.replace(".", "_")
-    nests = [make_nest(f"{label}_{index}", nest.body, program.buffers) for index, nest in enumerate(program.nests)]
-    return replace(program, name=name, nests=tuple(nests))
 
 
 def _written(ensemble: Ensemble, phase: str, batch_size: int, add_to: list[str]) -> Program:

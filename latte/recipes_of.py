@@ -15,6 +15,7 @@ from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe, recorded_recipe
+from swirl.recipe_imports import share_recipes
 
 if TYPE_CHECKING:
     from latte.net import Net
@@ -78,6 +79,9 @@ def _chosen_path(net: Net, ensemble: Ensemble) -> Path | None:
 
 def _shipped() -> Path:
     return Path(str(resources.files("latte"))) / "recipes"
+
+
+share_recipes(_shipped())
 
 
 def _existing(folder: Path | None, name: str) -> Path | None:

@@ -62,6 +62,11 @@ class Scheduling:
     reorders: list[tuple[str, Reorder]] = field(default_factory=list)
     first_readers: dict[str, frozenset[str]] = field(default_factory=dict)
 
+    def copy(self, memos: ExitStack) -> Scheduling:
+        """The units so far, to go on from with others."""
+        return replace(self, memos=memos, layouts=dict(self.layouts), laid_out=dict(self.laid_out),
+                       reorders=list(self.reorders), first_readers=dict(self.first_readers))  # fmt: skip
+
     def schedule(self, unit: Unit) -> ScheduledUnit:
         """Apply the recipe of the next unit.
 

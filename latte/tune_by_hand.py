@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from latte.ensemble import Ensemble
 from latte.explain import find_ensemble
 from latte.net import Net
 from latte.phases import net_programs
+from latte.recipes_of import member_recipe
 from latte.scheduling import Scheduling
 from latte.showing import amount
 from latte.units import Unit, net_units
@@ -32,6 +33,7 @@ from swirl.memory import allocate
 from swirl.pipeline import Stage, generate
 from swirl.questions import PHASE_ALIASES
 from swirl.recipe_files import read_recipe
+from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome
 from swirl.runner import Runner
 from swirl.target import Target
@@ -49,7 +51,6 @@ class Trial:
         library: the compiled file.
         kernel, arrays: what runs, on data of its own, one array for each of ``buffers``.
         work: operations and bytes.
-        files: the recipe, and those of layers that the recipe of a chain builds on.
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
     """
 
@@ -60,7 +61,6 @@ class Trial:
     buffers: dict[str, Buffer]
     arrays: list[np.ndarray]
     work: Work
-    files: tuple[Path, ...]
     scheduling: float
     compiling: float
 
@@ -106,6 +106,7 @@ class Bench:
         self._chosen: str | None = None
         self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
         """The files to watch: the recipe first."""
+        self._before: tuple[object, Scheduling] | None = None
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
@@ -117,27 +118,45 @@ class Bench:
             LatteError: the recipe is no Python, or a command was refused.
         """
         start = perf_counter()
+        self.paths = recipe_sources(self.paths[0])
+        units = self._units()
+        place = next(place for place, unit in enumerate(units) if self._holds(unit))
+        self.paths = self._files(units[place])  # until it is known which of them are used
         with ExitStack() as memos:
-            units = Scheduling(self.net, self.target, memos)
-            for unit in self._units():  # the layers before it choose how its sources lie; all that is remembered
-                item = units.schedule(unit)
-                if self._holds(unit):
-                    break
-            self.paths = item.result.files
+            scheduling = self._behind(units[:place], memos)
+            item = scheduling.schedule(units[place])
+            self.paths = _sources(item.result.files)
             if self.phase not in item.result.stages:
                 raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
                                    "another", place=str(self.paths[0]), way_out="--phase backward")  # fmt: skip
-            finished = item.finished(self.phase, units.layouts)
+            finished = item.finished(self.phase, scheduling.layouts)
             source = generate(finished, self.target, memo=item.memo)
-        scheduling = perf_counter() - start
+        taken = perf_counter() - start
         (built,) = build([TranslationUnit(source.name, source.source)], self.target)
         buffers = item.result.stages[self.phase][-1].program.buffers
         used = {name: buffers[name] for name in source.buffers}
         arrays = self._arrays(used, finished[0].program)
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(finished[-1].program)
-        return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, item.result.files,
-                     scheduling, compiling)  # fmt: skip
+        return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, taken, compiling)
+
+    def _behind(self, units: Sequence[Unit], memos: ExitStack) -> Scheduling:
+        """The layers before it have chosen how its sources lie; they choose again where one of their recipes has
+        changed."""
+        stamps = tuple((unit.name, tuple((file, _saved(file)) for file in self._files(unit))) for unit in units)
+        if self._before is None or self._before[0] != stamps:
+            scheduling = Scheduling(self.net, self.target, memos)
+            for unit in units:
+                scheduling.schedule(unit)
+            self._before = (stamps, scheduling)
+        return self._before[1].copy(memos)
+
+    def _files(self, unit: Unit) -> tuple[Path, ...]:
+        """The recipes that a unit may be scheduled by: its own, those of a chain's layers, and what they import."""
+        recipes = [unit.recipe]
+        if unit.joined:
+            recipes += [member_recipe(self.net, unit.members, member.kind) for member in unit.members]
+        return _sources([recipe.path for recipe in recipes if recipe is not None and recipe.path is not None])
 
     def _holds(self, unit: Unit) -> bool:
         return self.phase in unit.parts and any(member in unit.members for member in self.members)
@@ -206,6 +225,11 @@ class Bench:
                 self._data[key] = _made(buffer, values.get(name), self.whole_numbers)
             memory[name][...] = buffer.layout.pack(self._data[key])
         return [memory[name] for name in buffers]
+
+
+def _sources(recipes: Iterable[Path]) -> tuple[Path, ...]:
+    """Recipes, and what they import."""
+    return tuple(dict.fromkeys(file for recipe in recipes for file in recipe_sources(recipe)))
 
 
 def _made(buffer: Buffer, values: int | str | None, whole_numbers: bool) -> np.ndarray:
@@ -279,9 +303,10 @@ def tries(bench: Bench, say: Callable[[str], None]) -> Iterator[bool]:
     while True:
         seen = {path: _saved(path) for path in bench.paths}
         try:
-            trial = bench.compile()
-            for path in bench.paths:  # a chain's recipe may build on other files now
-                seen.setdefault(path, _saved(path))
+            try:
+                trial = bench.compile()
+            finally:
+                seen = {path: seen.get(path, _saved(path)) for path in bench.paths}  # it may build on other files now
             measured = bench.measure(*(t for t in (trial, before) if t is not None))
         except LatteError as error:
             say(str(error))

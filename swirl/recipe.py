@@ -15,7 +15,8 @@ from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
 from swirl.questions import INFERENCE, PHASES, Questions
-from swirl.recorded import Outcome, Recorded, Traced, caller, located, unknown_command
+from swirl.recipe_imports import recipe_sources
+from swirl.recorded import Outcome, Recorded, Traced, caller, located, shown, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import loop_names
@@ -196,8 +197,13 @@ class Schedule(Questions):
         after = _call(self._memo, command, before, arguments, options)
         self.programs[phase] = replace(after, commands=(*after.commands, command.text))
         if phase == "forward" and INFERENCE in self.programs and not self._separate:
+            inference = self.programs[INFERENCE]
             try:
-                self.programs[INFERENCE] = _call(self._memo, command, self.programs[INFERENCE], arguments, options)
+                if before.alike(inference):  # computing it again would lead to the same
+                    self.programs[INFERENCE] = self.programs[phase].renamed(inference.name)
+                else:
+                    followed = _call(self._memo, command, inference, arguments, options)
+                    self.programs[INFERENCE] = replace(followed, commands=(*followed.commands, command.text))
             except (CommandError, LayoutError) as error:
                 self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
         known = set(loop_names(before))
@@ -354,11 +360,16 @@ class Recipe:
             except Exception as error:
                 raise RecipeError(
                     f"{phase}() raised {type(error).__name__}: {error}",
-                    place=raised_at(error, self.name),
+                    place=raised_at(error, self.name, self.path),
                     way_out="mend the recipe; the net was not compiled",
                 ) from error
 
 
-def raised_at(error: BaseException, filename: str) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename]
-    return f"{filename}:{frames[-1].lineno}" if frames else filename
+def raised_at(error: BaseException, filename: str, path: Path | None) -> str:
+    """``file:line`` of the innermost frame in a recipe, or in one that it imports."""
+    sources = {str(source) for source in recipe_sources(path)} if path is not None else set()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename or f.filename in sources]
+    place = f"{shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else filename
+    if isinstance(error, SyntaxError) and error.filename in sources:
+        place = f"{shown(error.filename)}:{error.lineno}"
+    return place

@@ -9,6 +9,7 @@ from typing import Any
 from swirl.errors import RecipeError
 from swirl.questions import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule, raised_at
+from swirl.recipe_imports import fresh_imports
 from swirl.recorded import Recorded, shown
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
@@ -16,7 +17,7 @@ from swirl.transforms import LAYOUT_COMMANDS
 
 def read_recipe(path: str | Path) -> Recipe:
     """A recipe from a file of functions named after phases; ``chain = ("conv", "relu")`` makes it one for
-    neighbouring layers of these kinds.
+    neighbouring layers of these kinds. Other recipes that it imports are read anew too.
 
     Raises:
         RecipeError: the file cannot be read, is no Python, raises, has no function of a phase, or declares a chain
@@ -33,10 +34,11 @@ def read_recipe(path: str | Path) -> Recipe:
         raise RecipeError(f"is no Python: {error}", place=f"{name}:{line}" if line else name) from error
     scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
     try:
-        exec(code, scope)
+        with fresh_imports(path):
+            exec(code, scope)
     except Exception as error:
         raise RecipeError(
-            f"raised {type(error).__name__}: {error}", place=raised_at(error, name)
+            f"raised {type(error).__name__}: {error}", place=raised_at(error, name, path)
         ) from error
     functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
     chain = scope.get("chain", ())

@@ -15,7 +15,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo"},
-    {"questions", "recorded", "recipe", "recipe_files"},
+    {"questions", "recorded", "recipe", "recipe_files", "recipe_imports"},
     {"pipeline", "jit", "runner", "memory"},
     {"measure", "dump"},
     {"tune"},

@@ -188,6 +188,14 @@ class Nest:
         """A nest of the same label with another body; the arguments follow from what the body touches."""
         return make_nest(self.label, body, self.arguments)
 
+    def renamed(self, label: str) -> Nest:
+        """The nest under another label."""
+        function = copy.copy(self.function)
+        function.name = label
+        nest = Nest(function)
+        nest.__dict__["text"] = self.text.replace(f"def {self.label}(", f"def {label}(", 1)
+        return nest
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nest) and self.text == other.text
 
@@ -238,6 +246,24 @@ class Program:
 
     def with_buffers(self, **new: Buffer) -> Program:
         return replace(self, buffers={**self.buffers, **new})
+
+    def alike(self, other: Program) -> bool:
+        """Whether the programs differ in nothing but their names, after which nests may be labelled."""
+        same = (list(self.buffers.items()), self.aliases, self.commands, len(self.nests))
+        return same == (list(other.buffers.items()), other.aliases, other.commands, len(other.nests)) and all(
+            mine.renamed(theirs.label).text == theirs.text and self._label(mine, other.name) == theirs.label
+            for mine, theirs in zip(self.nests, other.nests, strict=True)
+        )
+
+    def renamed(self, name: str) -> Program:
+        """The program under another name; nests that are labelled after it are labelled after the new one."""
+        nests = [nest.renamed(self._label(nest, name)) for nest in self.nests]
+        return replace(self, name=name, nests=tuple(nests))
+
+    def _label(self, nest: Nest, name: str) -> str:
+        """The label of a nest after the program has been renamed."""
+        own = self.name.replace(".", "_")
+        return name.replace(".", "_") + nest.label.removeprefix(own) if nest.label.startswith(own) else nest.label
 
 
 def parse_program(source: str, buffers: Mapping[str, Buffer], name: str = "program",

@@ -19,13 +19,13 @@ from swirl.ir.nest import (
     Path,
     Program,
     at,
-    clones,
     constant,
     enclosing,
     fresh,
     loop_of,
     loops,
     names_in,
+    replace_at,
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements
@@ -138,9 +138,11 @@ def check_buffer(program: Program, buffer: object) -> None:
 def with_mark(program: Program, site: Site, mark: str) -> Program:
     """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have
     moved."""
-    body = clones(program.nests[site.nest].body)
-    at(body, site.path).mark = mark  # type: ignore[attr-defined]
-    return program.with_nest(site.nest, program.nests[site.nest].with_body(body))
+    loop = copy.copy(loop_at(program, site))
+    loop.mark = mark  # type: ignore[attr-defined]
+    function = copy.copy(program.nests[site.nest].function)
+    function.body = replace_at(function.body, site.path, [loop])
+    return program.with_nest(site.nest, Nest(function))
 
 
 def take_mark(program: Program, mark: str) -> Site:

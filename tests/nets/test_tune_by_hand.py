@@ -166,9 +166,10 @@ def test_a_layer_is_timed_in_its_chain(layer: str, recipe: Path) -> None:
     assert [path.name for path in made.paths] == ["conv_relu.py", "conv.py"]
     assert "conv_value" not in trial.stages[-1].program.buffers and "fuse_layers" in {s.name for s in trial.stages}
     recipe.write_text(CHAIN)
-    mine = bench(chained(), layer, recipe=recipe).compile()
+    own = bench(chained(), layer, recipe=recipe)
+    mine = own.compile()
+    assert own.paths == (recipe,)
     assert [outcome.command.text for outcome in mine.outcomes] == ["fuse_layers('forward')"]
-    assert mine.files == (recipe,)
 
 
 def test_a_layer_is_timed_alone_under_a_recipe_of_its_own(recipe: Path) -> None:
@@ -202,3 +203,49 @@ def test_a_file_that_a_chain_builds_on_is_watched(tmp_path: Path, monkeypatch: p
     assert next(runs) and "2 commands applied" in said[-1]
     (tmp_path / "conv.py").write_text(PLAIN + "    s.vectorize('forward', 'x', 8, strided='gather', optional=True)\n")
     assert next(runs) and "3 commands applied" in said[-1]
+
+
+# --- recipes that import others -----------------------------------------------------------------------------
+def test_an_imported_recipe_is_watched(tmp_path: Path, recipe: Path) -> None:
+    """What it defines is read anew after each save, and after a mistake in it, too."""
+    helper = tmp_path / "halves.py"
+    helper.write_text("def threads(s):\n    s.parallelize('forward', 'n')\n")
+    recipe.write_text("from halves import threads\n\ndef forward(s, target):\n    threads(s)\n")
+    made = bench(declared(), "conv1", recipe=recipe)
+    said: list[str] = []
+    runs = tries(made, said.append)
+    assert next(runs) and made.paths == (recipe, helper)
+    helper.write_text("def threads(s):\n    s.parallelize('forward', 'q')\n")  # of the same length
+    assert not next(runs) and f"{helper}:2: parallelize('forward', 'q'): no loop named 'q'" in said[-1]
+    helper.write_text("def threads(s):\n    raise ValueError(s)\n")
+    assert not next(runs) and f"{helper}:2: forward() raised ValueError" in said[-1]
+    helper.write_text("def threads(s:\n")
+    assert not next(runs) and "SyntaxError" in said[-1] and "halves.py" in said[-1]
+    helper.write_text("def threads(s):\n    s.parallelize('forward', ['n', 'k'])\n")
+    assert next(runs) and "1 commands applied" in said[-1]
+
+
+def test_what_a_refused_recipe_imports_is_watched_from_the_start(tmp_path: Path, recipe: Path) -> None:
+    helper = tmp_path / "halves.py"
+    helper.write_text("def threads(s):\n    s.parallelize('forward', 'q')\n")
+    recipe.write_text("import halves\n\ndef forward(s, target):\n    halves.threads(s)\n")
+    runs = tries(bench(declared(), "conv1", recipe=recipe), lambda text: None)
+    assert not next(runs)
+    helper.write_text("def threads(s):\n    s.parallelize('forward', 'n')\n")
+    assert next(runs)
+
+
+def test_layers_before_it_are_scheduled_again_where_their_recipe_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooling layer follows its source's layout, whichever it is by now."""
+    monkeypatch.setenv("LATTE_RECIPES", str(tmp_path))
+    net = Net(3, seed=1)
+    layer = ConvLayer(net, MemoryDataLayer(net, (2, 7, 5)), num_filters=8, kernel=3, stride=1, pad=1)
+    MaxPoolingLayer(net, layer)
+    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=4)\n")
+    made = bench(net, "max_pooling1")
+    assert made.compile().buffers["inputs"].layout.blocks == ((1, 4),)
+    assert made.compile().buffers["inputs"].layout.blocks == ((1, 4),)
+    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=2)\n")
+    assert made.compile().buffers["inputs"].layout.blocks == ((1, 2),)

@@ -301,3 +301,33 @@ def test_a_recipe_of_functions() -> None:
     recipe = Recipe("mine", {"forward": lambda s, target: s.tile_loop("forward", "x", target.simd_width)})
     scheduled = schedule(programs(), recipe, TARGETS["avx2"])
     assert "x_outer" in scheduled.stages["forward"][-1].program.text
+
+
+# --- inference ------------------------------------------------------------------------------------------
+def test_inference_that_is_computed_like_forward_follows_without_being_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And it is what computing it would have led to, labels included."""
+    given = {"forward": programs()["forward"], "inference": programs()["forward"].renamed("scale1.inference")}
+    results = []
+    for alike in (Program.alike, lambda one, other: False):
+        monkeypatch.setattr(Program, "alike", alike)
+        s = Schedule(given, TARGET, "scale1.")
+        s.tile("value", dim=0, factor=8)
+        s.split("forward", "x", [5])
+        s.distribute("forward", "c_outer", optional=True)
+        s.parallelize("forward", "n")
+        assert [outcome.status for outcome in s.outcomes].count("applied") >= 3
+        results.append(s.programs["inference"])
+    assert results[0] == results[1] and results[0].text == results[1].text
+    assert [nest.label for nest in results[0].nests][0] == "scale1_inference_0"
+    assert results[0].commands == s.programs["forward"].commands
+
+
+def test_inference_that_differs_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = programs()["forward"]
+    other = parse_program(FORWARD.replace("weights[c]", "2.0"), forward.buffers, "scale1.inference", ALIASES)
+    assert not forward.alike(other) and forward.alike(forward.renamed("scale1.inference"))
+    s = Schedule({"forward": forward, "inference": other}, TARGET, "scale1.")
+    s.parallelize("forward", "n")
+    assert "parallel(2)" in s.programs["inference"].text and "2.0" in s.programs["inference"].text

@@ -1,0 +1,70 @@
+"""Recipes that recipes import are read whenever the importing one is; the process keeps its own modules."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import latte  # noqa: F401  (names the shipped recipes)
+from swirl.errors import RecipeError
+from swirl.recipe_files import read_recipe
+from swirl.recipe_imports import recipe_sources
+
+IMPORTING = "from halves import forward\n"
+FORWARD = "def forward(s, target):\n    return {}\n"
+
+
+def result(recipe: Path) -> object:
+    return read_recipe(recipe).functions["forward"](None, None)  # type: ignore[arg-type, func-returns-value]
+
+
+def test_an_import_is_read_anew_however_quickly_it_is_saved(tmp_path: Path) -> None:
+    """The same length within the same second: Python's own cache of compiled modules would not notice."""
+    recipe, helper = tmp_path / "mine.py", tmp_path / "halves.py"
+    recipe.write_text(IMPORTING)
+    for value in (1, 2, 3):
+        helper.write_text(FORWARD.format(value))
+        assert result(recipe) == value
+    assert "halves" not in sys.modules and not (tmp_path / "__pycache__").exists()
+
+
+def test_the_modules_of_the_process_stay_as_they_are(tmp_path: Path) -> None:
+    own = import_module("latte.recipes.relu")
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from latte.recipes import relu\nfrom latte.recipes.relu import forward\nimport math\n")
+    found = read_recipe(recipe).functions["forward"]
+    assert found is not own.forward and found.__code__ == own.forward.__code__
+    assert sys.modules["latte.recipes.relu"] is own and import_module("latte.recipes.relu") is own
+
+
+def test_sources_are_known_of_a_recipe_that_fails(tmp_path: Path) -> None:
+    recipe, helper, other = (tmp_path / f"{name}.py" for name in ("mine", "halves", "thirds"))
+    recipe.write_text(IMPORTING + "import math, no_such_module\nraise ValueError\n")
+    helper.write_text("import thirds, halves\n" + FORWARD.format(1))
+    other.write_text("def broken(:\n")
+    assert recipe_sources(recipe) == (recipe, helper, other)
+    assert recipe_sources(tmp_path / "nowhere.py") == (tmp_path / "nowhere.py",)
+
+
+def test_shipped_recipes_are_known_by_name(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from latte.recipes.batch_norm_relu import forward\n")
+    read_recipe(recipe)
+    assert [source.name for source in recipe_sources(recipe)] == ["mine.py", "batch_norm_relu.py", "batch_norm.py"]
+
+
+def test_a_mistake_in_an_import_has_its_place(tmp_path: Path) -> None:
+    recipe, helper = tmp_path / "mine.py", tmp_path / "halves.py"
+    recipe.write_text("\n" + IMPORTING)
+    helper.write_text("x = 1 // 0\n")
+    with pytest.raises(RecipeError, match=rf"{helper}:1: raised ZeroDivisionError"):
+        read_recipe(recipe)
+    helper.write_text("def forward(:\n")
+    with pytest.raises(RecipeError, match=rf"{helper}:1: raised SyntaxError"):
+        read_recipe(recipe)
+    recipe.write_text("import no_such_module\n")
+    with pytest.raises(RecipeError, match=r"mine\.py:1: raised ModuleNotFoundError: No module named 'no_such_module'"):
+        read_recipe(recipe)
