@@ -320,7 +320,7 @@ def test_inference_that_is_computed_like_forward_follows_without_being_computed_
         assert [outcome.status for outcome in s.outcomes].count("applied") >= 3
         results.append(s.programs["inference"])
     assert results[0] == results[1] and results[0].text == results[1].text
-    assert [nest.label for nest in results[0].nests][0] == "scale1_inference_0"
+    assert results[0].nests[0].label == "scale1_inference_0"
     assert results[0].commands == s.programs["forward"].commands
 
 
