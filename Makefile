@@ -2,7 +2,8 @@
 # make test:  the same environment with what the tests need, then the tests
 # make lint:  style and types
 # make sanitize: what the tests compile, under AddressSanitizer and UBSan
-# make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption
+# make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption;
+#             NETS=1: random nets with the shipped recipes
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,6 +14,7 @@ PIP = $(VENV)/bin/python -m pip install --no-input --quiet
 
 CASES ?= 10000
 SEED ?= 1
+NETS ?=
 
 .PHONY: train test lint sanitize fuzz clean
 
@@ -35,7 +37,8 @@ sanitize: $(VENV)/.test
 
 # Finished batches are kept until the sources change.
 fuzz: $(VENV)/.test
-	$(VENV)/bin/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED) --workers $(WORKERS) --state .fuzz
+	$(VENV)/bin/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED) --workers $(WORKERS) --state .fuzz \
+	    $(if $(NETS),--nets)
 
 # Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
 $(VENV)/bin/python:

@@ -148,7 +148,7 @@ class NetMaker:
         for _ in range(1 + self.chance(1, 2, 3, 3, 2, 1)):
             for _ in range(8):  # what does not fit is drawn again
                 longer = replace(case, layers=(*case.layers, self.layer(case, shapes)))
-                found = _shapes(longer)
+                found = shapes_of(longer)
                 if found is not None:
                     case, shapes = longer, found
                     break
@@ -193,7 +193,7 @@ class NetMaker:
                 "ceil_mode": self.pick((True, False)), "clamp": clamp}  # fmt: skip
 
 
-def _shapes(case: NetCase) -> list[tuple[int, ...]] | None:
+def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
     """The shapes of all layers; None where one does not fit, or is too large."""
     try:
         layers = declare(case).layers
@@ -215,6 +215,8 @@ def _shapes(case: NetCase) -> list[tuple[int, ...]] | None:
 
 PHASES = ("forward", "backward", "update")
 SHIPPED = ("batch_norm", "conv", "fully_connected", "max_pooling", "relu", "tanh")
+FOLLOWING = ("batch_norm", "max_pooling", "relu", "tanh")
+"""Recipes that follow blocks of any size."""
 
 
 class RecipeMaker:
@@ -259,7 +261,7 @@ class RecipeMaker:
             dim = 0
         lines = [f'    s.tile("{buffer}", {dim}, {factor})' for buffer in ("value", "grad")]
         kind = self.kind(number)
-        if kind not in SHIPPED or self.pick((True, False)):
+        if kind not in FOLLOWING or self.pick((True, False)):
             return "\n".join(["def forward(s, target):", *lines, ""])
         head = [f"import latte.recipes.{kind} as shipped", f"from latte.recipes.{kind} import *", "",
                 "def forward(s, target):", *lines, "    shipped.forward(s, target)", ""]  # fmt: skip

@@ -25,6 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 BATCH = 200
 """Cases of one process, and of one kernel for each target."""
+NETS = 5
+"""Nets of one process."""
 OPTIMIZED = 20
 """Each batch of so many is compiled with the flags of real kernels, the others without optimisation."""
 LIMIT = 1800
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the first case; each case adds one")
     parser.add_argument("--commands", type=int, default=5, help="commands a case")
+    parser.add_argument("--nets", action="store_true", help="random nets with shipped recipes, and with their own")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--stop", type=int, default=10, help="end after so many failures")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no batch after so many")
@@ -43,12 +46,23 @@ def main() -> int:
     parser.add_argument("--batch", action="store_true", help="run the cases in this process and print JSON")
     options = parser.parse_args()
     if options.batch:
-        from tests.fuzz.batch import run_batch
+        optimized = options.seed // size(options) % OPTIMIZED == 0
+        if options.nets:
+            from tests.fuzz.net_batch import run_nets
 
-        optimized = options.seed // BATCH % OPTIMIZED == 0
-        print(json.dumps(run_batch(options.seed, options.cases, options.commands, optimized)))
+            found = run_nets(options.seed, options.cases, optimized)
+        else:
+            from tests.fuzz.batch import run_batch
+
+            found = run_batch(options.seed, options.cases, options.commands, optimized)
+        print(json.dumps(found))
         return 0
     return run(options)
+
+
+def size(options: argparse.Namespace) -> int:
+    """Cases of one process."""
+    return NETS if options.nets else BATCH
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,11 +75,11 @@ def run(options: argparse.Namespace) -> int:
     def one(first: int) -> list[dict[str, Any]]:
         if time.monotonic() - start > options.seconds or len(wrong) >= options.stop:
             return []
-        count = min(BATCH, options.seed + options.cases - first)
+        count = min(size(options), options.seed + options.cases - first)
         return kept(options, first, count)
 
     with ThreadPoolExecutor(options.workers) as pool:
-        for found in pool.map(one, range(options.seed, options.seed + options.cases, BATCH)):
+        for found in pool.map(one, range(options.seed, options.seed + options.cases, size(options))):
             if not found:  # no time left
                 continue
             for batch in found:
@@ -85,7 +99,8 @@ def kept(options: argparse.Namespace, first: int, count: int) -> list[dict[str, 
     """What a batch found, read from the folder of finished ones or run now."""
     path = None
     if options.state is not None:
-        path = options.state / f"{sources()}-{options.commands}" / f"{first}-{count}.json"
+        kind = "nets" if options.nets else str(options.commands)
+        path = options.state / f"{sources()}-{kind}" / f"{first}-{count}.json"
         if path.exists():
             return json.loads(path.read_text())
     found = list(processed(options, first, count))
@@ -100,7 +115,7 @@ def kept(options: argparse.Namespace, first: int, count: int) -> list[dict[str, 
 def processed(options: argparse.Namespace, first: int, count: int) -> Iterator[dict[str, Any]]:
     """The results of a batch's process; of its halves, where that one crashes or does not end."""
     command = [sys.executable, __file__, "--batch", "--seed", str(first), "--cases", str(count),
-               "--commands", str(options.commands)]  # fmt: skip
+               "--commands", str(options.commands), *(["--nets"] if options.nets else [])]  # fmt: skip
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False)
@@ -120,6 +135,12 @@ def processed(options: argparse.Namespace, first: int, count: int) -> Iterator[d
 
 def summary(total: Counter[str], seconds: float, options: argparse.Namespace) -> list[str]:
     """Lines with the numbers of cases and of commands."""
+    if options.nets:
+        return [
+            f"{total['cases']} nets from seed {options.seed} in {seconds:.0f} s, {total['exact']} in whole numbers, "
+            f"{total['with recipes of their own']} with recipes of their own",
+            *(f"{key}: {total[key]}" for key in sorted(total) if key.startswith(("compiled ", "refused "))),
+        ]
     tried = sorted(key.removeprefix("tried ") for key in total if key.startswith("tried "))
     all_tried = sum(total[f"tried {name}"] for name in tried)
     applied = sum(total[f"applied {name}"] for name in tried)
@@ -139,9 +160,8 @@ def summary(total: Counter[str], seconds: float, options: argparse.Namespace) ->
 
 def sources() -> str:
     """Identity of what is tested and of what makes the cases."""
-    files = sorted(
-        [*(ROOT / "swirl").rglob("*.py"), *(ROOT / "swirl").rglob("*.j2"), *(ROOT / "tests" / "fuzz").glob("*.py")]
-    )
+    folders = [ROOT / name for name in ("swirl", "latte", "layers", "recipes", "tests/fuzz")]
+    files = sorted(path for folder in folders for suffix in ("py", "j2") for path in folder.rglob(f"*.{suffix}"))
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
