@@ -22,7 +22,10 @@ def backward(s, target):
     if "batch_norm_grad" in s.buffers("backward"):
         s.fuse_layers("backward", "update", keep=["batch_norm_grad"])
         s.inline("backward", "batch_norm_grad", local=False)  # so the update finds its sums made by the first pass
-    s.recipe("batch_norm", "backward")
+    if "grad_inputs" in s.buffers("backward"):
+        s.recipe("batch_norm", "backward")
+    else:  # the source is data: there are the parameters' gradients alone
+        s.recipe("batch_norm", "update", on="backward")
 
 
 def update(s, target):

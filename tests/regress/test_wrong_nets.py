@@ -27,3 +27,9 @@ def test_convolutions_that_add_to_the_gradient_of_their_source(filters: int) -> 
     readers = [Layer("conv", (1,), {"num_filters": 32, "kernel": kernel, "pad": 1}) for kernel in (1, 3)]
     case = NetCase(batch=3, shape=(2, 6, 7), layers=(source, *readers, Layer("relu", (1,)), readers[1]))
     assert_net(case, "avx512")
+
+
+@pytest.mark.parametrize("shape", [(15,), (3, 4, 5)])
+def test_a_chain_that_begins_at_data_has_no_gradient_for_it(shape: tuple[int, ...]) -> None:
+    layers = (Layer("batch_norm", (0,)), Layer("relu", (1,)), Layer("fully_connected", (2,), {"num_outputs": 3}))
+    assert_net(NetCase(batch=8, shape=shape, layers=layers, force=False), "avx512")
