@@ -15,7 +15,7 @@ from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.tidy import tidy
-from tests.fuzz.commands import NESTS, RECIPES, Command, CommandMaker
+from tests.fuzz.commands import RECIPES, Command, CommandMaker
 from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker
 from tests.support import difference
 
@@ -95,7 +95,7 @@ def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
         Wrong: it computes something else, or a command broke.
     """
     recipe = pick(RECIPES)
-    case = Case(ProgramMaker(pick).program(NESTS.get(recipe[0]) if recipe else None))
+    case = Case(ProgramMaker(pick).program(CommandMaker.shape(recipe)))
     validate(case.program)
     program = case.program
     try:

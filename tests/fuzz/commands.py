@@ -9,7 +9,8 @@ from typing import Any
 from swirl.ir.nest import Program, loop_of, loops, walk
 from swirl.transforms.base import loop_names
 from swirl.transforms.parts import combination
-from tests.fuzz.programs import BETWEEN, Pick
+from tests.fuzz.chains import CHAIN
+from tests.fuzz.programs import BETWEEN, PRIVATE, Pick
 
 Command = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A command's name, its arguments, its options."""
@@ -33,6 +34,14 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("privatize", "parallelize", "vectorize"),
     ("factor", "hoist", "vectorize"),
     ("canonicalise", "moments", "parallelize", "vectorize"),
+    ("fuse_layers", "vectorize", "parallelize"),
+    ("inline", "fuse_layers", "vectorize"),
+    ("fuse", "contract", "vectorize", "scalar_replace"),
+    ("tile", "fuse_layers", "contract", "vectorize"),
+    ("set_padding", "fuse_layers", "inline"),
+    ("reindex", "fuse_layers", "parallelize"),
+    ("tile_loop", "fuse", "contract", "unroll_and_jam"),
+    ("split", "fuse_layers", "contract", "vectorize"),
 )  # fmt: skip
 """Names of commands that go well together; further ones are drawn."""
 
@@ -41,6 +50,8 @@ NESTS = {
     "set_padding": "window", "reindex": "scatter", "pack": "whole", "if_convert": "map", "privatize": "scatter",
 }  # fmt: skip
 """The first command of a recipe → nests that it is for, see :data:`tests.fuzz.shapes.SHAPES`."""
+JOINING = {"fuse_layers", "inline", "contract"}
+"""Commands for neighbouring nests."""
 
 FACTORS = (2, 3, 4, 1, 5, 8)
 
@@ -65,6 +76,11 @@ class CommandMaker:
         arguments, options = COMMAND_MAKERS[name](self)
         return name, arguments, options
 
+    @staticmethod
+    def shape(recipe: tuple[str, ...]) -> str | None:
+        """The nests that commands are for; None for any."""
+        return CHAIN if JOINING & set(recipe) else NESTS.get(recipe[0]) if recipe else None
+
     # --- parts of arguments
     def loop(self) -> str:
         """A loop; an innermost one half of the time."""
@@ -79,7 +95,9 @@ class CommandMaker:
         return min((head.extent for head in heads if head.var == var and head.extent), default=3)
 
     def buffer(self) -> str:
-        return self.pick(self.buffers or ["x"])
+        """A buffer; one that the program alone needs half of the time, where there is one."""
+        own = [name for name in self.buffers if name in PRIVATE]
+        return self.pick(own) if own and self.pick((False, True)) else self.pick(self.buffers or ["x"])
 
     def stored(self, lanes: bool = False) -> list[str]:
         """Buffers that are assigned; only those that vector loops assign where there are any."""
@@ -202,14 +220,16 @@ class CommandMaker:
         return (self.pick(local_names(self.program) or ["t0"]),), options
 
     def private(self) -> Any:
-        """The buffer that the program alone needs."""
-        return (BETWEEN,), {}
+        """A buffer that the program alone needs."""
+        return (self.pick([name for name in self.buffers if name in PRIVATE] or [BETWEEN]),), {}
 
     def inline(self) -> Any:
-        return (BETWEEN,), {"local": self.pick((True, False))}
+        return self.private()[0], {"local": self.pick((True, False))}
 
     def fuse_layers(self) -> Any:
-        return (), {} if self.pick((True, False)) else {"keep": [BETWEEN]} if BETWEEN in self.buffers else {}
+        (kept,), _ = self.private()
+        options = {"keep": [kept]} if kept in self.buffers and self.pick((False, False, True)) else {}
+        return (), options | ({"required": False} if self.pick((False, True)) else {})
 
     def factor(self) -> Any:
         return (self.loop(),), {"keep_differences": self.pick((False, True))}

@@ -9,19 +9,22 @@ from typing import Any, TypeVar
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, expr, parse_program
+from tests.fuzz.chains import CHAIN, Chains
 from tests.fuzz.shapes import SHAPES, Shapes
 
 T = TypeVar("T")
 Pick = Callable[[Sequence[T]], T]
 """Takes one of a sequence; the first is the simplest."""
 
-RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2}
+RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2, "e": 2, "h": 3}
 READ_ONLY = ("x", "w", "f")
 PARAMETERS = ("w", "s", "f", "g")
 """The others are values: their first dimension is the batch, which stays as it is in memory."""
 WRITTEN = ("y", "z", "u", "s", "g")
 BETWEEN = "d"
 """A buffer that the program alone needs: its first nest sets it, the others read it."""
+PRIVATE = (BETWEEN, "e", "h")
+"""All that the program alone needs; the others are between the nests of chains."""
 INDICES = "m"
 """An array of int32, which holds subscripts below :data:`INDEX_LIMIT`."""
 INDEX_LIMIT = 3
@@ -207,7 +210,8 @@ class ProgramMaker:
 
     def known(self, shape: str | None = None) -> list[str]:
         """Nests of a known shape, or any: what layers are made of."""
-        lines, extents = Shapes(self.pick).make(shape or self.pick(SHAPES))
+        shape = shape or self.pick((*SHAPES, CHAIN))
+        lines, extents = Chains(self.pick).make() if shape == CHAIN else Shapes(self.pick).make(shape)
         for name, own in extents.items():
             self.extents[name] = [max(pair) for pair in zip(self.extents[name], own, strict=True)]
         return lines
@@ -215,12 +219,14 @@ class ProgramMaker:
     def program(self, shape: str | None = None) -> Program:
         """A program; where a shape is given, mostly nests of that alone."""
         lines: list[str] = self.known(shape) if shape else []
+        own = len(lines)
         for _ in range(self.pick((0, 0, 0, 1)) if shape else 1 + self.chance(2, 2, 1)):
             lines += self.loop(_Scope(), "", 0) if self.chance(1, 1) == 0 else self.known()
-        if any(f"{BETWEEN}[" in line for line in lines):
+        alone = shape == CHAIN and len(lines) == own  # it sets them itself
+        if not alone and any(f"{BETWEEN}[" in line for line in lines):
             lines = [*self.between(), *lines]
         dtype = self.pick(("float32",) * 9 + ("float64",))
-        roles = dict.fromkeys(PARAMETERS, "param") | {BETWEEN: "temporary"}
+        roles = dict.fromkeys(PARAMETERS, "param") | dict.fromkeys(PRIVATE, "temporary")
         buffers = {
             name: Buffer(
                 f"net.{name}", tuple(extents), "int32" if name == INDICES else dtype, roles.get(name, "value")

@@ -17,10 +17,11 @@ from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.base import find_loops, loop_at
 from tests.fuzz.batch import executed_problem, run_batch
-from tests.fuzz.checks import PASSES, make_case, problem_of, random_pick
+from tests.fuzz.chains import CHAIN
+from tests.fuzz.checks import PASSES, apply, make_case, problem_of, random_pick
 from tests.fuzz.commands import COMMAND_MAKERS, Command
 from tests.fuzz.compiled import Batch
-from tests.fuzz.programs import RANKS
+from tests.fuzz.programs import PRIVATE, RANKS, ProgramMaker
 from tests.fuzz.shapes import SHAPES, Shapes
 from tests.fuzz.shrink import regression_test, shrink
 from tests.sanitize import sanitized
@@ -63,6 +64,14 @@ def test_shapes(shape: str) -> None:
         executed = program("\n".join(lines), **{name: extents.get(name, (1,) * rank) for name, rank in RANKS.items()})
         if shape != "indirect":  # there the subscripts are an array of integers
             assert executed_problem(executed, []) is None
+
+
+def test_chains() -> None:
+    made = [ProgramMaker(random_pick(seed)).program(CHAIN) for seed in range(60)]
+    assert {name for program in made for nest in program.nests for name in nest.arguments} >= set(PRIVATE)
+    assert not any(executed_problem(program, []) for program in made)
+    joined = [apply(program, ("fuse_layers", (), {})) for program in made]
+    assert sum(after is not None for after in joined) > 20
 
 
 # --- finding, and making small --------------------------------------------------------------------------------
