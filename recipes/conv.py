@@ -6,7 +6,11 @@ architectures*, SC 2018). Value, gradient and weights lie in blocks of channels,
 owner laid them out. Layers of few filters keep plain (batch, channel, y, x) arrays, with lanes along x.
 """
 
+from math import prod
+
 PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay near the core
+COPIES = 8  # of the gradient of the weights: parts of the images, each summed by itself
+LONG = 256  # pixels that an element of a copy sums at the least, as the copies are added up then
 
 
 def forward(s, target):
@@ -69,42 +73,86 @@ def update(s, target):
     pixels = ["y", "x"]
     if _one_tap(s, "update"):
         pixels = [*s.flatten("update", pixels)]
-    near = PIXELS  # how many rows, then images, stay near the core
-    inner: list[str] = []
-    outer: list[str] = []
-    for loop in [*reversed(pixels), "n"]:
+    in_blocks = "c_outer" in s.loops("update")
+    blocks, channels = s.shape("value")[0] // width, s.shape("inputs")[0]
+    pairs = max(1, -(-blocks // 2))
+    parts = _parts(s, pixels, pairs * -(-channels // width) if in_blocks else pairs)
+    # Two vectors share what they load, unless one thread alone had work then.
+    vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
+    tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
+    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels])
+    sums = [*parts[:1], "k_outer", "c", "c_outer", *outer, "ky", "c_inner", "kx", "k_inner", *inner]
+    s.reorder("update", _present(s, "update", *sums))
+    s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
+    for loop in ("x", "y") if rows > 1 else ("x",):
+        cuts = s.borders("update", loop) if loop in inner else []
+        if cuts:
+            s.split("update", loop, cuts)  # the taps that fall outside are left out statically
+    _, ragged = _whole_blocks(s, "update", "k", width)
+    if in_blocks:
+        ragged |= _whole_blocks(s, "update", "c", width)[1]
+    s.unroll_and_jam("update", "c_inner" if in_blocks else "c", tile)
+    if vectors > 1:
+        s.unroll_and_jam("update", "k_outer", vectors)
+    if rows > 1:
+        s.unroll_and_jam("update", "ky", rows, unroll_type=1)
+    s.unroll_and_jam("update", "kx", taps, unroll_type=1)
+    if parts:
+        _private_sums(s, parts[0], width)
+    s.vectorize("update", "k_inner", width)
+    shared = ["k_outer", "c_outer"] if in_blocks and not ragged else "k_outer"
+    s.parallelize("update", parts[0] if parts else shared)
+
+
+def _parts(s, pixels, blocks):
+    """The loops over parts of the images and inside a part, where there are too few blocks of weights for the threads;
+    the sums must be long beside the copies that are added up."""
+    images = s.extent("update", "n")
+    long = images * prod(s.extent("update", loop) for loop in pixels) >= COPIES * LONG
+    if not long or 2 * blocks > min(COPIES, images):
+        return []
+    outer, inner = s.tile_loop("update", "n", -(-images // COPIES))
+    s.reorder("update", [outer, *_present(s, "update", "k", "k_outer", "k_inner"), inner])  # those of the bias, too
+    return [outer, inner]
+
+
+def _tile_of_weights(s, sums, block):
+    """Channels, rows of taps, and taps of a row, whose sums fill the registers; more taps where channels are few."""
+    channels, rows, taps = s.shape("inputs")[0], s.extent("update", "ky"), s.extent("update", "kx")
+    if block:
+        taps = min(3, taps)
+        return _divisor(block, sums // taps), 1, taps
+    if channels * min(3, taps) * 2 > sums:
+        return sums // min(3, taps), 1, min(3, taps)
+    taps = min(taps, sums // channels)
+    return channels, min(rows, sums // (channels * taps)), taps
+
+
+def _near(s, loops):
+    """Loops over pixels and images whose sums are done before the next taps' (they stay near the core); and the rest."""
+    near, inner, outer = PIXELS, [], []
+    for loop in reversed(loops):
         extent = s.extent("update", loop)
+        if extent is None or near == 0:
+            outer.insert(0, loop)
+            continue
         if near < extent:
-            s.tile_loop("update", loop, max(1, near))
+            s.tile_loop("update", loop, near)
             outer.insert(0, f"{loop}_outer")
             loop += "_inner"
         inner.insert(0, loop)
         near //= extent
-    sums = ["k_outer", "c", "c_outer", *outer, "ky", "c_inner", "kx", "k_inner", *inner]
-    s.reorder("update", _present(s, "update", *sums))
-    s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
-    if "x" in inner:
-        low, high = s.interior("update", "x")
-        cuts = [cut for cut in (low, high) if 0 < cut < s.extent("update", "x")]
-        if cuts:
-            s.split("update", "x", cuts)  # the taps that fall outside are left out statically
-    blocks, ragged = _whole_blocks(s, "update", "k", width)
-    # Two vectors share what they load, unless one thread alone had work then.
-    vectors = 2 if blocks > (1 if s.shape("inputs")[0] > width else 3) else 1
-    taps = min(3, s.extent("update", "kx"))
-    channels = _sums(target) // (vectors * taps)
-    if "c_outer" in s.loops("update"):
-        ragged |= _whole_blocks(s, "update", "c", width)[1]
-        s.unroll_and_jam("update", "c_inner", _divisor(width, channels))
-        shared = "k_outer" if ragged else ["k_outer", "c_outer"]
-    else:
-        s.unroll_and_jam("update", "c", channels)
-        shared = "k_outer"
-    if vectors > 1:
-        s.unroll_and_jam("update", "k_outer", vectors)
-    s.unroll_and_jam("update", "kx", taps, unroll_type=1)
-    s.vectorize("update", "k_inner", width)
-    s.parallelize("update", shared)
+    return inner, outer
+
+
+def _private_sums(s, parts, width=1):
+    """A copy of the sums for each part, zeroed by its thread, and added up in the order of the parts."""
+    for buffer in ("grad_weights", "grad_bias"):
+        if buffer in s.buffers("update"):
+            s.privatize("update", buffer, parts, copies=COPIES)
+            for loop in (f"{buffer}_private_zero0", f"{buffer}_private_dim0") if width > 1 else ():
+                s.tile_loop("update", loop, width)
+                s.vectorize("update", f"{loop}_inner", width, strided="gather")
 
 
 def _register_tile(s, target, phase, pixels, channels):
@@ -193,8 +241,11 @@ def _plain_update(s, target):
     if s.blocked("update"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("update", "k")
         return
-    s.reorder("update", ["c", "ky", "kx", "n", "y", "x"])
+    parts = _parts(s, ["y", "x"], -(-s.extent("update", "k") // 4))
+    s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
     s.unroll_and_jam("update", "c", 4)
     s.unroll_and_jam("update", "k", 4)
+    if parts:
+        _private_sums(s, parts[0])
     s.vectorize("update", "x", target.simd_width, strided="gather")
-    s.parallelize("update", "k")
+    s.parallelize("update", parts[0] if parts else "k")

@@ -4,10 +4,9 @@ the value lies in the same blocks: a block for each thread, lanes along its chan
 
 def _row(s, target, phase):
     """Lanes along the row, where its windows are whole; those that the border clips stay scalar."""
-    low, high = s.interior(phase, "x")
-    cuts = [cut for cut in (low, high) if 0 < cut < s.extent(phase, "x")]
-    if cuts:
-        s.split(phase, "x", cuts)
+    low, _ = s.interior(phase, "x")
+    if s.borders(phase, "x"):
+        s.split(phase, "x", s.borders(phase, "x"))
     # A row so short that every window may be clipped has an extent in each lane: it stays scalar.
     s.vectorize(phase, "x_1" if low > 0 else "x", target.simd_width, strided="gather", optional=True)
 
@@ -19,7 +18,7 @@ def _lanes_pay(s, target, phase):
 
 def _whole(s, phase):
     """Whether no window is clipped."""
-    return all(s.interior(phase, loop) == (0, s.extent(phase, loop)) for loop in ("y", "x"))
+    return not s.borders(phase, "y") and not s.borders(phase, "x")
 
 
 def _short(s, target, phase):

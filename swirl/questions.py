@@ -87,6 +87,12 @@ class Questions:
         does. See :func:`swirl.transforms.borders.interior`."""
         return interior(self.programs[self._phase(phase)], loop_var)
 
+    def borders(self, phase: str, loop_var: str) -> list[int]:
+        """Where to ``split`` a loop so that what its borders clip stands apart: the ends of :meth:`interior` that lie
+        inside of its range; none where nothing is clipped."""
+        extent = self.extent(phase, loop_var)
+        return [cut for cut in self.interior(phase, loop_var) if 0 < cut < (extent or 0)]
+
     def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
         """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
         ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.parts.combination`."""

@@ -51,7 +51,8 @@ ASKED = COMMANDS["tile"](ASKED, "inputs", 0, 16)
 QUERIES = (
     ('s.loops("forward")', "the names of the loops as they are now; none where the layer has no such phase"),
     ('s.extent("forward", "k")', "iterations of a loop; `None` where its bounds are not constant"),
-    ('s.interior("forward", "y")', "the part of its range in which nothing is clipped: where to `split`"),
+    ('s.interior("forward", "y")', "the part of its range in which nothing is clipped"),
+    ('s.borders("forward", "y")', "where to `split` a loop, so that what is clipped stands apart"),
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase lies in blocks"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),

@@ -87,7 +87,7 @@ EXAMPLES = [
             "The loop that sets the bounds can be split; the extent of `j` still differs from row to row.",
             TRIANGLE,
         ),
-        '`s.interior("forward", "y")` finds where to cut: here `(1, 55)`.',
+        '`s.borders("forward", "y")` finds where to cut: here `[1, 55]`.',
     ),
     Example(
         "unroll",

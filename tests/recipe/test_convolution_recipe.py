@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from latte import ConvLayerNoBias, MemoryDataLayer, Net
+from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
 from latte.bench.assembly import instructions
 from latte.ensemble import Ensemble
 from tests.codegen.test_machine_code import target_named
@@ -29,14 +30,20 @@ SHAPES = [
     (2, 3, 16, 9, 3, 1),
     (2, 7, 9, 1, 1, 1),
     (2, 16, 8, 9, 3, 1),
+    # weights that are few beside the pixels: private sums for parts of the images
+    (8, 1, 16, 16, 3, 1),
+    (11, 3, 33, 17, 7, 1),
+    (17, 16, 32, 16, 1, 1),
+    (9, 5, 7, 16, 3, 1),
 ]
 
 
-def compiled(shape: tuple[int, ...], recipe: Path | None = None) -> tuple[Net, Ensemble, Ensemble]:
+def compiled(shape: tuple[int, ...], recipe: Path | None = None,
+             layer: Callable[..., Ensemble] = ConvLayerNoBias) -> tuple[Net, Ensemble, Ensemble]:  # fmt: skip
     images, channels, filters, extent, kernel, stride = shape
     net = Net(images, seed=1)
     data = MemoryDataLayer(net, (channels, extent, extent))
-    conv = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=kernel // 2)
+    conv = layer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=kernel // 2)
     net.force_backward = True
     if recipe is not None:
         net.use_recipe("conv", recipe)
@@ -45,7 +52,7 @@ def compiled(shape: tuple[int, ...], recipe: Path | None = None) -> tuple[Net, E
 
 
 def computed(shape: tuple[int, ...], recipe: Path | None = None) -> dict[str, np.ndarray]:
-    net, data, conv = compiled(shape, recipe)
+    net, data, conv = compiled(shape, recipe, ConvLayer)
     generator = np.random.default_rng(0)
     # Small whole numbers: every sum is exact in float32, whatever its order.
     data.set_value(generator.integers(-4, 5, data.get_value().shape))
@@ -54,7 +61,8 @@ def computed(shape: tuple[int, ...], recipe: Path | None = None) -> dict[str, np
     net.forward()
     net.clear_grad()
     net.backward()
-    return {"value": conv.get_value(), "grad_inputs": data.get_grad(), "grad_weights": conv.get_grad_weights()}
+    return {"value": conv.get_value(), "grad_inputs": data.get_grad(), "grad_weights": conv.get_grad_weights(),
+            "grad_bias": conv.get_grad_bias()}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -70,6 +78,13 @@ def test_every_command_is_applied() -> None:
     outcomes = net.explain(conv).commands
     assert {outcome.status for outcome in outcomes} == {"applied"}
     assert sum(outcome.text.startswith("reindex") for outcome in outcomes) == 2
+
+
+@pytest.mark.parametrize(("shape", "private"), [((16, 1, 16, 28, 3, 1), True), ((16, 64, 64, 28, 3, 1), False),
+                                                ((1, 1, 16, 56, 3, 1), False)])  # fmt: skip
+def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
+    net, _, conv = compiled(shape)
+    assert any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands) == private
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "update"])
