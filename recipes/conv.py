@@ -41,16 +41,18 @@ def backward(s, target):
         return
     before = loops[: loops.index("k_outer")]
     zeroing = before[-2:] if len(before) > 2 else ()  # none where another reader of the source has done it
-    s.pack("backward", "weights")  # vectors along the input channels
-    s.tile("weights_packed", 0, width)
-    s.tile("weights_packed", 1, width)
+    few = not s.blocks("inputs") and not _fills(s.shape("inputs")[0], width)
+    if not few:
+        s.pack("backward", "weights")  # vectors along the input channels
+        s.tile("weights_packed", 0, width)
+        s.tile("weights_packed", 1, width)
     pixels = ["y", "x"]
     if s.extent("backward", "ky") * s.extent("backward", "kx") > 1:
         _, _, iy, ix = s.subscripts("backward", "grad_inputs")
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
         s.reindex("backward", ix=ix)
         pixels = ["iy", "ix"]
-    around = () if zeroing else ("c_outer", "c_inner")
+    around = () if zeroing else _present(s, "backward", "c", "c_outer", "c_inner")
     s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])
     if not zeroing:
         pixels = s.flatten("backward", pixels) if _one_tap(s, "backward") else pixels
@@ -60,9 +62,23 @@ def backward(s, target):
         pixels = zeroing
         if _one_tap(s, "backward"):
             pixels = s.flatten("backward", zeroing)
+    if few:
+        _sums_of_lanes(s, target, pixels)
+        return
     _register_tile(s, target, "backward", pixels[-1], "c")
     s.vectorize("backward", "weights_packed_dim1_inner", width, strided="gather")
     s.parallelize("backward", "weights_packed_dim0_outer")
+
+
+def _sums_of_lanes(s, target, pixels):
+    """Pixels × channels, each a vector of sums over the filters' lanes, added up at the end: input channels are too few
+    to be lanes."""
+    channels = s.shape("inputs")[0]
+    _tile_row(s, "backward", pixels[-1], _sums(target) // channels)
+    s.unroll_and_jam("backward", "c", channels)
+    s.vectorize("backward", "k_inner", target.simd_width)
+    s.unroll("backward", "kx", s.extent("backward", "kx"), unroll_type=1)
+    s.parallelize("backward", "n")
 
 
 def update(s, target):
@@ -156,15 +172,9 @@ def _private_sums(s, parts, width=1):
 
 
 def _register_tile(s, target, phase, pixels, channels):
-    """Pixels of a row × two vectors of channels; the tiles at the borders apart, without the taps outside."""
+    """Pixels of a row × two vectors of channels."""
     row, tile = s.extent(phase, pixels), _sums(target) // 2
-    first, *middle = s.combination(row, tile)
-    last = [middle.pop()] if middle else []
-    parts = [part for part in ([first], middle, last) if part]
-    if len(parts) > 1:
-        s.split(phase, pixels, [first, row - last[0]][: len(parts) - 1])
-    for number, part in enumerate(parts):
-        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part)
+    _tile_row(s, phase, pixels, tile)
     if tile // row > 1:  # short rows: of several images
         s.unroll_and_jam(phase, "n", _divisor(s.extent(phase, "n"), tile // row))
     blocks, ragged = _whole_blocks(s, phase, channels, target.simd_width)
@@ -174,6 +184,18 @@ def _register_tile(s, target, phase, pixels, channels):
     s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
     # An odd block stands beside the pairs, a ragged one beside the whole ones.
     s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
+
+
+def _tile_row(s, phase, pixels, tile):
+    """Pixels of a row in tiles that are as even as can be; those at the borders apart, without the taps outside."""
+    row = s.extent(phase, pixels)
+    first, *middle = s.combination(row, tile)
+    last = [middle.pop()] if middle else []
+    parts = [part for part in ([first], middle, last) if part]
+    if len(parts) > 1:
+        s.split(phase, pixels, [first, row - last[0]][: len(parts) - 1])
+    for number, part in enumerate(parts):
+        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part)
 
 
 def _whole_blocks(s, phase, channels, width):
