@@ -145,7 +145,7 @@ def _tile_of_weights(s, sums, block):
 
 
 def _near(s, loops):
-    """Loops over pixels and images whose sums are done before the next taps' (they stay near the core); and the rest."""
+    """Loops over pixels and images summed before the next taps are taken, as they stay near the core; and the others."""
     near, inner, outer = PIXELS, [], []
     for loop in reversed(loops):
         extent = s.extent("update", loop)

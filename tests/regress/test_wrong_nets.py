@@ -20,7 +20,7 @@ def test_the_loss_of_scores_in_blocks(way: str) -> None:
     assert_net(NetCase(batch=2, shape=(3,), layers=(scores,), classes=True, recipes={(1,): BLOCKS}), way)
 
 
-@pytest.mark.parametrize("filters", [15, 32])
+@pytest.mark.parametrize("filters", [3, 15, 32])
 def test_convolutions_that_add_to_the_gradient_of_their_source(filters: int) -> None:
     """Another reader of the source has set it to zero."""
     source = Layer("conv", (0,), {"num_filters": filters, "kernel": 1, "pad": 0})
