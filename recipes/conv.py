@@ -145,8 +145,10 @@ def _tile_of_weights(s, sums, block):
 
 
 def _near(s, loops):
-    """Loops over pixels and images summed before the next taps are taken, as they stay near the core; and the others."""
-    near, inner, outer = PIXELS, [], []
+    """Loops over pixels and images summed before the next taps are taken, as they stay near; and the others."""
+    near = PIXELS
+    inner: list[str] = []
+    outer: list[str] = []
     for loop in reversed(loops):
         extent = s.extent("update", loop)
         if extent is None or near == 0:
