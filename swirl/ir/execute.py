@@ -10,6 +10,7 @@ next; locals read before they are written are NaN. *Rational* arithmetic execute
 from __future__ import annotations
 
 import ast
+import itertools
 import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -223,6 +224,12 @@ class _Recorded:
         self.array[index] = value
 
 
+def _recording(make: Callable[..., np.ndarray], recorder: _Recorder) -> Callable[..., _Recorded]:
+    """Local arrays that tell what is read and written of them; each that is made is another one."""
+    numbers = itertools.count(1)
+    return lambda *shape: _Recorded(f"local_{next(numbers)}", make(*shape), recorder)
+
+
 def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: object) -> Any:
     """Iterations in shuffled order; after each, what it touched is compared with the earlier ones."""
     order = list(range(*(int(arg) for arg in args)))
@@ -351,6 +358,8 @@ def execute(
         shuffle = random.Random(seed)
         environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
         given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
+        for name in ("empty", "empty_int32"):
+            environment[name] = _recording(environment[name], recorder)
     with np.errstate(all="ignore"):
         for nest in program.nests:
             function: ast.AST = clone(nest.function)

@@ -7,7 +7,7 @@ from textwrap import indent
 
 import pytest
 
-from swirl.errors import Refused
+from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
 from swirl.ir.nest import Program, loops, make_nest, parse_program, stmts
@@ -23,7 +23,7 @@ from swirl.transforms.split import split, tile_loop
 from swirl.transforms.tidy import tidy
 from swirl.transforms.unroll import unroll, unroll_and_jam
 from swirl.transforms.vectorize import vectorize
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_compiles_to_same, assert_same, difference, program
 
 
 def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
@@ -418,3 +418,15 @@ def test_privatize_touches_nothing_that_a_condition_keeps_away(body: str) -> Non
     text = "for l in range(3):\n    for i in range(4):\n" + indent(body, " " * 8)
     before = program(text, x=(3, 4), u=(2,))
     assert_same(before, COMMANDS["privatize"](before, "u", "i", copies=2))
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"), [("t[i // 2] += x[i]", "share local"), ("t[i - 1] = x[i]", "outside")]
+)
+def test_checking_sees_local_arrays(statement: str, problem: str) -> None:
+    buffers = program("pass", x=(4,), y=(4,)).buffers
+    text = "t: float32[4] = empty(4)\nfor i in range(4):\n    t[i] = 0.0\nfor i in parallel(4):\n    {0}\ny[0] = t[0]"
+    nest = make_nest("sums", stmts(text.format(statement)), buffers)
+    wrong = Program("wrong", (nest,), buffers)
+    with pytest.raises(LatteError, match=problem):
+        difference(wrong, wrong)
