@@ -85,6 +85,18 @@ def test_every_command_is_applied() -> None:
     assert sum(outcome.text.startswith("reindex") for outcome in outcomes) == 2
 
 
+@pytest.mark.parametrize("shape", [(2, 16, 32, 7, 3, 1), (3, 20, 33, 17, 3, 2), (1, 32, 32, 9, 5, 1)], ids=str)
+def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]) -> None:
+    halo = Path(__file__).parents[2] / "examples" / "recipes" / "conv_halo.py"
+    expected, got = computed(shape), computed(shape, halo)
+    for name in expected:
+        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+    net, _, conv = compiled(shape, halo)
+    programs = {c.phase: c.program for c in net.executable.compiled if c.ensemble is conv}
+    for phase in ("forward", "update"):
+        assert " and " not in programs[phase].text and "- y" not in programs[phase].text  # no bound moves with a row
+
+
 @pytest.mark.parametrize(("shape", "private"), [((16, 1, 16, 28, 3, 1), True), ((16, 64, 64, 28, 3, 1), False),
                                                 ((1, 1, 16, 56, 3, 1), False)])  # fmt: skip
 def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
