@@ -51,12 +51,14 @@ def chain_name(members: Sequence[Ensemble]) -> str:
     return "_".join(member.name for member in members)
 
 
-def find_chains(net: Net, seeded: frozenset[str] = frozenset()) -> Chains:
+def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
+                left: Mapping[tuple[str, str], str] | None = None) -> Chains:  # fmt: skip
     """The chains of a net. Of several that fit in a phase the longest is taken, of equals the one that starts first.
 
     Args:
         net: the net.
         seeded: names of ensembles whose gradient the user sets.
+        left: name of a chain and phase → why its recipe leaves that phase apart.
 
     Raises:
         RecipeError: a recipe file cannot be read, or declares another chain than its name.
@@ -64,6 +66,7 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset()) -> Chains:
     found: list[Chain] = []
     notes: dict[str, list[str]] = {}
     taken: set[tuple[str, str]] = set()
+    left = left or {}
     for members in sorted(neighbours(net), key=len, reverse=True):
         file = chain_file(net, members)
         if file is None:
@@ -73,11 +76,18 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset()) -> Chains:
             for phase in joined_phases(file.recipe)
             if not any((phase, member.name) in taken for member in members)
         }
+        why = {phase: left[chain_name(members), phase] for phase in free if (chain_name(members), phase) in left}
         reason = _apart(net, members, seeded, file)
         if reason is not None:
             for member in members:
                 notes.setdefault(member.name, []).append(f"not compiled as {chain_name(members)}: {reason}")
-        elif free:
+            continue
+        for phase, told in sorted(why.items()):
+            for member in members:
+                note = f"{phase} is not compiled as {chain_name(members)}: {told}"
+                notes.setdefault(member.name, []).append(note)
+        free -= set(why)
+        if free:
             found.append(Chain(members, file.recipe, frozenset(free)))
             taken |= {(phase, member.name) for phase in free for member in members}
     return Chains(tuple(found), {name: tuple(reasons) for name, reasons in notes.items()})

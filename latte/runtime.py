@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latte.chains import chained_order, find_chains
 from latte.ensemble import Ensemble
-from latte.phases import has_gradient_reader, is_loss, net_programs
+from latte.phases import has_gradient_reader, is_loss
 from latte.place import user_place
-from latte.scheduling import ScheduledUnit, Scheduling
-from latte.units import Unit, net_units
+from latte.scheduling import planned
+from latte.units import Unit
 from latte.views import BlockedViews
 from swirl.codegen.emit import KernelSource
 from swirl.config import settings
@@ -224,19 +223,10 @@ def compile_net(
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
     start = perf_counter()
-    chains = find_chains(net, seeded)
-    ensembles = net_programs(net, batch_size, seeded, chained_order(net, chains.found))
-    units = net_units(net, ensembles, chains)
-    scheduled: list[ScheduledUnit] = []
     with ExitStack() as memos:
-        scheduling = Scheduling(net, target, memos)
-        layouts = scheduling.layouts
-        for position, unit in enumerate(units):
-            if on_stage is not None:
-                on_stage(position, len(units), unit.name)
-            scheduled.append(scheduling.schedule(unit))
-        if on_stage is not None:
-            on_stage(len(units), len(units), "")
+        plan = planned(net, batch_size, target, seeded, memos, on_stage)
+        chains, ensembles, units, scheduled = plan.chains, plan.programs, plan.units, plan.scheduled
+        layouts = plan.layouts
         finished = [
             (item.unit, phase, item.finished(phase, layouts), item.memo)
             for item in scheduled

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from latte.chains import Chains, chained_order, find_chains
+from latte.phases import EnsemblePrograms, net_programs
 from latte.recipes_of import member_recipe
-from latte.units import Unit, with_layouts
+from latte.units import Unit, net_units, with_layouts
+from swirl.errors import LeftApart
 from swirl.ir.buffers import Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo, remembering
@@ -19,6 +22,8 @@ from swirl.transforms.relayout import Reorder
 
 if TYPE_CHECKING:
     from latte.net import Net
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,13 @@ class Scheduling:
         Raises:
             CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
         """
+        try:
+            return self._scheduled(unit)
+        except LeftApart as apart:
+            apart.chain = unit.name if unit.joined else None
+            raise
+
+    def _scheduled(self, unit: Unit) -> ScheduledUnit:
         owned = unit.owned(self.first_readers)
         unit = unit.laid_out(self.layouts)
         memo = self.memos.enter_context(remembering(unit.programs()))
@@ -93,3 +105,83 @@ class Scheduling:
         found += [b for stages in result.stages.values() for b in stages[-1].program.buffers.values()]
         self.layouts |= {buffer.name: buffer.layout for buffer in (*result.untouched.values(), *found)}
         return ScheduledUnit(unit, result, memo)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A net's units behind their recipes.
+
+    Args:
+        chains: which layers are compiled together.
+        programs: of all ensembles, in order of execution.
+        units: of the net.
+        scheduled: the same, behind their recipes.
+        layouts: storage → layout.
+    """
+
+    chains: Chains
+    programs: Sequence[EnsemblePrograms]
+    units: list[Unit]
+    scheduled: list[ScheduledUnit]
+    layouts: Mapping[str, Layout]
+
+
+def planned(
+    net: Net,
+    batch_size: int,
+    target: Target,
+    seeded: frozenset[str],
+    memos: ExitStack,
+    on_stage: Callable[[int, int, str], None] | None = None,
+) -> Plan:
+    """Schedule a net; again, where a recipe for a chain leaves a phase to the layers' own recipes.
+
+    Args:
+        net: the net.
+        batch_size: items in a batch.
+        target: what code is made for.
+        seeded: names of inner ensembles whose gradient the user sets.
+        memos: as long as it is open, results are remembered.
+        on_stage: told of every unit scheduled (done, total, name).
+
+    Raises:
+        LatteError: see :meth:`Scheduling.schedule`.
+    """
+
+    def attempt(left: Mapping[tuple[str, str], str], memos: ExitStack) -> Plan:
+        chains = find_chains(net, seeded, left)
+        programs = net_programs(net, batch_size, seeded, chained_order(net, chains.found))
+        units = net_units(net, programs, chains)
+        scheduling = Scheduling(net, target, memos)
+        scheduled: list[ScheduledUnit] = []
+        for position, unit in enumerate(units):
+            if on_stage is not None:
+                on_stage(position, len(units), unit.name)
+            scheduled.append(scheduling.schedule(unit))
+        if on_stage is not None:
+            on_stage(len(units), len(units), "")
+        return Plan(chains, programs, units, scheduled, scheduling.layouts)
+
+    return until_settled(attempt, memos)
+
+
+def until_settled(attempt: Callable[[Mapping[tuple[str, str], str], ExitStack], T], memos: ExitStack) -> T:
+    """What ``attempt`` returns, begun again whenever a recipe for a chain leaves a phase apart.
+
+    Args:
+        attempt: given the names of chains and phases that have been left so far, with the reasons, and where to
+            remember results.
+        memos: as long as it is open, the results of the last attempt are remembered.
+    """
+    left: dict[tuple[str, str], str] = {}
+    while True:
+        with ExitStack() as own:
+            try:
+                result = attempt(left, own)
+            except LeftApart as apart:
+                if apart.chain is None or (apart.chain, apart.phase) in left:
+                    raise
+                left[apart.chain, apart.phase] = apart.message
+                continue
+            memos.push(own.pop_all())
+            return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,12 @@ from latte.explain import find_ensemble
 from latte.net import Net
 from latte.phases import net_programs
 from latte.recipes_of import member_recipe
-from latte.scheduling import Scheduling
+from latte.scheduling import ScheduledUnit, Scheduling, until_settled
 from latte.showing import amount
 from latte.units import Unit, net_units
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
-from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.jit import Kernel, build, load
@@ -119,17 +119,13 @@ class Bench:
         """
         start = perf_counter()
         self.paths = recipe_sources(self.paths[0])
-        units = self._units()
-        place = next(place for place, unit in enumerate(units) if self._holds(unit))
-        self.paths = self._files(units[place])  # until it is known which of them are used
         with ExitStack() as memos:
-            scheduling = self._behind(units[:place], memos)
-            item = scheduling.schedule(units[place])
+            item, layouts = until_settled(self._scheduled, memos)
             self.paths = _sources(item.result.files)
             if self.phase not in item.result.stages:
                 raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
                                    "another", place=str(self.paths[0]), way_out="--phase backward")  # fmt: skip
-            finished = item.finished(self.phase, scheduling.layouts)
+            finished = item.finished(self.phase, layouts)
             source = generate(finished, self.target, memo=item.memo)
         taken = perf_counter() - start
         (built,) = build([TranslationUnit(source.name, source.source)], self.target)
@@ -143,7 +139,9 @@ class Bench:
     def _behind(self, units: Sequence[Unit], memos: ExitStack) -> Scheduling:
         """The layers before it have chosen how its sources lie; they choose again where one of their recipes has
         changed."""
-        stamps = tuple((unit.name, tuple((file, _saved(file)) for file in self._files(unit))) for unit in units)
+        stamps = tuple(
+            (unit.name, *unit.parts, *((file, _saved(file)) for file in self._files(unit))) for unit in units
+        )
         if self._before is None or self._before[0] != stamps:
             scheduling = Scheduling(self.net, self.target, memos)
             for unit in units:
@@ -158,6 +156,15 @@ class Bench:
             recipes += [member_recipe(self.net, unit.members, member.kind) for member in unit.members]
         return _sources([recipe.path for recipe in recipes if recipe is not None and recipe.path is not None])
 
+    def _scheduled(self, left: Mapping[tuple[str, str], str], memos: ExitStack
+                   ) -> tuple[ScheduledUnit, Mapping[str, Layout]]:  # fmt: skip
+        """The unit behind its recipe, and the layouts that it and the ones before it have chosen."""
+        units = self._units(left)
+        place = next(place for place, unit in enumerate(units) if self._holds(unit))
+        self.paths = self._files(units[place])  # until it is known which of them are used
+        scheduling = self._behind(units[:place], memos)
+        return scheduling.schedule(units[place]), scheduling.layouts
+
     def _holds(self, unit: Unit) -> bool:
         return self.phase in unit.parts and any(member in unit.members for member in self.members)
 
@@ -167,11 +174,11 @@ class Bench:
             raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
         return recipe.path
 
-    def _units(self) -> list[Unit]:
+    def _units(self, left: Mapping[tuple[str, str], str] | None = None) -> list[Unit]:
         """The units of the net: an edited recipe may declare other phases, or no chain any more."""
         if self.recipe is not None:
             self._use(self.recipe)
-        chains = find_chains(self.net)
+        chains = find_chains(self.net, left=left)
         order = chained_order(self.net, chains.found)
         if order != self._order:
             self._order, self._programs = order, net_programs(self.net, self.net.batch_size, order=order)

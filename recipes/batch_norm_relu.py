@@ -6,7 +6,7 @@ chain = ("batch_norm", "relu")
 
 
 def forward(s, target):
-    _follow(s)
+    _follow(s, "inputs")
     passes(s, "forward")
     s.fuse_layers("forward", optional=True)
     schedule(s, target, "forward", "value")
@@ -19,6 +19,8 @@ def inference(s, target):
 
 
 def backward(s, target):
+    if "c_inner" not in s.loops("backward"):  # a chain with the convolution has forward
+        _follow(s, "inputs", "value", "grad")
     if "batch_norm_grad" in s.buffers("backward"):
         s.fuse_layers("backward", "update", keep=["batch_norm_grad"])
         s.inline("backward", "batch_norm_grad", local=False)  # so the update finds its sums made by the first pass
@@ -32,7 +34,8 @@ def update(s, target):
     s.recipe("batch_norm", "update")
 
 
-def _follow(s):
+def _follow(s, *buffers):
     """Loops in blocks, as the source lies, for what lies between the two layers."""
     for dim, factor in s.blocks("inputs").items():
-        s.tile("inputs", dim, factor)
+        for buffer in buffers:
+            s.tile(buffer, dim, factor)

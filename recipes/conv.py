@@ -20,7 +20,7 @@ LONG = 256  # pixels that an element of a copy sums at the least, as the copies 
 
 def forward(s, target):
     width = target.simd_width
-    if not _blocks_pay(s, width):
+    if not blocks_pay(s, width):
         _plain_forward(s, target)
         return
     for buffer in ("weights", "grad_weights"):
@@ -30,8 +30,8 @@ def forward(s, target):
     for buffer in ("value", "grad"):
         s.tile(buffer, 0, width)
     pixels = "x"
-    if _one_tap(s, "forward"):
-        (pixels,) = s.flatten("forward", ["y", "x"])
+    if _one_tap(s, "forward"):  # unless a chain does something between two rows
+        (pixels,) = s.flatten("forward", ["y", "x"], optional=True) or ("x",)
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
     _register_tile(s, target, "forward", pixels, "k")
 
@@ -220,7 +220,7 @@ def _sums(target):
     return target.registers - 4
 
 
-def _blocks_pay(s, width):
+def blocks_pay(s, width):
     """Whether the filters fill vectors, or the source lies in blocks already."""
     inputs = s.blocks("inputs")
     return inputs == {0: width} or (not inputs and _fills(s.shape("value")[0], width))

@@ -124,6 +124,22 @@ class Refused(CommandError):
         return json.dumps({part: getattr(self, part) for part in parts})
 
 
+class LeftApart(LatteError):
+    """A recipe for a chain leaves a phase to the layers' own recipes.
+
+    Args:
+        message: why.
+        phase: the one that is left.
+        place: ``file:line`` of the recipe.
+    """
+
+    def __init__(self, message: str, *, phase: str, place: str | None = None):
+        super().__init__(message, place=place, way_out="only a chain's recipe can leave its layers apart")
+        self.phase = phase
+        self.chain: str | None = None
+        """Its name, once it is known."""
+
+
 class RecipeError(LatteError):
     """A recipe file cannot be read, or raised an exception of its own."""
 

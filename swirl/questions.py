@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from swirl.errors import CommandError, nearest
@@ -27,6 +28,8 @@ class Questions:
     """Buffers of the layer in phases that are scheduled with another layer's."""
     _separate = False
     """Whether inference has commands of its own."""
+    _roles: Mapping[str, str] = {}
+    """Storage that one program alone needs → the role that it had when others might."""
     _instead: Mapping[str, str] = {}
     """Phases in whose place another one is meant."""
 
@@ -35,6 +38,11 @@ class Questions:
         phase."""
         program = self.programs.get(self._phase(phase))
         return tuple(loop_names(program)) if program is not None else ()
+
+    def nests(self, phase: str) -> tuple[str, ...]:
+        """The labels of the nests of a phase as they are now, in order of execution; none without the phase."""
+        program = self.programs.get(self._phase(phase))
+        return tuple(nest.label for nest in program.nests) if program is not None else ()
 
     def buffers(self, phase: str) -> tuple[str, ...]:
         """The names of the buffers of a phase as they are now; none without the phase."""
@@ -124,7 +132,8 @@ class Questions:
     def _buffer(self, buffer: str) -> Buffer:
         for known in (*(program.buffers for program in self.programs.values()), self._elsewhere):
             if buffer in known:
-                return known[buffer]
+                found = known[buffer]
+                return replace(found, role=self._roles.get(found.name, found.role))
         names = sorted({name for program in self.programs.values() for name in program.buffers})
         raise CommandError(
             f"no buffer named {buffer!r}",

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from swirl.errors import CommandError, LatteError, LayoutError, RecipeError
+from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
@@ -90,6 +90,7 @@ class Schedule(Questions):
         self._separate = separate
         self._kind = self._of = ""
         """The kind of layer and the phase whose recipe is being applied."""
+        self._roles: dict[str, str] = {}
         self._instead: dict[str, str] = {}
         self.composed: list[Recipe] = []
         """The recipes of layers that the recipe of a chain has built on."""
@@ -133,6 +134,18 @@ class Schedule(Questions):
             function(self, self.target)
         finally:
             self._instead, self._kind, self._of = outer
+
+    def leave_apart(self, phase: str, reason: str) -> NoReturn:
+        """Leave a phase of a chain to shorter chains, or to the layers' own recipes, as if this recipe did not have it.
+
+        Args:
+            phase: of this recipe.
+            reason: that ``explain`` tells.
+
+        Raises:
+            LeftApart: always; the chain's scheduling begins again without the phase.
+        """
+        raise LeftApart(reason, phase=self._phase(phase), place=caller())
 
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.
@@ -230,6 +243,7 @@ class Schedule(Questions):
                 for key, record in program.buffers.items()
                 if record.name in private and (phase == INFERENCE or touched[record.name] == 1)
             }
+            self._roles |= {b.name: program.buffers[key].role for key, b in own.items() if b.name not in self._roles}
             self.programs[phase] = program.with_buffers(**own) if own else program
 
     def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
@@ -263,7 +277,8 @@ class Schedule(Questions):
         """Apply a command on a layout to one program, where the buffer lies as ``storage`` so far."""
         given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(command.options)
         buffer = str(given["buffer"])
-        program = programs[phase].with_buffers(**{buffer: storage})
+        role = self._roles.get(storage.name, storage.role)  # it says whether the first dimension is the batch
+        program = programs[phase].with_buffers(**{buffer: replace(storage, role=role)})
         copied = {(where, reorder.buffer) for where, reorder in self.reorders}
         foreign = not storage.name.startswith(self._owned) and (phase, buffer) not in copied
         before = program

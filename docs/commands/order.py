@@ -97,6 +97,25 @@ EXAMPLES = [
         ),
     ),
     Example(
+        "rename",
+        nests(
+            """
+            for i in range(16):
+                x[i] = 0.0
+            for i in range(16):
+                y[i] = x[i]
+            """,
+            x=(16,),
+            y=(16,),
+        ),
+        's.rename("forward", "i", "j", occurrence=-1)',
+        Refusal(
+            's.rename("forward", "i", "x")',
+            's.rename("forward", "i", "row")',
+            "A name means one thing in a nest: `x` is a buffer.",
+        ),
+    ),
+    Example(
         "reverse",
         nests("for n in range(8):\n y[n] = x[n] * 2.0", y=(8,), x=(8,)),
         's.reverse("forward", "n")',

@@ -56,6 +56,7 @@ QUERIES = (
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase lies in blocks"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),
+    ('s.nests("forward")', "the labels of the nests, in order of execution: for `nest=`, as their numbers are"),
     ('s.buffers("forward")', "the buffers that the nests touch"),
     ('s.blocks("inputs")', "dimension → elements in a block, counted as in `tile`; empty where there are none"),
     ('s.shape("inputs")', "the extents of a buffer, counted as in `tile`"),

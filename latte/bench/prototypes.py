@@ -20,7 +20,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net
+from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer
 from latte.bench.foreign import Measured, timed_lines
 from latte.bench.report import machine, report_console
 
@@ -51,6 +51,7 @@ PARTS = {"forward": ("forward",), "backward": ("backward", "update")}
 
 IN_BLOCKS = Path(__file__).parent / "batch_norm_in_blocks.py"
 CONV_IN_BLOCKS = Path(__file__).parent / "conv_in_blocks.py"
+CHAIN_IN_BLOCKS = Path(__file__).parent / "conv_batch_norm_relu_in_blocks.py"
 
 
 def _batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Callable[[], tuple[Net, Sequence[str]]]:
@@ -119,7 +120,30 @@ def convolution_cases(batch: int = 64) -> list[Case]:
     return [*cases, Case("convolution 1 × 1, 64 to 256, 56: forward", "c1x1", "1x1 conv NT PB56", one, ("forward",))]
 
 
-CASES: list[Case] = [*batch_norm_cases(), *convolution_cases()]
+def _chain(batch: int, channels: int, height: int) -> Callable[[], tuple[Net, Sequence[str]]]:
+    def declare() -> tuple[Net, Sequence[str]]:
+        net = Net(batch, seed=1)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (channels, height, height))
+        conv = ConvLayerNoBias(net, data, num_filters=channels, kernel=3, pad=1)
+        norm = BatchNormLayer(net, conv)
+        layers = [conv, norm, ReLULayer(net, norm)]
+        net.use_recipe(layers, CHAIN_IN_BLOCKS)
+        return net, tuple(layer.name for layer in layers)
+
+    return declare
+
+
+def chain_cases() -> list[Case]:
+    """A convolution, batch norm and a ReLU in blocks of 16 channels: forwards, and a whole step."""
+    declare = _chain(64, 64, 56)
+    return [
+        Case(f"convolution, batch norm, ReLU 64, 56: {what}", "cbr", line, declare, phases)
+        for what, line, phases in (("forward", "cbr FWD total", ("forward",)), ("step", "cbr STEP fused", STEP))
+    ]
+
+
+CASES: list[Case] = [*batch_norm_cases(), *convolution_cases(), *chain_cases()]
 
 
 class Side:

@@ -156,11 +156,21 @@ def take_mark(program: Program, mark: str) -> Site:
 
 
 def rewrite_each(
-    program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program]
-) -> Program:
+    program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program],
+    occurrence: int | None = None,
+) -> Program:  # fmt: skip
     """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
-    checked."""
+    checked.
+
+    Args:
+        occurrence: only to one of them, counted from 0 in order of appearance; -1 is the last.
+    """
     sites = find_loops(program, name, nest)
+    if occurrence is not None:
+        count = len(sites)
+        if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not -count <= occurrence < count:
+            raise CommandError(f"there are {count} loops {name!r}, counted from 0: no {occurrence!r}")
+        sites = [sites[::-1][occurrence]]
     result = program
     for number, site in enumerate(sites):
         result = with_mark(result, site, f"{name} {number}")

@@ -187,7 +187,7 @@ def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
 
 @command()
 def distribute(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
-    """Split a loop into one loop for each statement of its body.
+    """Split a loop into one loop for each statement of its body; statements that share a local stay together.
 
     rewrite:
         for c in range(C):                  for c in range(C): s
@@ -199,7 +199,7 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would be violated, or a local connects the statements.
+        Refused: a dependence would be violated, or locals connect all statements.
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fission).
     """
@@ -209,8 +209,8 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         old = tagged(target.body)
         node = at(old, site.path)
         assert isinstance(node, ast.For)
-        pieces = split_body(node, range(1, len(node.body)))
-        if pieces is None:
+        pieces = split_body(node, _cuts(node.body))
+        if len(node.body) > 1 and (pieces is None or len(pieces) == 1):
             raise refuse(
                 "a local connects the statements of the body",
                 target,
@@ -218,9 +218,17 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
                 "asked to distribute",
                 way_out="distribute before the command that made the local (scalar_replace, hoist)",
             )
-        new = replace_at(old, site.path, list(pieces))
+        new = replace_at(old, site.path, list(pieces or ()))
         check_order(old, new, target, site.path, "asked to distribute")
         nests = _apart(before, target, new) if len(site.path) == 1 else [target.with_body(new)]
         return before.with_nest(site.nest, *nests)
 
     return rewrite_each(program, loop_var, nest, rewrite)
+
+
+def _cuts(body: list[ast.stmt]) -> list[int]:
+    """Where a body can be cut without parting a local's uses from its declaration."""
+    declared = [ast.unparse(s.target) if isinstance(s, ast.AnnAssign) else None for s in body]
+    return [
+        cut for cut in range(1, len(body)) if not {name for s in body[cut:] for name in names_in(s)} & {*declared[:cut]}
+    ]

@@ -5,18 +5,30 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify_body
-from swirl.ir.nest import Loop, Program, clone, expr, fresh, loop_of, names_in, stmts, substitute
-from swirl.ir.polynomial import Atom, Polynomial, number, of_atom, polynomial
-from swirl.transforms.base import Site, checked, command, find_loops, loop_at, refuse, taken_names
-from swirl.transforms.blocks import block_at, dtype_of, rebuilt
-from swirl.transforms.moving import Moving, stored_names
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import (
+    Loop,
+    Program,
+    clone,
+    constant,
+    enclosing,
+    expr,
+    fresh,
+    loop_of,
+    make_nest,
+    names_in,
+)
+from swirl.ir.polynomial import Atom, number, of_atom, polynomial
+from swirl.transforms.base import Site, checked, command, find_loops, loop_at, refuse, resolve, taken_names
+from swirl.transforms.blocks import block_at, rebuilt
+from swirl.transforms.moving import stored_names
+from swirl.transforms.one_pass import Moments, OnePass, Parts
 from swirl.transforms.split import plain_loop
+from swirl.transforms.sum_loops import Sum, sum_of
 
 NOTE = "asked for moments in one pass"
 TOTAL = "sum of the data"
@@ -24,7 +36,8 @@ TOTAL = "sum of the data"
 
 
 @command()
-def moments(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
+def moments(program: Program, loop_var: str, *, inner: str | None = None, apart: bool = False,
+            nest: int | str | None = None) -> Program:  # fmt: skip
     """Compute a mean and the sum of squared differences from it in one pass; iterations of the loop are combined.
 
     rewrite:
@@ -39,16 +52,35 @@ def moments(program: Program, loop_var: str, *, nest: int | str | None = None) -
                                                     m = base + inner
                                                     v += squares
 
+    rewrite (apart = True):
+        m = 0.0                                     for n in range(N):
+        for n in range(N):                              … shift, s and q of an iteration, as above
+            for i in range(K):                          m_bases[n] = shift; m_means[n] = s / K
+                m += x[n, i]                            m_squared[n] = q - s * s / K
+        m = m / (N * K)                     →       base: float32 = m_bases[0]
+        for n in range(N):                          for n_part in range(N):
+            for i in range(K):                          … combined
+                v += (x[n, i] - m) * (x[n, i] - m)  m = base + inner
+                                                    v += squares
+
     Differences are from the first element of each iteration, so a large mean costs no digits: the relative error of
     the sum of squares is at most ``(K / p + N + 8) * (1 + z * z)`` roundings, where ``p`` is the number of partial sums
     of the loops inside, and ``z`` the distance of a first element from the mean of its iteration, in standard
     deviations of it (``z * z < K`` always). It is never negative.
 
+    With ``inner``, differences are from the first element of each iteration of that loop, which are combined to
+    those of ``loop_var``: ``K`` is what is inside of ``inner``, and the number of its iterations is added to ``N``.
+
     Args:
         loop_var: the outermost loop of both sums. ``tile_loop`` before makes iterations of several images.
+        inner: a loop of the sums inside. Nothing outside of its iterations reads the data: with ``apart``, it can be
+            fused with the loop that makes them.
+        apart: keep what an iteration has found in temporaries, and combine behind the loop, which needs no order then;
+            ``distribute`` and ``interchange`` bring it outermost.
         nest: only in this nest (index or label).
 
     Raises:
+        CommandError: the sums have no loop ``inner``.
         Refused: there is no such pair of sums; what is subtracted is not the mean of the data; the data or the mean
             change between; bounds are not constant.
 
@@ -62,7 +94,7 @@ def moments(program: Program, loop_var: str, *, nest: int | str | None = None) -
         for site in find_loops(current, loop_var, nest)[::-1] if done is None else _sites(current, loop_var, nest):
             plain_loop(current.nests[site.nest], site.path, loop_at(current, site), NOTE)
             try:
-                after = _Pair(current, site).rewritten()
+                after = _Pair(current, site, inner, apart).rewritten()
                 break
             except _Stopped as stopped:
                 furthest = stopped if furthest is None or stopped.step > furthest.step else furthest
@@ -90,38 +122,16 @@ class _Stopped(Exception):
         self.step, self.refusal = step, refusal
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """A perfect nest of loops that adds up one expression: ``target += scale * data``, which is ``target += whole``."""
-
-    heads: tuple[Loop, ...]
-    moving: Moving
-    target: ast.expr
-    data: ast.expr
-    scale: Fraction
-    whole: Polynomial
-    dtype: str
-
-    @property
-    def count(self) -> int | None:
-        """The iterations, where all bounds are constant."""
-        return prod(head.extent or 0 for head in self.heads) if all(h.extent is not None for h in self.heads) else None
-
-    def renamed(self, heads: Sequence[Loop]) -> ast.expr:
-        """The data with the loop variables of another sum."""
-        pairs = zip(self.heads, heads, strict=True)
-        return substitute(self.data, {old.var: ast.Name(new.var, ast.Load()) for old, new in pairs})
-
-
 class _Pair:
     """Two sums in one block: the data, and squared differences from their mean."""
 
-    def __init__(self, program: Program, site: Site):
+    def __init__(self, program: Program, site: Site, inner: str | None, apart: bool):
         self.program, self.site = program, site
+        self.inner, self.apart = inner, apart
         self.nest = program.nests[site.nest]
         self.block = block_at(self.nest, site.path)
         self.position = site.path[-1][1]
-        first = self._sum(loop_at(program, site))
+        first = sum_of(self.program, self.nest, loop_at(program, site))
         if first is None:
             raise self._stop(1, f"the loops of {self._var} do not add up one expression",
                              way_out="distribute makes loops of one sum each")  # fmt: skip
@@ -138,60 +148,25 @@ class _Pair:
     def _stop(self, step: int, problem: str, **more: str) -> _Stopped:
         return _Stopped(step, refuse(problem, self.nest, self.site.path, NOTE, **more))
 
-    def _sum(self, node: ast.stmt) -> _Sum | None:
-        """The sum that a loop is; None where it is something else."""
-        heads: list[Loop] = []
-        outer = node
-        while isinstance(node, ast.For):
-            heads.append(loop_of(node))
-            if heads[-1].kind != "range":
-                return None
-            if len(node.body) == 1 and isinstance(node.body[0], ast.For):
-                node = node.body[0]
-                continue
-            break
-        if not isinstance(node, ast.For) or not isinstance(outer, ast.For):
-            return None
-        *locals_, last = node.body
-        add = isinstance(last, ast.AugAssign) and isinstance(last.op, (ast.Add, ast.Sub))
-        if not add or not all(isinstance(statement, ast.AnnAssign) for statement in locals_):
-            return None
-        assert isinstance(last, ast.AugAssign)
-        moving = Moving(outer)
-        if any(ast.unparse(s.target) not in moving.definitions for s in locals_ if isinstance(s, ast.AnnAssign)):
-            return None
-        if names_in(last.target) & {head.var for head in heads} or names_in(last.value) & moving.stored - moving.locals:
-            return None
-        data, scale = moving.written_out(last.value), Fraction(1)
-        whole = polynomial(data)
-        if isinstance(last.op, ast.Sub):
-            data, whole = ast.UnaryOp(ast.USub(), data), -whole
-        if len(whole.terms) == 1:  # a number in front belongs to the sum, not to the data
-            ((monomial, scale),) = whole.terms.items()
-            data = Polynomial({monomial: Fraction(1)}, whole.atoms).to_expr()
-        return _Sum(
-            tuple(heads), moving, last.target, data, scale, whole, dtype_of(self.program, self.nest, last.target)
-        )
-
     def rewritten(self) -> Program:
         """The program with one pass in place of two.
 
         Raises:
             _Stopped: the loop is not the first of such a pair.
         """
-        self._check_start()
+        zeroing = self._check_start()
         values = self._start()
         means: list[ast.stmt] = []
         data_names = names_in(self.first.data) - {head.var for head in self.first.heads}
         tried = False
         for statement in self.block[self.position + 1 :]:
             if isinstance(statement, ast.For):
-                second = self._sum(statement)
+                second = sum_of(self.program, self.nest, statement)
                 if second is not None and self._same_iterations(second):
                     tried = True
                     scale = self._variance(second, values)
                     if scale is not None:
-                        return self._joined(statement, second, scale, values, means)
+                        return self._joined(statement, second, scale, zeroing, means)
             elif not isinstance(statement, ast.If) and self._follow(statement, values):
                 means.append(statement)
             stored = set(stored_names([statement]))
@@ -213,15 +188,15 @@ class _Pair:
         total = of_atom(Atom(ast.Name(TOTAL, ast.Load()))) * number(self.first.scale)
         return {ast.unparse(self.first.target): total.to_expr()}
 
-    def _check_start(self) -> None:
-        """The target must be 0 in front of the loop."""
+    def _check_start(self) -> ast.stmt:
+        """The target must be 0 in front of the loop: where it is set to that."""
         name = ast.unparse(self.first.target)
         for statement in reversed(self.block[: self.position]):
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
                 target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
                 if ast.unparse(target) == name:
                     if polynomial(statement.value) == number(0):
-                        return
+                        return statement
                     break
             if name.split("[")[0] in stored_names([statement]):
                 break
@@ -251,13 +226,13 @@ class _Pair:
         whole = polynomial(value)
         return whole.terms[TOTAL,] * self.count if set(whole.terms) == {(TOTAL,)} else None
 
-    def _same_iterations(self, second: _Sum) -> bool:
+    def _same_iterations(self, second: Sum) -> bool:
         def bounds(heads: Sequence[Loop]) -> list[tuple[str, str, int]]:
             return [(ast.unparse(head.start), ast.unparse(head.stop), head.step) for head in heads]
 
         return bounds(self.first.heads) == bounds(second.heads)
 
-    def _variance(self, second: _Sum, values: dict[str, ast.expr]) -> Fraction | None:
+    def _variance(self, second: Sum, values: dict[str, ast.expr]) -> Fraction | None:
         """What the sum of squared differences from the mean is multiplied by in the second sum, if it is one."""
         data = polynomial(self.first.renamed(second.heads))
         for key, value in values.items():
@@ -272,10 +247,11 @@ class _Pair:
                 return scale
         return None
 
-    def _joined(self, node: ast.stmt, second: _Sum, scale: Fraction, values: dict[str, ast.expr],
+    def _joined(self, node: ast.stmt, second: Sum, scale: Fraction, zeroing: ast.stmt,
                 means: list[ast.stmt]) -> Program:  # fmt: skip
-        names, one_pass = self._one_pass()
-        mean = of_atom(Atom(expr(f"{names['base']} + {names['inner']}")))
+        program, found, one_pass = self._one_pass()
+        assert found.rest is not None and found.squares is not None
+        mean = of_atom(Atom(expr("base + rest", base=found.base, rest=found.rest)))
         replaced: dict[int, list[ast.stmt]] = {}
         values = self._start()
         for statement in means:  # each of them is a multiple of the mean
@@ -294,11 +270,19 @@ class _Pair:
         total = ast.Assign([target], (mean * number(self.count * self.first.scale)).to_expr())
         loop = self.block[self.position]
         replaced[id(loop)] = [*one_pass, *([] if self._dead(replaced) else [total])]
+        if isinstance(zeroing, ast.Assign) and not self._read_between(zeroing):
+            replaced[id(zeroing)] = []
         assert isinstance(second.target, (ast.Name, ast.Subscript))
-        squares = of_atom(Atom(ast.Name(names["squares"], ast.Load()))) * number(abs(scale))
+        squares = of_atom(Atom(found.squares)) * number(abs(scale))
         add = ast.AugAssign(clone(second.target), ast.Add() if scale > 0 else ast.Sub(), squares.to_expr())
         replaced[id(node)] = [add]
-        return self.program.with_nest(self.site.nest, self.nest.with_body(rebuilt(self.nest.body, replaced)))
+        body = rebuilt(self.nest.body, replaced)
+        return program.with_nest(self.site.nest, make_nest(self.nest.label, body, program.buffers))
+
+    def _read_between(self, zeroing: ast.stmt) -> bool:
+        """Whether anything reads the target behind its first value and before the loop."""
+        name = ast.unparse(self.first.target).split("[")[0]
+        return any(name in names_in(s) for s in self.block[self.block.index(zeroing) + 1 : self.position])
 
     def _dead(self, replaced: dict[int, list[ast.stmt]]) -> bool:
         """Whether the sum itself is overwritten before anything reads it."""
@@ -310,49 +294,43 @@ class _Pair:
                     and name not in names_in(new.value)  # fmt: skip
         return False
 
-    def _one_pass(self) -> tuple[dict[str, str], list[ast.stmt]]:
-        """The loops that compute mean and sum of squared differences, and the names of what they compute."""
-        taken = taken_names(self.program, [self.nest])
+    def _one_pass(self) -> tuple[Program, Moments, list[ast.stmt]]:
+        """The program with temporaries, what the loops of one pass find, and these loops."""
+        taken = taken_names(self.program, [self.nest] if not self.apart else None)
         base = ast.unparse(self.first.target).split("[")[0]
-        words = ("base", "inner", "squares", "seen", "shift", "sum", "square_sum", "difference", "delta", "share")
-        names = {word: fresh(f"{base}_{word}", taken) for word in words}
-        head, *inner = self.first.heads
-        start = {h.var: h.start for h in inner}
-        size = float(prod(h.extent or 0 for h in inner))
-        parts: dict[str, ast.expr | str | int] = {word: ast.Name(name, ast.Load()) for word, name in names.items()}
-        parts |= {
-            "data": self.first.data,
-            "first": substitute(self.first.data, start),
-            "very_first": substitute(self.first.data, {**start, head.var: head.start}),
-            "size": ast.Constant(size),
-        }
-        kind = self.first.dtype
-        before = stmts(
-            f"base: {kind} = very_first\ninner: {kind} = 0.0\nsquares: {kind} = 0.0\nseen: {kind} = 0.0", **parts
-        )
-        opening = stmts(f"shift: {kind} = first\nsum: {kind} = 0.0\nsquare_sum: {kind} = 0.0", **parts)
-        adding = stmts(
-            f"difference: {kind} = data - shift\nsum += difference\nsquare_sum += difference * difference", **parts
-        )
-        for h in reversed(inner):
-            adding = [h.node(adding)]
-        closing = stmts(f"""
-delta: {kind} = shift - base + sum / size - inner
-share: {kind} = size / (seen + size)
-squares += max(0.0, square_sum - sum * (sum / size)) + delta * delta * (seen * share)
-inner += delta * share
-seen += size
-""", **parts)  # fmt: skip
-        if not inner:  # an iteration has one element, which is its own mean
-            opening, adding = stmts(f"shift: {kind} = first", **parts), []
-            closing = stmts(f"""
-delta: {kind} = shift - base - inner
-share: {kind} = 1.0 / (seen + 1.0)
-squares += delta * delta * (seen * share)
-inner += delta * share
-seen += 1.0
-""", **parts)  # fmt: skip
-        return names, simplify_body([*before, head.node([*opening, *adding, *closing])])
+        inner, program, parts = self._inner(), self.program, None
+        if self.apart:
+            around, shape = self._around()
+            bases, means, squared = (fresh(f"{base}_{word}", taken) for word in ("bases", "means", "squared"))
+            parts = Parts(bases, means, squared, around)
+            for name in (bases, means, squared):
+                kept = Buffer(f"{program.name}.{name}", shape, self.first.dtype, "temporary")
+                program = program.with_buffers(**{name: kept})
+                taken.add(name)
+        heads = OnePass(self.first.heads, self.first.data, self.first.dtype, base, taken)
+        found, statements = heads.loops(inner, parts)
+        return program, found, simplify_body(statements)
+
+    def _inner(self) -> int | None:
+        """How many loops inside the first one are outside of the iterations that are combined by themselves."""
+        if self.inner is None:
+            return None
+        names = [head.var for head in self.first.heads]
+        wanted = [name for name in resolve(self.program, self.inner) if name in names[1:]]
+        if not wanted:
+            raise CommandError(f"{self.inner} is no loop inside {self._var} that adds up",
+                               way_out=f"these are {', '.join(names[1:]) or 'none'}")  # fmt: skip
+        return names.index(wanted[0])
+
+    def _around(self) -> tuple[tuple[ast.expr, ...], tuple[int, ...]]:
+        """The variables of the loops around, and the extents of an array with an element for each iteration."""
+        outer = [loop_of(n) for n in enclosing(self.nest.body, self.site.path) if isinstance(n, ast.For)]
+        loops = [self.first.heads[0], *outer]
+        moving = next((h for h in loops if constant(h.start) != 0 or h.step != 1 or h.extent is None), None)
+        if moving is not None:
+            raise refuse(f"{moving.var} does not count from 0 to a constant", self.nest, self.site.path, NOTE,
+                         way_out="leave apart=True out, or tile_loop behind this command")  # fmt: skip
+        return tuple(expr(h.var) for h in outer), tuple(h.extent or 0 for h in loops)
 
 
 def _forget(values: dict[str, ast.expr], stored: set[str]) -> None:

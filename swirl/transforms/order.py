@@ -31,7 +31,6 @@ from swirl.transforms.base import (
     check_names,
     checked,
     command,
-    find_loops,
     loop_at,
     loop_names,
     refuse,
@@ -335,12 +334,7 @@ def reverse(
         new = simplify_body([with_inner(node, body)], ranges_at(target.body, site.path))
         return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, new)))
 
-    if occurrence is None:
-        return rewrite_each(program, loop_var, nest, rewrite)
-    sites = find_loops(program, loop_var, nest)[::-1]
-    if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not -len(sites) <= occurrence < len(sites):
-        raise CommandError(f"there are {len(sites)} loops {loop_var!r}, counted from 0: no {occurrence!r}")
-    return checked(program, rewrite(program, sites[occurrence]))
+    return rewrite_each(program, loop_var, nest, rewrite, occurrence)
 
 
 def _last(loop: Loop) -> ast.expr:

@@ -21,6 +21,7 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("interchange", "vectorize", "unroll_and_jam", "scalar_replace"),
     ("tile_loop", "reorder", "vectorize", "parallelize"),
     ("moments", "vectorize", "parallelize"),
+    ("moments", "distribute", "interchange", "fuse", "vectorize"),
     ("partial_sums", "vectorize"),
     ("set_padding", "vectorize"),
     ("pack", "vectorize", "prefetch"),
@@ -231,6 +232,13 @@ class CommandMaker:
         options = {"keep": [kept]} if kept in self.buffers and self.pick((False, False, True)) else {}
         return (), options | ({"required": False} if self.pick((False, True)) else {})
 
+    def moments(self) -> Any:
+        options = self.pick(({}, {"apart": True}, {"inner": self.loop()}, {"inner": self.loop(), "apart": True}))
+        return (self.loop(),), options
+
+    def rename(self) -> Any:
+        return (self.loop(), self.pick(("r", "s", self.loop()))), self.pick(({}, {"occurrence": self.pick((0, -1, 1))}))
+
     def factor(self) -> Any:
         return (self.loop(),), {"keep_differences": self.pick((False, True))}
 
@@ -263,7 +271,8 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "scalar_expand": CommandMaker.scalar_expand,
     "if_convert": CommandMaker.optional,
     "factor": CommandMaker.factor,
-    "moments": CommandMaker.looped,
+    "moments": CommandMaker.moments,
+    "rename": CommandMaker.rename,
     "partial_sums": CommandMaker.outer,
     "set_padding": CommandMaker.set_padding,
     "transpose": CommandMaker.transpose,

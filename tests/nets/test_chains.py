@@ -22,7 +22,7 @@ from latte import (
 from latte.chains import chained_order, find_chains
 from latte.ensemble import Ensemble
 from latte.solver import SGD
-from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
+from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, RecipeError
 
 Layers = dict[str, Ensemble]
 TOLERANCE = 2e-5
@@ -35,6 +35,19 @@ def conv_bn_relu(net: Net) -> Layers:
     layers["norm"] = BatchNormLayer(net, layers["conv"])
     layers["relu"] = ReLULayer(net, layers["norm"])
     layers["scores"] = FullyConnectedLayer(net, layers["relu"], 4)
+    SoftmaxLossLayer(net, layers["scores"], layers["label"])
+    return layers
+
+
+def in_blocks(net: Net) -> Layers:
+    """Filters that fill vectors, and some that do not; a batch norm with nothing behind it."""
+    layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
+    layers["conv"] = ConvLayer(net, layers["data"], num_filters=33, kernel=3, stride=1, pad=1)
+    layers["norm"] = BatchNormLayer(net, layers["conv"])
+    layers["relu"] = ReLULayer(net, layers["norm"])
+    layers["1x1"] = ConvLayer(net, layers["relu"], num_filters=17, kernel=1, stride=1, pad=0)
+    layers["1x1 norm"] = BatchNormLayer(net, layers["1x1"])
+    layers["scores"] = FullyConnectedLayer(net, layers["1x1 norm"], 4)
     SoftmaxLossLayer(net, layers["scores"], layers["label"])
     return layers
 
@@ -73,7 +86,7 @@ def two_readers(net: Net) -> Layers:
     return layers
 
 
-NETS = [conv_bn_relu, conv_relu, norm_relu_of_vectors, two_readers]
+NETS = [conv_bn_relu, in_blocks, conv_relu, norm_relu_of_vectors, two_readers]
 
 
 def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, force: bool) -> dict[str, np.ndarray]:
@@ -189,14 +202,38 @@ def test_the_longest_chain_is_taken_phase_by_phase() -> None:
     net = Net(2, seed=1)
     conv_bn_relu(net)
     assert chains(net) == [
-        ("conv1_batch_norm1_relu1", ["inference"]),
-        ("batch_norm1_relu1", ["backward", "forward", "update"]),
+        ("conv1_batch_norm1_relu1", ["forward", "inference"]),
+        ("batch_norm1_relu1", ["backward", "update"]),
     ]
+
+
+def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
+    net, _ = compiled(conv_bn_relu)
+    why = "forward is not compiled as conv1_batch_norm1_relu1: few filters: lanes run along the pixels"
+    assert any(note.startswith(why) for note in net.explain("conv1").notes)
+    assert net.explain("relu1").recipe == (
+        "recipes/conv_batch_norm_relu.py (inference), otherwise recipes/batch_norm_relu.py (forward, backward, update)"
+    )
+    net, _ = compiled(in_blocks)
+    assert net.explain("relu1").recipe == (
+        "recipes/conv_batch_norm_relu.py (inference, forward), otherwise recipes/batch_norm_relu.py (backward, update)"
+    )
+
+
+def test_a_layers_own_recipe_leaves_nothing_apart(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
+    net = Net(2, seed=1)
+    net.use_recipe(conv_relu(net)["conv"], tmp_path / "mine.py")
+    with pytest.raises(LeftApart) as caught:
+        net.compile(threads=1)
+    assert str(caught.value).splitlines() == [
+        f"{tmp_path / 'mine.py'}:2: too small", "  only a chain's recipe can leave its layers apart"
+    ]  # fmt: skip
 
 
 def test_another_reader_stops_the_match_and_is_told() -> None:
     net, _ = compiled(two_readers)
-    assert chains(net) == []
+    assert chains(net) == [("conv1_batch_norm1", ["forward", "inference"])]
     notes = net.explain("batch_norm1").notes
     assert "not compiled as batch_norm1_relu1: fully_connected1 reads batch_norm1 too" in notes
     assert any(note.startswith("not compiled as conv1_batch_norm1_relu1: ") for note in net.explain("conv1").notes)
@@ -411,11 +448,12 @@ def test_the_update_finds_its_sums_in_backward() -> None:
     assert re.search(r"grad_beta\[.*\] \+= grad_value_sum", phase.after_recipe)
 
 
-def test_the_same_bits_again_with_any_number_of_threads() -> None:
+@pytest.mark.parametrize("declare", [conv_bn_relu, in_blocks])
+def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net], Layers]) -> None:
     results = []
     for threads in (1, 2, 2):
         net = Net(5, seed=1)
-        layers = conv_bn_relu(net)
+        layers = declare(net)
         net.compile(threads=threads)
         generator = np.random.default_rng(0)
         net.set_batch(generator.normal(size=(5, 3, 7, 5)), generator.integers(0, 4, 5))

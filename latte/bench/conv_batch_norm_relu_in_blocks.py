@@ -1,0 +1,14 @@
+"""The recipe for a convolution, batch norm and a ReLU, behind data in blocks of 16 channels."""
+
+from latte.recipes import conv_batch_norm_relu
+from latte.recipes.conv_batch_norm_relu import inference
+
+__all__ = ["chain", "forward", "inference"]
+
+chain = ("conv", "batch_norm", "relu")
+
+
+def forward(s, target):  # type: ignore[no-untyped-def]
+    for buffer in ("inputs", "grad_inputs"):
+        s.tile(buffer, 0, 16)
+    conv_batch_norm_relu.forward(s, target)
