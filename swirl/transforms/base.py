@@ -147,12 +147,19 @@ def with_mark(program: Program, site: Site, mark: str) -> Program:
 
 def take_mark(program: Program, mark: str) -> Site:
     """Where the marked loop is now; the mark is taken off."""
+    site = _marked(program, mark)
+    if site is None:
+        raise ValidationError("a rewrite has lost the loop that it was about")
+    return site
+
+
+def _marked(program: Program, mark: str) -> Site | None:
     for index, nest in enumerate(program.nests):
         for path, node in loops(nest.body):
             if getattr(node, "mark", None) == mark:
                 del node.mark  # type: ignore[attr-defined]
                 return Site(index, path)
-    raise ValidationError("a rewrite has lost the loop that it was about")
+    return None
 
 
 def rewrite_each(
@@ -160,7 +167,7 @@ def rewrite_each(
     occurrence: int | None = None,
 ) -> Program:  # fmt: skip
     """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
-    checked.
+    checked; one that nothing is left of, as its condition never holds, is passed over.
 
     Args:
         occurrence: only to one of them, counted from 0 in order of appearance; -1 is the last.
@@ -175,8 +182,9 @@ def rewrite_each(
     for number, site in enumerate(sites):
         result = with_mark(result, site, f"{name} {number}")
     for number in range(len(sites)):
-        before = result
-        result = checked(before, rewrite(before, take_mark(before, f"{name} {number}")))
+        before, site = result, _marked(result, f"{name} {number}")
+        if site is not None:
+            result = checked(before, rewrite(before, site))
     return result
 
 

@@ -33,3 +33,15 @@ def test_convolutions_that_add_to_the_gradient_of_their_source(filters: int) -> 
 def test_a_chain_that_begins_at_data_has_no_gradient_for_it(shape: tuple[int, ...]) -> None:
     layers = (Layer("batch_norm", (0,)), Layer("relu", (1,)), Layer("fully_connected", (2,), {"num_outputs": 3}))
     assert_net(NetCase(batch=8, shape=shape, layers=layers, force=False), "avx512")
+
+
+LARGE_WINDOWS = [
+    Layer("conv", (0,), {"num_filters": 24, "kernel": (2, 5), "stride": (2, 1), "pad": 2}),
+    Layer("max_pooling", (0,), {"kernel": 3, "stride": 3, "ceil_mode": False}),
+]
+
+
+@pytest.mark.parametrize("layer", LARGE_WINDOWS, ids=lambda layer: layer.kind)
+def test_windows_as_high_as_the_image(layer: Layer) -> None:
+    """The gradient of the source is set to zero in a loop over the window."""
+    assert_net(NetCase(batch=2, shape=(20, 2, 6) if layer.kind == "conv" else (33, 3, 4), layers=(layer,)), "avx512")

@@ -430,3 +430,11 @@ def test_checking_sees_local_arrays(statement: str, problem: str) -> None:
     wrong = Program("wrong", (nest,), buffers)
     with pytest.raises(LatteError, match=problem):
         difference(wrong, wrong)
+
+
+def test_a_loop_of_which_simplification_leaves_nothing_is_passed_over() -> None:
+    text = "for l in range(3):\n    if 0 == 1:\n        z[l] += 1.0\nfor l in range(3):\n    z[l] = 0.0"
+    buffers = program("pass", z=(5,)).buffers
+    before = Program("zeros", (make_nest("zeros", stmts(text), buffers),), buffers)
+    after = assert_same(before, COMMANDS["split"](before, "l", [2]))
+    assert "if" not in after.text
