@@ -182,9 +182,9 @@ def rewrite_each(
     for number, site in enumerate(sites):
         result = with_mark(result, site, f"{name} {number}")
     for number in range(len(sites)):
-        before, site = result, _marked(result, f"{name} {number}")
-        if site is not None:
-            result = checked(before, rewrite(before, site))
+        before, found = result, _marked(result, f"{name} {number}")
+        if found is not None:
+            result = checked(before, rewrite(before, found))
     return result
 
 
