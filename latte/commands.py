@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from latte.checks import check_padding
@@ -65,6 +66,10 @@ class CommandRecorder:
         self._check_open(name, place)
         if name == "privatize" and len(arguments) == 1 and "phase" not in options:  # the older spelling has no phase
             arguments = (_writing_phase(str(arguments[0])), *arguments)
+        if name == "prefetch" and ("prefetch_dict_list" in options or _is_older(arguments[1:])):
+            for one in older_prefetches(*arguments, **options, place=place):
+                self.record(name, *one, optional=True)
+            return
         command = Recorded(name, arguments, tuple(options.items()), place)
         if name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
             phase = _phase_of(command)
@@ -92,17 +97,56 @@ class CommandRecorder:
             result.setdefault(next(reversed(result), "forward"), []).extend(waiting)
         return result
 
+    def set_filter_padding(self, *pairs: tuple[int, int] | int) -> None:
+        """Accepted from older programs, and without effect: weights of any extent fill vectors here."""
+        self._check_open("set_filter_padding", user_place())
+
+    def use_libxsmm(self, flag: object = True) -> None:
+        """Accepted from older programs, and without effect: there is no other library to use."""
+        self._check_open("use_libxsmm", user_place())
+
+    @property
+    def vectorize_info(self) -> dict[str, list[tuple[str, int]]]:
+        """Phase → (loop, lanes) of every ``vectorize`` or ``simd`` recorded so far."""
+        return self._asked(("vectorize", "simd"), "loop_var", "factor")
+
+    @property
+    def parallel_info(self) -> dict[str, list[tuple[str]]]:
+        """Phase → (loop,) of every ``parallelize`` recorded so far."""
+        return self._asked(("parallelize",), "loop_var")
+
+    @property
+    def unroll_info(self) -> dict[str, list[tuple[str, int, int]]]:
+        """Phase → (loop, factor, unroll_type) of every ``unroll`` and its like recorded so far."""
+        return self._asked(("unroll", "unroll_and_jam", "unroll_no_jam"), "loop_var", "factor", "unroll_type")
+
+    @property
+    def private_info(self) -> dict[str, list[tuple[str]]]:
+        """Phase → (buffer,) of every ``privatize`` recorded so far."""
+        return self._asked(("privatize",), "buffer")
+
+    @property
+    def transpose_info(self) -> dict[str, list[tuple[int, int]]]:
+        """Buffer → (dimension, dimension) of every ``transpose`` recorded so far."""
+        return self._asked(("transpose",), "dim1", "dim2", of="buffer")
+
+    def _asked(self, names: tuple[str, ...], *wanted: str, of: str = "phase") -> dict[str, list[Any]]:
+        """Phase or buffer → what the commands of these names were given, in order."""
+        found: dict[str, list[Any]] = {}
+        for command in self.commands:
+            if command.name in names:
+                parameters = list(inspect.signature(COMMANDS[command.name]).parameters.values())[1:]
+                takes = [*(["phase"] if of == "phase" else []), *(parameter.name for parameter in parameters)]
+                given = {parameter.name: parameter.default for parameter in parameters}
+                given |= dict(zip(takes, command.arguments, strict=False)) | dict(command.options)
+                key = _phase_of(command) if of == "phase" else given[of]
+                found.setdefault(key, []).append(tuple(given[name] for name in wanted))
+        return found
+
     @property
     def tiling_info(self) -> dict[str, list[tuple[int, int]]]:
         """Buffer → (dimension, factor) of every ``tile`` recorded so far, as a later layer's code asks for it."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for command in self.commands:
-            if command.name == "tile":
-                given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(
-                    command.options
-                )
-                found.setdefault(given["buffer"], []).append((given["dim"], given["factor"]))
-        return found
+        return self._asked(("tile",), "dim", "factor", of="buffer")
 
 
 def unknown_attribute(ensemble: Any, name: str) -> UnknownName:
@@ -118,6 +162,30 @@ def _writing_phase(buffer: str) -> str:
     if not buffer.startswith("grad"):
         return "forward"
     return "backward" if buffer in ("grad", "grad_inputs") else "update"
+
+
+def older_prefetches(
+    phase: Any, prefetch_dict_list: Any = None, *, place: str | None
+) -> list[tuple[str, str, str, int, int]]:
+    """``prefetch``'s arguments for what older programs say in one dictionary, or a list of them: buffer →
+    ``[1, enclosing loop, dimension, count, loop, multiplier, iterations ahead, hint]``, or ``[2, …, hint]`` with the
+    loop, multiplier and iterations in the same places from the end. They are hints: one that does not apply is skipped.
+    """
+    result = []
+    given = [prefetch_dict_list] if isinstance(prefetch_dict_list, Mapping) else list(prefetch_dict_list or ())
+    for buffer, entry in ((buffer, entry) for one in given for buffer, entry in one.items()):
+        whole = isinstance(entry, (list, tuple)) and len(entry) == {1: 8, 2: 11}.get(entry[0] if entry else 0)
+        if not whole or not all(type(entry[place]) is int for place in (-3, -2, -1)) or not isinstance(entry[-4], str):
+            raise CommandError(f"prefetch of {buffer!r}: {entry!r} is no list of an older program", place=place,
+                               way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)")  # fmt: skip
+        loop, multiplier, ahead, hint = entry[-4:]
+        result.append((str(phase), str(buffer), loop, max(1, ahead // max(1, multiplier)), min(3, hint + 1)))
+    return result
+
+
+def _is_older(arguments: tuple[Any, ...]) -> bool:
+    """Whether ``prefetch`` was given a dictionary, or a list of some."""
+    return len(arguments) == 1 and isinstance(arguments[0], (Mapping, list, tuple))
 
 
 def _phase_of(command: Recorded) -> Any:

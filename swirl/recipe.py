@@ -3,6 +3,7 @@ each."""
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError
+from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, nearest
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
@@ -321,15 +322,23 @@ def _renamed(command: Recorded, buffer: str, options: Mapping[str, Any]) -> Reco
 def _call(
     memo: Memo, command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Program:
+    function = COMMANDS[command.name]
+    found = inspect.signature(function)
     try:
-        return memo.program(COMMANDS[command.name], program, *arguments, **options)
+        found.bind(program, *arguments, **options)
     except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        wrong = str(error).split("() ", 1)[-1]
-        raise CommandError(
-            f"{wrong}", way_out=f"see help(swirl.transforms.COMMANDS[{command.name!r}])"
-        ) from error
+        takes = list(found.parameters)[1:]
+        unknown = next((name for name in options if name not in takes), None)
+        hint = nearest(unknown, takes) if unknown is not None else ""
+        raise CommandError(str(error), way_out=f"{hint}it is {command.name}{_taken(command.name, found)}") from None
+    return memo.program(function, program, *arguments, **options)
+
+
+def _taken(name: str, signature: inspect.Signature) -> str:
+    """``(phase, loop_var, factor, *, tail='min')``: what a recipe gives a command."""
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()][1:]
+    phase = [] if name in LAYOUT_COMMANDS else [inspect.Parameter("phase", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    return str(signature.replace(parameters=[*phase, *parameters], return_annotation=signature.empty))
 
 
 def _not_its_own(command: str, buffer: str, storage: Buffer) -> LayoutError:

@@ -180,6 +180,21 @@ def statements(body: list[ast.stmt]) -> list[Statement]:
     return list(_collect(body, "body", (), (), (), (), {}))
 
 
+def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
+    """Locals that a loop somewhere in ``body`` assigns, and that are declared outside of it: one for all iterations."""
+    outside = {name for statement in body for name in _declared(statement)} - _declared(loop)
+    written: dict[str, None] = {}
+    for node in nodes(loop):
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            written[unparse(target.value if isinstance(target, ast.Subscript) else target)] = None
+    return [name for name in written if name in outside]
+
+
+def _declared(tree: ast.stmt) -> set[str]:
+    return {unparse(node.target) for node in nodes(tree) if isinstance(node, ast.AnnAssign)}
+
+
 def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],
              guards: tuple[str, ...], scope: dict[str, tuple[str, ...]]) -> Iterator[Statement]:  # fmt: skip
     scope = dict(scope)

@@ -26,9 +26,10 @@ from swirl.ir.nest import (
     loops,
     names_in,
     replace_at,
+    walk,
 )
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, statements
+from swirl.ir.statements import Statement, outer_locals, statements
 from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
 
@@ -78,10 +79,14 @@ def resolve(program: Program, name: str) -> tuple[str, ...]:
             found = tuple(target + suffix for target in targets if target + suffix in names)
             if found:
                 return found
-    shown = [*names, *(alias for alias in program.aliases)]
+    older = [alias + other[len(target) :] for alias, targets in program.aliases.items() for target in targets
+             for other in names if other == target or other.startswith(f"{target}_")]  # fmt: skip
+    shown = [*names, *older]
+    parts = [other for other in shown if other in (f"{name}_outer", f"{name}_inner")]
+    hint = f"it is tiled: {' and '.join(parts)}; " if parts else nearest(name, shown)
     raise CommandError(
         f"no loop named {name!r} in {program.name}",
-        way_out=f"{nearest(name, shown)}the loops are {', '.join(names)}",
+        way_out=f"{hint}the loops are {', '.join(names)}",
     )
 
 
@@ -294,6 +299,21 @@ def check_marks(nest: Nest) -> None:
             raise refuse("not proved within the time allowed", nest, path, f"a {kind} loop") from None
         if conflict is not None:
             raise refuse(problem, nest, path, note, witness=conflict)
+        if kind == "parallel":
+            check_locals(nest, path, note)
+
+
+def check_locals(nest: Nest, path: Path, note: str, way_out: str | None = None) -> None:
+    """Raises Refused where the loop at ``path`` assigns a local that is declared outside of it: each thread would have
+    one of its own."""
+    loop = at(nest.body, path)
+    assert isinstance(loop, ast.For)
+    found = outer_locals(nest.body, loop)
+    if found:
+        declared = next(node for _, node in walk(nest.body)
+                        if isinstance(node, ast.AnnAssign) and unparse(node.target) == found[0])  # fmt: skip
+        problem = f"{found[0]} is declared outside of the loop, and one thread does not see what another one assigns"
+        raise refuse(problem, nest, path, note, witness=f"declared as {unparse(declared)}", way_out=way_out)
 
 
 def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:

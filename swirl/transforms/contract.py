@@ -99,9 +99,10 @@ def own_buffer(program: Program, buffer: str) -> Buffer:
         )
     record = program.buffers[buffer]
     if record.role != OWN:
+        own = ", ".join(own_buffers(program))
         raise Refused(
             f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
-            way_out=f"the buffers that may vanish are {', '.join(own_buffers(program)) or 'none'}",
+            way_out=f"the buffers that may vanish are {own}" if own else "no buffer here is this program's alone",
         )
     return record
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from swirl.errors import CommandError
 from swirl.ir.deps import Conflict, NotProved, carried
 from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, replace_at
-from swirl.transforms.base import Site, check_names, command, loop_at, refuse, rewrite_each
+from swirl.ir.statements import outer_locals
+from swirl.transforms.base import Site, check_locals, check_names, command, loop_at, refuse, rewrite_each
 from swirl.transforms.reductions import NEUTRAL
 
 
@@ -33,8 +34,8 @@ def parallelize(
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: two iterations touch one element and one of them writes it; or one loop lies in the other one, but
-            not directly.
+        Refused: two iterations touch one element and one of them writes it; the loop assigns a local that is declared
+            outside of it; or one loop lies in the other one, but not directly.
 
     Source: Lake, section 3.3.
     """
@@ -76,6 +77,7 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
             problem = "two iterations would touch the same element, one of them writing"
         raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(program, target, race, loop.var))
+    check_locals(target, site.path, note, _free_loops(target))
     options = (("schedule", schedule),) if schedule else ()
     shared = replace(loop, kind="parallel", options=options).node(node.body)
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
@@ -113,6 +115,8 @@ def _free_loops(nest: Nest) -> str:
 
 def _free(nest: Nest, path: Path) -> bool:
     try:
-        return carried(nest.body, path, reductions=True) is None
+        loop = at(nest.body, path)
+        assert isinstance(loop, ast.For)
+        return not outer_locals(nest.body, loop) and carried(nest.body, path, reductions=True) is None
     except NotProved:
         return False

@@ -141,6 +141,9 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (index set splitting).
     """
 
+    if not isinstance(at, (list, tuple)) or not all(type(cut) is int for cut in at):
+        raise CommandError(f"cuts are given as a list of whole numbers, not as {at!r}")
+
     def rewrite(before: Program, site: Site) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)
         loop = plain_loop(target, site.path, node, "asked to be split")

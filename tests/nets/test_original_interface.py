@@ -158,3 +158,54 @@ def test_one_shared_neuron() -> None:
     net.forward()
     net.forward()  # idempotent, though the body only adds
     np.testing.assert_array_equal(ensemble.get_value(), np.arange(15).reshape(3, 5))
+
+
+# --- commands as older programs give them ------------------------------------------------------------------
+def test_older_spellings_of_commands() -> None:
+    """Argument orders included; what was asked for can be asked for."""
+    net, _, conv, top = small_net()
+    net.keep(conv)
+    conv.set_filter_padding((0, 0), (0, 0), (1, 1), (1, 1))
+    conv.use_libxsmm(1)
+    conv.transpose("weights", 0, 1)
+    conv.swap_loops("forward", ("_neuron_index_2", "_neuron_index_3"))
+    conv.unroll_no_jam("forward", "__unique_loopvar0", 3, 1)
+    conv.unroll_and_jam("forward", "_neuron_index_2", 2, 0)
+    conv.parallelize("forward", "_neuron_index_0")
+    conv.if_convert("forward")
+    conv.prefetch("forward", {"weights": [1, "__unique_loopvar0", -4, 2, "_neuron_index_1", 1, 1, 0]})
+    conv.prefetch("forward", prefetch_dict_list=[
+        {"inputs": [2, "k", -3, 1, 64, "k", "_neuron_index_2", "_neuron_index_0", 1, 2, 1]}])
+    conv.reset_prefetch("forward")
+    conv.privatize("grad_bias")
+    conv.reverse("update_internal", "_neuron_index_0")
+    assert conv.parallel_info == {"forward": [("_neuron_index_0",)]}
+    assert conv.unroll_info == {"forward": [("__unique_loopvar0", 3, 1), ("_neuron_index_2", 2, 0)]}
+    assert conv.transpose_info == {"weights": [(0, 1)]} and conv.private_info == {"update": [("grad_bias",)]}
+    assert conv.vectorize_info == conv.tiling_info == {}
+    asked = [command.text for command in conv.commands if command.name == "prefetch"]
+    assert asked == ["prefetch('forward', 'weights', '_neuron_index_1', 1, 1, optional=True)",
+                     "prefetch('forward', 'inputs', '_neuron_index_0', 2, 2, optional=True)"]  # fmt: skip
+    net.compile(threads=1)
+    net.ensembles[0].set_value(X)
+    net.forward()
+    plain, data, _, plain_top = small_net()
+    plain.compile(threads=1)
+    data.set_value(X)
+    plain.forward()
+    np.testing.assert_allclose(top.get_value(), plain_top.get_value(), rtol=1e-5, atol=1e-6)
+
+
+def test_older_prefetches_that_are_none() -> None:
+    _, _, conv, _ = small_net()
+    for entry in ([1, 2], [3, "k", 1, 1, "k", 1, 1, 0], [1, "k", 1, 1, 0, 1, 1, 0], "weights"):
+        with pytest.raises(CommandError, match=r"is no list of an older program\n  prefetch\(phase, "):
+            conv.prefetch("forward", {"weights": entry})
+
+
+def test_a_loop_that_is_tiled_by_now_is_named_by_its_parts() -> None:
+    net = Net(2, seed=1)
+    conv = ConvLayer(net, MemoryDataLayer(net, (16, 5, 5)), num_filters=16)
+    conv.unroll("update_internal", "_neuron_index_1", 4)  # forward, the shipped recipe's, has tiled it
+    with pytest.raises(CommandError, match="it is tiled: _neuron_index_1_outer and _neuron_index_1_inner"):
+        net.compile(target="avx512")

@@ -214,8 +214,9 @@ def test_a_refusal_names_file_line_and_command() -> None:
         (lambda s: s.tile("valu", 0, 4), "no buffer named 'valu'\n  did you mean 'value'? the buffers are"),
         (lambda s: s.tile("value", 7, 4), "0 to 1, not 7\n  its shape is (20, 17) without the batch"),
         (lambda s: s.tile_loop("forward", "c", 0), "factor must be a whole number of at least 1, not 0"),
-        (lambda s: s.tile_loop("forward", "c"), "missing 1 required positional argument: 'factor'"),
-        (lambda s: s.tile_loop("forward", "c", 2, depth=1), "unexpected keyword argument 'depth'"),
+        (lambda s: s.tile_loop("forward", "c"), "missing a required argument: 'factor'"),
+        (lambda s: s.tile_loop("forward", "c", 2, depth=1),
+         "'depth'\n  it is tile_loop(phase, loop_var, factor, *, tail="),
     ],
 )  # fmt: skip
 def test_bad_commands(call, message: str) -> None:

@@ -142,6 +142,34 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 y[i] = s[0]
           i=0 reads s[0], which i=1 updates""",
     ),
+    "a local for all iterations": (
+        program("for n in range(4):\n t: float32 = 0.0\n for k in range(1):\n  t += x[n, k]\n y[n] = t",
+                x=(4, 1), y=(4,)),
+        command("parallelize", "k"),
+        """
+        t is declared outside of the loop, and one thread does not see what another one assigns
+            for n in range(4):
+                t: float32 = 0.0
+                for k in range(1):    ← asked to run in parallel
+                    t += x[n, k]
+                y[n] = t
+          declared as t: float32 = 0.0
+          n can run in parallel""",
+    ),
+    "an array for all iterations": (
+        program("for n in range(4):\n t: float32[3] = empty(3)\n for k in range(3):\n  t[k] = x[n, k]\n"
+                " y[n] = t[0] + t[2]", x=(4, 3), y=(4,)),
+        command("parallelize", "k"),
+        """
+        t is declared outside of the loop, and one thread does not see what another one assigns
+            for n in range(4):
+                t: float32[3] = empty(3)
+                for k in range(3):    ← asked to run in parallel
+                    t[k] = x[n, k]
+                y[n] = t[0] + t[2]
+          declared as t: float32[3] = empty(3)
+          n can run in parallel""",
+    ),
     "lanes of one element": (
         program("for i in range(8):\n s[i // 2] += x[i]", s=(4,), x=(8,)),
         command("vectorize", "i", 4, strided="gather"),
@@ -466,6 +494,8 @@ def test_witness(name: str) -> None:
         (command("flatten", "ij"), "several loops are given as a list of names, not as 'ij'"),
         (command("reorder", ["i", 1]), r"a list of names, not as \['i', 1\]"),
         (command("parallelize", 0), "a loop is given by its name, not 0"),
+        (command("split", "i", 5), "cuts are given as a list of whole numbers, not as 5"),
+        (command("split", "i", [1.0]), r"cuts are given as a list of whole numbers, not as \[1.0\]"),
         (command("tile", "values", 0, 4), "no buffer named 'values'"),
         (command("tile", "x", 2, 4), "x has dimensions 0 to 0, not 2"),
         (command("scalar_replace", "t"), "no buffer named 't'"),
