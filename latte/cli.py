@@ -233,7 +233,7 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
 @click.option(
     "--compiled",
     type=click.Choice(list(TARGETS)),
-    help="run the stages compiled for a target, in place of Python (which takes long for large layers)",
+    help="run the stages compiled for a target; by default Python runs them, or, for large layers, the portable target",
 )
 @click.option("--target", type=click.Choice(list(TARGETS)), help="of the C++; by default the best that runs here")
 def bisect(file: Path, layer: str | None, phase: str | None, seed: int, tolerance: float, compiled: str | None,
@@ -241,7 +241,9 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
     """Find the first stage of the compiler that computes something else than the stage before.
 
     FILE defines a net, or is a folder that SWIRL_DUMP wrote (its stages may have been edited since). At the end, the
-    C++ of the last stage is compared too. Exit status 1 if anything differs.
+    C++ of the last stage is compared too. Exit status 1 if anything differs. Stages run in Python, which shows a wrong
+    one as it is; those of layers that Python would take minutes for are compiled for the portable target, and it is
+    said. A defect that is in the C++ of all targets alike is then found at the first stage that brings it out.
     """
     wrong = False
     with _plain_errors(), tempfile.TemporaryDirectory() as scratch:

@@ -130,6 +130,10 @@ def chain_file(net: Net, members: Sequence[Ensemble]) -> ChainFile | None:
                 place=recipe.name,
                 way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
             )
+        own = {net.recipes.get(key) for ensemble in net.ensembles for key in (ensemble.name, ensemble.kind)}
+        if choice == Choice.NET and path not in own:
+            raise RecipeError(f"declares no chain, but is used for {', '.join(kinds)}", place=recipe.name,
+                              way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})")  # fmt: skip
     return None
 
 

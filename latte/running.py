@@ -112,6 +112,10 @@ class Running:
             name = layers.name if isinstance(layers, Ensemble) else chain_name(layers)
         known = {e.name for e in self.ensembles} | {e.kind for e in self.ensembles}
         if name not in known and name not in possible_names(self._whole):
+            if not isinstance(layers, (str, Ensemble)):
+                raise CommandError(f"{', '.join(layer.name for layer in layers)} is no chain of neighbours: each layer "
+                                   "reads the one before it", place=user_place(),
+                                   way_out="name the layers from the source to the last reader")  # fmt: skip
             way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
             raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
         self.recipes[name] = Path(path)

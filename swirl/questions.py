@@ -85,15 +85,15 @@ class Questions:
         """Iterations of the first loop of that name, or None where its bounds are not constant.
 
         Raises:
-            CommandError: no such loop.
+            CommandError: no such loop, or nothing is computed in this phase.
         """
-        program = self.programs[self._phase(phase)]
+        program = self._program(phase)
         return loop_of(loop_at(program, find_loops(program, loop_var)[-1])).extent
 
     def interior(self, phase: str, loop_var: str) -> tuple[int, int]:
         """The part of a loop's range in which no border clips anything: where to ``split``; the whole range, where none
         does. See :func:`swirl.transforms.borders.interior`."""
-        return interior(self.programs[self._phase(phase)], loop_var)
+        return interior(self._program(phase), loop_var)
 
     def borders(self, phase: str, loop_var: str) -> list[int]:
         """Where to ``split`` a loop so that what its borders clip stands apart: the ends of :meth:`interior` that lie
@@ -113,7 +113,7 @@ class Questions:
         Raises:
             CommandError: the phase does not touch the buffer.
         """
-        program = self.programs[self._phase(phase)]
+        program = self._program(phase)
         found = [
             (not isinstance(getattr(node, "target", None), ast.Subscript), reference)
             for nest in program.nests
@@ -139,6 +139,13 @@ class Questions:
             f"no buffer named {buffer!r}",
             way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
         )
+
+    def _program(self, phase: str) -> Program:
+        program = self.programs.get(self._phase(phase))
+        if program is None:
+            raise CommandError(f"nothing is computed in the phase {phase!r}",
+                               way_out=f"ask s.loops({phase!r}) first: it is empty then")  # fmt: skip
+        return program
 
     def _phase(self, phase: Any) -> str:
         phase = PHASE_ALIASES.get(phase, phase)

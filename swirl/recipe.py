@@ -22,7 +22,7 @@ from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import loop_names
 from swirl.transforms.contract import OWN
-from swirl.transforms.layers import follow
+from swirl.transforms.layers import follow, stored_between
 from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
 
 
@@ -122,11 +122,13 @@ class Schedule(Questions):
         Raises:
             CommandError: there is no recipe for this kind, or it doesn't schedule this phase.
         """
+        asked = self._phase(phase)
         found = self._chained.recipes(kind)
-        function = found.functions.get(self._phase(phase)) if found is not None else None
+        function = found.functions.get(asked) if found is not None else None
         if function is None:
-            what = f"no recipe for {kind!r}" if found is None else f"{found.name} has no function {phase}"
-            raise CommandError(what, place=caller(), way_out="write the commands here")
+            what = f"no recipe for {kind!r} in this chain" if found is None else f"{found.name} has no function {phase}"
+            way_out = f"from latte.recipes.{kind} import {phase}" if found is None else "write the commands here"
+            raise CommandError(what, place=caller(), way_out=way_out)
         assert found is not None
         self.composed.append(found)
         outer = self._instead, self._kind, self._of
@@ -210,6 +212,8 @@ class Schedule(Questions):
         before = self.programs[phase]
         after = _call(self._memo, command, before, arguments, options)
         self.programs[phase] = replace(after, commands=(*after.commands, command.text))
+        if command.name == "fuse_layers":
+            self._notes += stored_between(after, options.get("keep", ()))
         if phase == "forward" and INFERENCE in self.programs and not self._separate:
             inference = self.programs[INFERENCE]
             try:
@@ -379,7 +383,9 @@ class Recipe:
                 continue
             try:
                 function(schedule, schedule.target)
-            except LatteError:
+            except LatteError as error:
+                if error.place is None:  # a question, not a command
+                    error.place = raised_at(error, self.name, self.path)
                 raise
             except Exception as error:
                 raise RecipeError(

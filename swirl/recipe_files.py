@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ def read_recipe(path: str | Path) -> Recipe:
             f"raised {type(error).__name__}: {error}", place=raised_at(error, name, path)
         ) from error
     functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
+    for phase, function in functions.items():
+        _check_takes_two(function, phase, name)
     chain = scope.get("chain", ())
     kinds = isinstance(chain, (tuple, list)) and all(isinstance(kind, str) for kind in chain)
     if "chain" in scope and not (kinds and len(chain) > 1):
@@ -51,6 +54,17 @@ def read_recipe(path: str | Path) -> Recipe:
             "defines no phase", place=name, way_out="def forward(s, target): …, or backward, or update"
         )
     return Recipe(name, functions, tuple(chain), path.absolute())
+
+
+def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> None:
+    try:
+        signature = inspect.signature(function)
+        signature.bind(None, None)
+    except TypeError as error:
+        code = getattr(function, "__code__", None)
+        place = f"{shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
+        raise RecipeError(f"{phase}{signature} is given a schedule and a target", place=place,
+                          way_out=f"def {phase}(s, target): …") from error  # fmt: skip
 
 
 def recorded_recipe(

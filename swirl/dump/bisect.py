@@ -8,9 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from swirl.dump.compare import TOLERANCE, Comparison, compare_stages, differences
-from swirl.dump.read import read_stage
+from swirl.dump.read import compile_stages, read_stage
 from swirl.errors import LatteError
+from swirl.ir.work import program_work
 
+LARGE = "portable"
+"""What stages are compiled for that Python would run for too long: code as plain as it gets."""
+IN_PYTHON = 3_000_000
+"""Operations of a stage that Python does in a few seconds."""
 STAGE = re.compile(r"(\d\d+)_\w+\.py")
 
 
@@ -22,11 +27,13 @@ class Bisection:
         folder: where they are.
         stages: how many there are.
         wrong: the first two neighbours that differ, or None.
+        compiled: for which target the stages were compiled, in place of being run by Python.
     """
 
     folder: Path
     stages: int
     wrong: Comparison | None
+    compiled: str | None = None
 
     @property
     def name(self) -> str:
@@ -35,7 +42,8 @@ class Bisection:
 
     def __str__(self) -> str:
         if self.wrong is None:
-            return f"{self.name}: {self.stages} stages agree"
+            how = f", compiled for {self.compiled}" if self.compiled else ""
+            return f"{self.name}: {self.stages} stages agree{how}"
         return f"{self.name}: {self.wrong.second.name} is the first that differs, from {self.wrong.first.name}\n  " + (
             f"first in {self.wrong.wrong}"
         )
@@ -64,24 +72,38 @@ def bisect_stages(
         folder: of one ensemble and phase, as ``SWIRL_DUMP`` writes it; stages may have been edited.
         seed: of the data.
         tolerance: relative to the largest magnitude in a buffer.
-        target: run the stages compiled for this target, in place of Python.
-        code: also run the last stage compiled for this target, and compare it with Python.
+        target: run the stages compiled for this target, in place of Python. By default Python runs them, or where that
+            takes too long, they are compiled for the portable target: ``compiled`` of the result says so.
+        code: also run the last stage compiled for this target, and compare it with what the stages were run by; not
+            where ``target`` is given.
 
     Raises:
         LatteError: a stage cannot be read or run.
     """
     stages = sorted((path for path in folder.iterdir() if STAGE.fullmatch(path.name)), key=_number)
+    if target is None and stages and _too_long(stages[0]):
+        target = LARGE
+    elif target is not None:
+        code = None
+    if target is not None:
+        compile_stages(stages, target)
     for first, second in pairwise(stages):
         if _body(first) == _body(second):
             continue  # a pass that had nothing to do
         found = compare_stages(first, second, seed=seed, tolerance=tolerance, target=target)
         if not found.agree:
-            return Bisection(folder, len(stages), found)
-    if code is not None and stages:
-        found = _compiled(stages[-1], code, seed, tolerance)
+            return Bisection(folder, len(stages), found, target)
+    if code not in (None, target) and stages:
+        found = _translated(stages[-1], code, seed, tolerance, target)
         if not found.agree:
-            return Bisection(folder, len(stages), found)
-    return Bisection(folder, len(stages), None)
+            return Bisection(folder, len(stages), found, target)
+    return Bisection(folder, len(stages), None, target)
+
+
+def _too_long(path: Path) -> bool:
+    """Whether Python takes longer over a stage than g++ and the machine."""
+    work = program_work(read_stage(path).program)
+    return max(work.operations, work.bytes / 4) > IN_PYTHON
 
 
 def _number(path: Path) -> int:
@@ -95,10 +117,10 @@ def _body(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[2]
 
 
-def _compiled(path: Path, target: str, seed: int, tolerance: float) -> Comparison:
-    """The last stage run by Python, and its C++."""
+def _translated(path: Path, code: str, seed: int, tolerance: float, target: str | None) -> Comparison:
+    """The last stage run as those before it were, and its C++."""
     stage = read_stage(path)
-    executed = stage.run(stage.arrays(seed))
-    compiled = stage.run(stage.arrays(seed), target)
-    name = path.with_name(f"the C++ for {target}")
+    executed = stage.run(stage.arrays(seed), target)
+    compiled = stage.run(stage.arrays(seed), code)
+    name = path.with_name(f"the C++ for {code}")
     return Comparison(path, name, tuple(differences(executed, compiled, tolerance)))

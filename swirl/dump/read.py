@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,13 @@ def checked_run(file: str, seed: int) -> Callable[[Arrays], None]:
 def _arithmetic(program: Program) -> str:
     floats = {buffer.dtype for buffer in program.buffers.values() if buffer.dtype.startswith("float")}
     return "float64" if floats == {"float64"} else "float32"
+
+
+def compile_stages(paths: Iterable[Path], target: str) -> None:
+    """Compile stages all at once, so that running them compiled one after the other finds them in the cache."""
+    made_for = resolve_target(target)
+    sources = [emit(read_stage(path).program, made_for, contract=False) for path in paths]
+    build([Unit(source.name, source.source) for source in sources], made_for, contract=False)
 
 
 def _compiled(program: Program, target: str) -> Callable[[Arrays], None]:

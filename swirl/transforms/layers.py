@@ -116,6 +116,18 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
     return fused
 
 
+def stored_between(program: Program, keep: Sequence[str] = ()) -> list[str]:
+    """Why buffers that nobody else reads have not been contracted, a sentence each."""
+    result = []
+    for name in own_buffers(program):
+        if name not in keep and any(name in nest.arguments for nest in program.nests):
+            try:
+                contract(program, name)
+            except Refused as refusal:
+                result.append(f"{name} stays in memory: {refusal.message}")
+    return result
+
+
 def _apart(program: Program) -> Refused:
     """Why the first two nests stay apart."""
     nest = program.nests[0]

@@ -308,6 +308,32 @@ def test_a_chain_that_is_none(tmp_path: Path, chain: str) -> None:
         net.compile()
 
 
+def test_a_recipe_for_layers_that_declares_no_chain(tmp_path: Path) -> None:
+    """It was passed over in silence."""
+    path = tmp_path / "mine.py"
+    path.write_text("def forward(s, target):\n    pass\n")
+    net = Net(2, seed=1)
+    layers = conv_relu(net)
+    net.use_recipe([layers["conv"], layers["relu"]], path)
+    with pytest.raises(RecipeError, match=r"declares no chain, but is used for conv, relu\n  chain = \('conv"):
+        net.compile()
+    with pytest.raises(CommandError, match="relu1, conv1 is no chain of neighbours"):
+        Net.use_recipe(net, [layers["relu"], layers["conv"]], path)
+
+
+def test_what_is_too_large_for_a_local_array_stays_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text('chain = ("conv", "max_pooling")\ndef forward(s, target):\n    s.fuse_layers("forward")\n')
+    for extent, stays in ((16, False), (258, True)):
+        net = Net(1, seed=1)
+        conv = ConvLayer(net, MemoryDataLayer(net, (1, extent, extent)), num_filters=2, kernel=1, stride=1, pad=0)
+        pool = MaxPoolingLayer(net, conv)
+        net.use_recipe([conv, pool], path)
+        net.compile(target="portable")
+        told = "conv_value stays in memory: 266256 bytes of conv_value are alive at a time"
+        assert (told in str(net.explain(pool, "forward"))) == stays
+
+
 def test_a_recipe_that_asks_for_what_others_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text('chain = ("conv", "relu")\ndef forward(s, target):\n    s.contract("forward", "value")\n')

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import swirl.dump.bisect as bisect_module
 from latte.cli import main
 from swirl import pipeline
 from swirl.ir.nest import Program, parse_program
@@ -161,6 +162,21 @@ def test_bisect_finds_nothing_where_nothing_is_wrong(file: Path) -> None:
     only = call("bisect", file, "--phase", "update").output
     assert call("bisect", file, "--phase", "updates").exit_code == 1
     assert only.startswith("fully_connected1.update") and only.count("\n") == 1
+
+
+def test_bisect_compiles_stages_that_python_takes_too_long_for(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bisect_module, "IN_PYTHON", 10)
+    options = ("--layer", "relu1", "--phase", "forward")
+    assert call("bisect", file, *options).output.rstrip().endswith("stages agree, compiled for portable")
+    dump = tmp_path / "dump"
+    monkeypatch.setenv("SWIRL_DUMP", str(dump))
+    assert call("show", file).exit_code == 0
+    (edited,) = (dump / "relu1" / "forward").glob("*_scalars.py")
+    edited.write_text(edited.read_text().replace("max(0.0", "max(1.0"))
+    result = call("bisect", dump, *options)
+    assert result.exit_code == 1 and f"{edited.name} is the first that differs" in result.output
 
 
 def _broken(program: Program) -> Program:

@@ -260,6 +260,7 @@ def update(s, target):
         ("def forward(s, target)\n    pass\n", "is no Python", 1),
         ("\n1 / 0\n", "raised ZeroDivisionError: division by zero", 2),
         ("x = 1\n", "defines no phase", None),
+        ("\ndef forward(s):\n    pass\n", "forward(s) is given a schedule and a target", 2),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str, line: int | None) -> None:
@@ -283,6 +284,26 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
         schedule(programs(), read_recipe(path), TARGET, ["scale1."])
     assert caught.value.place == f"{path}:3"
     assert "forward() raised AttributeError" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ("s.extent('forward', 'q')", "no loop named 'q' in scale1.forward"),
+        ("s.extent('backward', 'c')", "nothing is computed in the phase 'backward'"),
+        ("s.subscripts('backward', 'grad')", "nothing is computed in the phase 'backward'"),
+        ("s.shape('values')", "no buffer named 'values'"),
+        ("s.loops('forwards')", "no phase named 'forwards'"),
+        ("s.combination(17, 0)", "the largest tile must be a whole number of at least 1, not 0"),
+        ("s.recipe('conv', 'forward')", "no recipe for 'conv' in this chain"),
+    ],
+)
+def test_a_question_that_has_no_answer_names_its_line(tmp_path: Path, question: str, message: str) -> None:
+    path = write(tmp_path, f"def forward(s, target):\n    s.parallelize('forward', 'n')\n    {question}\n")
+    with pytest.raises(CommandError) as caught:
+        schedule({"forward": programs()["forward"]}, read_recipe(path), TARGET, ["scale1."])
+    assert str(caught.value).startswith(f"{path}:3: {message}")
+    assert caught.value.way_out or "combination" in question
 
 
 def test_a_recipe_that_is_refused_names_its_line(tmp_path: Path) -> None:
