@@ -3,7 +3,6 @@ each."""
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, nearest
+from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
 from swirl.questions import INFERENCE, PHASES, Questions
 from swirl.recipe_imports import recipe_sources
-from swirl.recorded import Outcome, Recorded, Traced, caller, located, shown, unknown_command
+from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import loop_names
@@ -326,23 +325,8 @@ def _renamed(command: Recorded, buffer: str, options: Mapping[str, Any]) -> Reco
 def _call(
     memo: Memo, command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Program:
-    function = COMMANDS[command.name]
-    found = inspect.signature(function)
-    try:
-        found.bind(program, *arguments, **options)
-    except TypeError as error:
-        takes = list(found.parameters)[1:]
-        unknown = next((name for name in options if name not in takes), None)
-        hint = nearest(unknown, takes) if unknown is not None else ""
-        raise CommandError(str(error), way_out=f"{hint}it is {command.name}{_taken(command.name, found)}") from None
-    return memo.program(function, program, *arguments, **options)
-
-
-def _taken(name: str, signature: inspect.Signature) -> str:
-    """``(phase, loop_var, factor, *, tail='min')``: what a recipe gives a command."""
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()][1:]
-    phase = [] if name in LAYOUT_COMMANDS else [inspect.Parameter("phase", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    return str(signature.replace(parameters=[*phase, *parameters], return_annotation=signature.empty))
+    check_arguments(command.name, program, arguments, options)
+    return memo.program(COMMANDS[command.name], program, *arguments, **options)
 
 
 def _not_its_own(command: str, buffer: str, storage: Buffer) -> LayoutError:

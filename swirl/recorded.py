@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -10,7 +12,7 @@ from typing import Any
 
 from swirl.errors import CommandError, LatteError, Refused, nearest
 from swirl.ir.nest import Program
-from swirl.transforms import COMMANDS
+from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,21 @@ def unknown_command(name: str, place: str | None) -> CommandError:
         place=place,
         way_out=f"{nearest(name, COMMANDS)}the commands are {', '.join(sorted(COMMANDS))}",
     )
+
+
+def check_arguments(name: str, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Raises CommandError where a command does not take what it is given, with what it takes."""
+    signature = inspect.signature(COMMANDS[name])
+    try:
+        signature.bind(program, *arguments, **options)
+    except TypeError as error:
+        takes = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()][1:]
+        unknown = next((key for key in options if key not in signature.parameters), None)
+        hint = nearest(unknown, [parameter.name for parameter in takes]) if unknown is not None else ""
+        if name not in LAYOUT_COMMANDS:
+            takes.insert(0, inspect.Parameter("phase", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+        shown = signature.replace(parameters=takes, return_annotation=signature.empty)
+        raise CommandError(str(error), way_out=f"{hint}it is {name}{shown}") from None
 
 
 def located(error: LatteError, command: Recorded) -> LatteError:
