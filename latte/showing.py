@@ -47,17 +47,19 @@ def trips(fact: LoopFact) -> str:
 
 def loop_lines(facts: Sequence[LoopFact]) -> list[str]:
     """A line a loop, under the label of its nest."""
-    lines = [f"{'of one execution:':46} {'operations':>12} {'bytes':>10}   of which (* written)"] if facts else []
+    names = ["  " * (fact.depth + 1) + fact.variable for fact in facts]
+    width = max([26, *map(len, names)])
+    title = "of one execution:".ljust(width + 20)
+    lines = [f"{title} {'operations':>12} {'bytes':>10}   of which (* written)"] if facts else []
     nest = ""
-    for fact in facts:
+    for fact, name in zip(facts, names, strict=True):
         if fact.nest != nest:
             nest = fact.nest
             lines.append(nest)
         kind = "" if fact.kind == "range" else fact.kind
-        name = "  " * (fact.depth + 1) + fact.variable
         computed = operations(fact.work) if fact.work.operations else ""
         work = f"{computed:>12} {memory(fact.work) if fact.work.touched else '':>10}   {parts(fact.work)}"
-        lines.append(f"{name:26} {trips(fact):>9} {kind:9} {work}".rstrip())
+        lines.append(f"{name:{width}} {trips(fact):>9} {kind:9} {work}".rstrip())
     return lines
 
 

@@ -11,10 +11,12 @@ import pytest
 
 from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.ensemble import Ensemble
-from latte.explain import loop_facts
+from latte.explain import LoopFact, loop_facts
+from latte.showing import loop_lines
 from swirl.errors import CommandError, TrainingError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
+from swirl.ir.work import Work
 
 RECIPE = """
 def forward(s, target):
@@ -258,3 +260,11 @@ def test_timings_refuse_what_they_cannot_do(compiled) -> None:
         net.timings(repeat=0)
     with pytest.raises(TrainingError, match="not compiled"):
         declared()[0].timings()
+
+
+def test_columns_of_loops_stand_below_each_other_however_deep() -> None:
+    work = Work(1, 1, True, ())
+    facts = [LoopFact("nest", depth, "a_rather_long_name", "range", "", 2, True, work) for depth in (0, 9)]
+    header, _, *lines = loop_lines(facts)
+    assert len({line.index("1 flop") for line in lines}) == 1
+    assert all(line.rindex("flop") + 4 == header.index("operations") + len("operations") for line in lines)
