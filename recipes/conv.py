@@ -86,8 +86,9 @@ def _sums_of_lanes(s, target, pixels):
     channels = s.shape("inputs")[0]
     _tile_row(s, "backward", pixels[-1], _sums(target) // channels)
     s.unroll_and_jam("backward", "c", channels)
-    s.vectorize("backward", "k_inner", target.simd_width)
-    s.unroll("backward", "kx", s.extent("backward", "kx"), unroll_type=1)
+    if "kx" in s.loops("backward"):  # unless every tap falls outside of the image
+        s.vectorize("backward", "k_inner", target.simd_width)
+        s.unroll("backward", "kx", s.extent("backward", "kx"), unroll_type=1)
     s.parallelize("backward", "n")
 
 
@@ -193,7 +194,8 @@ def _register_tile(s, target, phase, pixels, channels):
     if blocks > 1:
         s.unroll_and_jam(phase, f"{channels}_outer", 2)
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
-    s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
+    if "kx" in s.loops(phase):  # unless every tap falls outside of the image
+        s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
     # An odd block stands beside the pairs, a ragged one beside the whole ones.
     s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
 
@@ -237,7 +239,9 @@ def _fills(channels, width):
 def _one_tap(s, phase):
     """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
     same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
-    return same and not s.rearranged(phase)
+    where = s.subscripts(phase, "grad_inputs" if phase == "backward" else "inputs")[-2:]
+    moved = any(sign in index for index in where for sign in "*-")  # by a stride, or by zeros around the source
+    return same and not moved and not s.rearranged(phase)
 
 
 def _divisor(number, limit):

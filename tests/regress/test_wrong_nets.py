@@ -45,3 +45,9 @@ LARGE_WINDOWS = [
 def test_windows_as_high_as_the_image(layer: Layer) -> None:
     """The gradient of the source is set to zero in a loop over the window."""
     assert_net(NetCase(batch=2, shape=(20, 2, 6) if layer.kind == "conv" else (33, 3, 4), layers=(layer,)), "avx512")
+
+
+@pytest.mark.parametrize(("filters", "channels", "extent", "stride"), [(9, 1, 1, 3), (17, 20, 1, 3), (16, 16, 2, 2)])
+def test_convolutions_with_one_tap_that_may_fall_outside(filters: int, channels: int, extent: int, stride: int) -> None:
+    layer = Layer("conv", (0,), {"num_filters": filters, "kernel": 1, "stride": stride, "pad": 1})
+    assert_net(NetCase(batch=2, shape=(channels, extent, extent), layers=(layer,)), "avx512")
