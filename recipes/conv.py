@@ -30,8 +30,8 @@ def forward(s, target):
     for buffer in ("value", "grad"):
         s.tile(buffer, 0, width)
     pixels = "x"
-    if _one_tap(s, "forward"):  # unless a chain does something between two rows
-        (pixels,) = s.flatten("forward", ["y", "x"], optional=True) or ("x",)
+    if _one_tap(s, "forward"):
+        (pixels,) = s.flatten("forward", ["y", "x"])
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
     _register_tile(s, target, "forward", pixels, "k")
 

@@ -23,6 +23,8 @@ def statistics_with_the_store(s, target):
     what is left of batch norm, and a ReLU, in one pass, from the image stored last."""
     if not blocks_pay(s, target.simd_width):
         s.leave_apart("forward", "few filters: lanes run along the pixels of the convolution, sums across them")
+    if s.extent("forward", "ky") * s.extent("forward", "kx") == 1:
+        s.leave_apart("forward", "1 × 1: faster along the image as one row, and sums have little to hide behind")
     s.scalar_replace("forward", "conv_value", nest=0)
     for nest, _ in enumerate(s.nests("forward")[1:], start=1):  # names that the convolution's commands leave alone
         s.rename("forward", "y", "h", nest=nest)

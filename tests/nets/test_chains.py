@@ -45,9 +45,9 @@ def in_blocks(net: Net) -> Layers:
     layers["conv"] = ConvLayer(net, layers["data"], num_filters=33, kernel=3, stride=1, pad=1)
     layers["norm"] = BatchNormLayer(net, layers["conv"])
     layers["relu"] = ReLULayer(net, layers["norm"])
-    layers["1x1"] = ConvLayer(net, layers["relu"], num_filters=17, kernel=1, stride=1, pad=0)
-    layers["1x1 norm"] = BatchNormLayer(net, layers["1x1"])
-    layers["scores"] = FullyConnectedLayer(net, layers["1x1 norm"], 4)
+    layers["narrow"] = ConvLayer(net, layers["relu"], num_filters=17, kernel=(3, 1), stride=1, pad=(1, 0))
+    layers["last norm"] = BatchNormLayer(net, layers["narrow"])
+    layers["scores"] = FullyConnectedLayer(net, layers["last norm"], 4)
     SoftmaxLossLayer(net, layers["scores"], layers["label"])
     return layers
 
