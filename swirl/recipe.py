@@ -253,6 +253,7 @@ class Schedule(Questions):
     def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
         allowed = options.pop("reorder", True)
+        check_arguments(command.name, Program("", (), {}), command.arguments, options)
         touched = False
         places = [program.buffers for program in self.programs.values()]
         places += [self._chained.fields.get(kind, {}) for kind in ("", self._kind)]

@@ -212,6 +212,8 @@ def test_a_refusal_names_file_line_and_command() -> None:
         (lambda s: s.parallelize(), "no phase named None"),
         (lambda s: s.parallelize("forward", "cc"), "scale1.forward\n  did you mean 'c'? the loops are n,"),
         (lambda s: s.tile("valu", 0, 4), "no buffer named 'valu'\n  did you mean 'value'? the buffers are"),
+        (lambda s: s.tile("value"), "missing a required argument: 'dim'\n  it is tile(buffer, dim, factor"),
+        (lambda s: s.tile(), "missing a required argument: 'buffer'"),
         (lambda s: s.tile("value", 7, 4), "0 to 1, not 7\n  its shape is (20, 17) without the batch"),
         (lambda s: s.tile_loop("forward", "c", 0), "factor must be a whole number of at least 1, not 0"),
         (lambda s: s.tile_loop("forward", "c"), "missing a required argument: 'factor'"),
