@@ -1,36 +1,19 @@
-"""Max pooling: a channel of an image for each thread, lanes along the output row. Behind a source in blocks of channels
-the value lies in the same blocks: a block for each thread, lanes along its channels."""
+"""Max pooling: lanes along the output row where windows are whole, along channels where the border clips them or rows
+are short. Behind a source in blocks of channels the value lies in the same blocks, with lanes along a block's channels.
+"""
 
-
-def _row(s, target, phase):
-    """Lanes along the row, where its windows are whole; those that the border clips stay scalar."""
-    low, _ = s.interior(phase, "x")
-    if s.borders(phase, "x"):
-        s.split(phase, "x", s.borders(phase, "x"))
-    # A row so short that every window may be clipped has an extent in each lane: it stays scalar.
-    s.vectorize(phase, "x_1" if low > 0 else "x", target.simd_width, strided="gather", optional=True)
+# Whole windows from which on lanes along the row do more than lanes along the channels
+ROW = 4
 
 
 def _lanes_pay(s, target, phase):
-    # A source in other blocks: correct, not tuned. Without vector instructions the compiler does better by itself.
-    return not s.blocked(phase) and not s.rearranged(phase) and target.isa_flags
-
-
-def _whole(s, phase):
-    """Whether no window is clipped."""
-    return not s.borders(phase, "y") and not s.borders(phase, "x")
-
-
-def _short(s, target, phase):
-    """Whether a row fills less than half a register, of windows that all have the same number of elements."""
-    equal = s.extent(phase, "j") is not None and s.extent(phase, "k") is not None
-    return equal and s.extent(phase, "x") < target.simd_width // 2
-
-
-def _few_columns_many_channels(s, target, phase):
-    """Whether lanes along the channels pay, far apart as they are: no row is worth the name."""
-    columns, channels = s.extent(phase, "x"), s.extent(phase, "c")
-    return columns < 4 and channels >= target.simd_width // 2 and _whole(s, phase)
+    """Whether arrays lie as declared (others: correct, not tuned), and a row is more than the compiler unrolls by
+    itself."""
+    if s.blocked(phase) or s.rearranged(phase) or not target.isa_flags:
+        return False
+    rows, columns = s.extent(phase, "j"), s.extent(phase, "k")
+    constant = rows is not None and columns is not None
+    return not (constant and s.extent(phase, "x") <= ROW and rows * columns <= 4)
 
 
 def _blocks_of_channels(s, *others):
@@ -39,20 +22,85 @@ def _blocks_of_channels(s, *others):
     return set(blocks) == {0} and all(s.blocks(buffer) == blocks for buffer in ("value", *others))
 
 
-def _channels(s, target, phase):
-    """Lanes along the channels of a block, a window at a time."""
-    s.reorder(phase, ["y", "x", "c_inner"])
+def _parts(s, phase):
+    """The row cut where windows become whole or clipped: the loops' names, and which one has the whole windows.
+
+    A few clipped columns stand apart each, so that the number of their elements is known."""
     low, high = s.interior(phase, "x")
     columns = s.extent(phase, "x")
-    clipped = [*range(low), *range(high, columns)]
+    cuts = {*s.borders(phase, "x")}
+    if low + columns - high <= 8:
+        cuts |= {*range(low), *range(high, columns)}
     if columns <= 4 and s.extent(phase, "k") is None:
-        clipped = [*range(columns)]
-    if len(clipped) > 8:  # wide borders: the elements of a window are counted when it is read
-        return
-    cuts = {*clipped, *(column + 1 for column in clipped)} - {0, columns}
-    if cuts:  # each column of clipped windows apart, so that the number of their elements is known
-        s.split(phase, "x", sorted(cuts))
+        cuts |= {*range(columns)}
+    ordered = sorted(cuts - {0})
+    names = ["x", *s.split(phase, "x", ordered)] if ordered else ["x"]
+    starts = [0, *ordered]
+    return names, names[starts.index(low)] if low in starts and low < high else None
+
+
+def _zeroing(s, phase, channel):
+    """The loops that clear what overlapping windows add to, inside of the channel's."""
+    loops = s.loops(phase)
+    return [] if phase == "forward" else loops[loops.index(channel) + 1 : loops.index("y")]
+
+
+def _distributed(s, phase, loop, count):
+    """A loop around a number of others split into one around each: their names."""
+    if count > 1:
+        s.distribute(phase, loop)
+    names = [loop, *(f"{loop}_{number}" for number in range(1, count))]
+    for name in reversed(names[1:]):
+        s.rename(phase, loop, name, occurrence=-1)
+    return names
+
+
+def _channels(s, phase, channel):
+    """Lanes along channels, a window at a time."""
+    s.reorder(phase, ["y", "x", channel])
+    _parts(s, phase)
     s.unroll(phase, "k", 4, unroll_type=1)
+
+
+def _lanes(s, target, phase):
+    """The lanes of arrays that lie as declared."""
+    width = target.simd_width
+    low, high = s.interior(phase, "x")
+    if phase == "backward":
+        s.reverse(phase, "k")  # an element gets its gradients in the order of the windows, as without lanes
+    in_order = high - low == s.extent(phase, "x") >= ROW and not _zeroing(s, phase, "c")
+    if s.extent(phase, "c") * 2 < width or in_order:
+        _, whole = _parts(s, phase)  # clipped windows of few channels stay scalar
+        if whole is not None:
+            s.vectorize(phase, whole, width, strided="gather")
+        return
+    s.tile_loop(phase, "c", width)
+    channel = "c_inner"
+    if _zeroing(s, phase, "c_inner"):
+        _, channel = _distributed(s, phase, "c_inner", 2)
+    if high - low < ROW:
+        _channels(s, phase, channel)
+        s.vectorize(phase, channel, width, strided="gather")
+        return
+    s.reorder(phase, ["y", channel, "x"])
+    parts, whole = _parts(s, phase)
+    for part, around in zip(parts, _distributed(s, phase, channel, len(parts)), strict=True):
+        if part == whole:
+            if phase == "backward":  # a row of each channel in turn: what is added to was written long ago
+                s.reorder(phase, ["j", "k", around])
+            s.vectorize(phase, part, width, strided="gather")
+        else:
+            s.interchange(phase, [around, part])
+            s.vectorize(phase, around, width, strided="gather")
+
+
+def _parallel(s, phase):
+    if "c_outer" in s.loops(phase):
+        s.parallelize(phase, ["n", "c_outer"])
+        return
+    s.parallelize(phase, "n")
+    if not s.blocked(phase):
+        s.parallelize(phase, "c", optional=True)  # not beside the zeroing of a single channel
 
 
 def forward(s, target):
@@ -60,23 +108,11 @@ def forward(s, target):
         for buffer in ("value", "grad", "mask_j", "mask_k"):
             s.tile(buffer, 0, s.blocks("inputs")[0])
     if _blocks_of_channels(s):
-        _channels(s, target, "forward")
+        _channels(s, "forward", "c_inner")
         s.vectorize("forward", "c_inner", target.simd_width)
-        s.parallelize("forward", ["n", "c_outer"])
-        return
-    if _lanes_pay(s, target, "forward"):
-        if _few_columns_many_channels(s, target, "forward"):
-            s.tile_loop("forward", "c", target.simd_width)
-            _channels(s, target, "forward")
-            s.vectorize("forward", "c_inner", target.simd_width, strided="gather")
-            s.parallelize("forward", ["n", "c_outer"])
-            return
-        if not _whole(s, "forward") and not _short(s, target, "forward"):
-            # Over whole windows the compiler's shuffles are faster than gathers.
-            _row(s, target, "forward")
-    s.parallelize("forward", "n")
-    if not s.blocked("forward"):
-        s.parallelize("forward", "c")
+    elif _lanes_pay(s, target, "forward"):
+        _lanes(s, target, "forward")
+    _parallel(s, "forward")
 
 
 def backward(s, target):
@@ -84,17 +120,12 @@ def backward(s, target):
     if not loops:
         return
     if _blocks_of_channels(s, "grad_inputs"):
-        zeroing = loops[loops.index("c_inner") + 1 : loops.index("y")]
+        zeroing = _zeroing(s, "backward", "c_inner")
         if {"j", "k"} <= set(loops) - set(zeroing):  # else those of one window are those of the zeroing
             if zeroing:
                 s.reorder("backward", [*zeroing, "c_inner"])
-            _channels(s, target, "backward")
+            _channels(s, "backward", "c_inner")
         s.vectorize("backward", "c_inner", target.simd_width)
-        s.parallelize("backward", ["n", "c_outer"])
-        return
-    windows = {"j", "k"} <= set(loops)  # else they are those of the zeroing here too
-    if windows and _lanes_pay(s, target, "backward") and not _short(s, target, "backward"):
-        s.reverse("backward", "k")  # an element gets its gradients in the order of the windows, as without lanes
-        _row(s, target, "backward")
-    s.parallelize("backward", "n")
-    s.parallelize("backward", "c", optional=True)  # not beside the zeroing of a single channel
+    elif {"j", "k"} <= set(loops) and _lanes_pay(s, target, "backward"):
+        _lanes(s, target, "backward")
+    _parallel(s, "backward")

@@ -26,6 +26,7 @@ from swirl.transforms.layers import Part, join
 from swirl.transforms.relayout import Reorder
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
+from swirl.transforms.whole_vectors import whole_vectors
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +36,7 @@ AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
     ("tidy", tidy),
     ("scalars", scalar_replace),
     ("hoist", hoist),
+    ("vectors", whole_vectors),
     ("physical", physical),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from swirl.codegen.context import Unsupported
-from swirl.codegen.ctree_compat import Expression, NamedCast, call, constant
+from swirl.codegen.ctree_compat import Expression, NamedCast, binary, call, constant
 from swirl.codegen.values import Value
 
 SUFFIXES = {"float32": "ps", "int32": "epi32"}
@@ -94,6 +94,8 @@ class Instructions(ABC):
 
     def element(self, register: Expression, lane: int, dtype: str) -> Expression:
         """One lane as a number."""
+        if dtype == "bool":
+            return binary("!=", call(f"lane<{lane}>", register), constant(0, "int32"))
         if lane == 0:
             name = "cvtss_f32" if dtype == "float32" else f"cvtsi{self.bits}_si32"
             return call(f"{self.prefix}_{name}", register)
@@ -148,6 +150,17 @@ class Instructions(ABC):
         if dtype == "int32":
             return call(f"{self.prefix}_stream_si{self.bits}", pointer(f"__m{self.bits}i", address), value)
         return self.op("stream", dtype, address, value)
+
+    strides = range(2, 5)
+    """Elements between lanes that are loaded or stored as whole registers of a row, and shuffled."""
+
+    def load_strided(self, address: Expression, stride: int, mask: Expression | None) -> Expression:
+        """Elements ``stride`` apart; those masked out and those in between are not touched."""
+        return call(f"load_strided<{stride}>", address, *([mask] if mask is not None else []))
+
+    def store_strided(self, address: Expression, value: Expression, stride: int, mask: Expression | None) -> Expression:
+        """Elements ``stride`` apart; those masked out and those in between are not touched."""
+        return call(f"store_strided<{stride}>", address, value, *([mask] if mask is not None else []))
 
     @abstractmethod
     def gather(self, base: Expression, index: Expression, dtype: str, mask: Expression | None) -> Expression:

@@ -44,9 +44,12 @@ class LaneMemory:
         if local is not None and local.storage == "registers":
             return self.register(local, node, chunk)
         dtype = self.context.dtype_of(node.value.id)
-        if self.contiguous(node):
+        if self.stride(node) == 1:
             guard = None if mask is None or self.fits(node, chunk) else mask
             return self.instructions.load(self.address(node, chunk), dtype, guard)
+        stride = self.stride(node)
+        if stride is not None and stride in self.instructions.strides and dtype != "bool":
+            return self.instructions.load_strided(self.address(node, chunk), stride, mask)
         base, index = self.scattered(node, chunk, mask)
         return self.instructions.gather(base, index, dtype, mask)
 
@@ -56,11 +59,14 @@ class LaneMemory:
         neighbours."""
         assert isinstance(node.value, ast.Name)
         dtype = self.context.dtype_of(node.value.id)
-        if self.contiguous(node):
+        if self.stride(node) == 1:
             if past_caches and dtype != "bool":
                 address, certain = self.address(node, chunk), mask is None and self.aligned(node, chunk)
                 return self.instructions.stream(address, value, dtype, mask, certain)
             return self.instructions.store(self.address(node, chunk), value, dtype, mask)
+        stride = self.stride(node)
+        if stride is not None and stride in self.instructions.strides and dtype != "bool":
+            return self.instructions.store_strided(self.address(node, chunk), value, stride, mask)
         base, index = self.scattered(node, chunk, mask)
         return self.instructions.scatter(base, index, value, dtype, mask)
 
@@ -77,10 +83,10 @@ class LaneMemory:
         )
 
     # --- addresses ------------------------------------------------------------------------------------------
-    def contiguous(self, node: ast.Subscript) -> bool:
-        """Whether neighbouring lanes are neighbours in memory."""
+    def stride(self, node: ast.Subscript) -> int | None:
+        """How many elements of a row neighbouring lanes stand apart; None where they are not of one row."""
         *rest, last = subscripts(node)
-        return self.coefficient(last) == 1 and not any(self.values.varies(index) for index in rest)
+        return None if any(self.values.varies(index) for index in rest) else self.coefficient(last)
 
     def coefficient(self, index: ast.expr) -> int | None:
         """By how much a subscript grows from lane to lane; None where that is not constant."""

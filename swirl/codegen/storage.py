@@ -44,7 +44,7 @@ def _storage(
     forms = {_form(*use, width) for use in _references(scope, declaration.target.id, loops)}
     if forms <= {"element", "element stored"}:
         return "elements" if prod(kind.shape) <= MOST_VARIABLES else "memory"
-    lanes = width and kind.dtype in ("float32", "int32") and prod(kind.shape[:-1]) <= MOST_VARIABLES
+    lanes = width and kind.dtype in ("float32", "int32", "bool") and prod(kind.shape[:-1]) <= MOST_VARIABLES
     if lanes and forms <= {"element", "lanes"}:
         return "registers"
     return "memory"

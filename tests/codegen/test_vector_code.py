@@ -167,6 +167,53 @@ for i in range(3):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("lanes", [1, 5, 8, 15, 16, 17, 21])
+@pytest.mark.parametrize("stride", [2, 3, 4, 5])
+def test_elements_of_a_row_that_stand_apart(check, stride, lanes):
+    """Nothing in between is touched, and nothing behind the last lane: there the arrays end."""
+    row = stride * (lanes - 1) + 1
+    check(
+        f"""
+for i in range(3):
+    for v in vector({lanes}):
+        y[i, {stride} * v] = x[i, {stride} * v] * 2.0 + y[i, {stride} * v]
+        if x[i, {stride} * v] > 0.25:
+            n[i, {stride} * v] = m[i, {stride} * v] + n[i, {stride} * v]
+    for w in range(0, {lanes}, 16):
+        for v in vector(min(16, {lanes} - w)):
+            z[i, {stride} * (w + v)] = x[i, {stride} * (w + v)]
+            b[i, {stride} * (w + v)] = x[i, {stride} * (w + v)] > z[0, 0]
+""",
+        {"x": buffer(3, row), "y": buffer(3, row), "z": buffer(3, row), "b": buffer(3, row, dtype="bool"),
+         "n": buffer(3, row, dtype="int32"), "m": buffer(3, row, dtype="int32")},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lanes", [1, 7, 8, 16, 19, 32])
+def test_truth_values_in_registers(check, lanes):
+    check(
+        f"""
+for i in parallel(3):
+    above: bool[{lanes + 2}] = empty({lanes + 2})
+    for v in vector({lanes + 2}):
+        above[v] = x[i, v] > 0.5
+    for j in range(2):
+        for v in vector({lanes}):
+            if x[i, v + j] < 0.0:
+                above[v] = not above[v]
+    for v in vector({lanes}):
+        y[i, v] = x[i, v] if above[v] else 0.0
+        m[i, v] = above[v + 1] != above[v]
+        n[i, v] = int32(above[v + 2]) + 1
+    n[i, 0] = int32(above[{lanes}]) + int32(above[0]) * 2
+    if above[{lanes - 1}]:
+        y[i, 0] = -1.0
+""",
+        {"x": buffer(3, lanes + 2), "y": buffer(3, lanes), "m": buffer(3, lanes, dtype="bool"),
+         "n": buffer(3, lanes, dtype="int32")},
+    )  # fmt: skip
+
+
 def test_max_pooling_with_winners(check):
     text = """
 for n in parallel(2):

@@ -15,12 +15,17 @@ from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.tidy import tidy
+from swirl.transforms.whole_vectors import whole_vectors
 from tests.fuzz.commands import RECIPES, Command, CommandMaker
 from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker
 from tests.support import difference
 
-PASSES: dict[str, Callable[[Program], Program]] = {"canonicalise": canonicalise, "tidy": tidy}
-FINISH: tuple[Command, ...] = (("tidy", (), {}), ("scalar_replace", (), {}), ("hoist", (), {}))
+PASSES: dict[str, Callable[[Program], Program]] = {
+    "canonicalise": canonicalise,
+    "tidy": tidy,
+    "whole_vectors": whole_vectors,
+}
+FINISH: tuple[Command, ...] = tuple((name, (), {}) for name in ("tidy", "scalar_replace", "hoist", "whole_vectors"))
 """What the compiler does behind every recipe."""
 
 

@@ -267,6 +267,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "flatten": CommandMaker.nested,
     "canonicalise": CommandMaker.nothing,
     "tidy": CommandMaker.nothing,
+    "whole_vectors": CommandMaker.nothing,
     "reverse": CommandMaker.looped,
     "scalar_expand": CommandMaker.scalar_expand,
     "if_convert": CommandMaker.optional,

@@ -9,10 +9,12 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from latte import MemoryDataLayer, Net, ReLULayer
-from latte.bench import convolution
+from latte.bench import convolution, layers
 from latte.bench.foreign import Measured, timed_lines
 from latte.bench.prototypes import Case, measure
 from latte.ensemble import Ensemble
@@ -104,3 +106,19 @@ def test_wrong_results_are_not_timed(field: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Ensemble, "__getattr__", wrong)
     with pytest.raises(SystemExit, match=r"is .*, not "):
         convolution.Layer(convolution.Case(2, 16, 4, 1, 1), threads=1)
+
+
+def test_layers_on_both_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layer is compared and timed on both targets, and what is slower is counted."""
+    few = [layers.Case("max_pooling", (3, 5, 5), {"kernel": 2, "stride": 2}), layers.Case("relu", (2, 3, 3))]
+    monkeypatch.setattr(layers, "cases", lambda: iter(few))
+    ran = CliRunner().invoke(layers.main, ["--batch", "2", "--repeat", "2"])
+    assert ran.exit_code == 0, ran.output
+    assert len(re.findall(r"max_pooling 3×5×5 kernel 2 stride 2 +│ (?:forward|backward)", ran.output)) == 2
+    assert re.search(r"\d of 4 are slower than portable code", ran.output)
+
+
+def test_layers_that_disagree() -> None:
+    case = layers.Case("relu", (2,))
+    with pytest.raises(SystemExit, match=r"the targets disagree by 0\.5"):
+        layers._compare(case, [np.ones(2, np.float32)], [np.full(2, 1.5, np.float32)])

@@ -21,6 +21,7 @@ from swirl.transforms.hoist import hoist
 from swirl.transforms.parts import combination
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
+from swirl.transforms.whole_vectors import whole_vectors
 from tests.support import assert_compiles_to_same, assert_same, program
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
@@ -168,6 +169,11 @@ USES = [
     use("parallelize i", "i", name="parallelize", on="map local guard start pair window"),
     Use("canonicalise", canonicalise, tuple(ALL.split())),
     Use("tidy", tidy, tuple(ALL.split())),
+    Use(
+        "whole_vectors",
+        lambda p: whole_vectors(tidy(COMMANDS["vectorize"](p, "i", 4))),
+        ("map", "sum", "largest", "local", "guard", "start", "pair"),
+    ),
     Use(
         "recipe",
         lambda p: hoist(scalar_replace(tidy(COMMANDS["unroll"](COMMANDS["vectorize"](p, "i", 8), "i", 4)))),
