@@ -22,17 +22,23 @@ def _blocks_of_channels(s, *others):
     return set(blocks) == {0} and all(s.blocks(buffer) == blocks for buffer in ("value", *others))
 
 
+def _whole(s, phase):
+    """The columns whose windows are whole: the first one, and the end."""
+    low, high = s.interior(phase, "x")
+    source = s.subscripts(phase, "inputs" if phase != "backward" else "grad_inputs")[-1]
+    moving = s.extent(phase, "k") is None or "min(" in source or "max(" in source
+    return (0, 0) if moving and not s.borders(phase, "x") else (low, high)  # (0, 0): every one may be clipped
+
+
 def _parts(s, phase):
     """The row cut where windows become whole or clipped: the loops' names, and which one has the whole windows.
 
     A few clipped columns stand apart each, so that the number of their elements is known."""
-    low, high = s.interior(phase, "x")
+    low, high = _whole(s, phase)
     columns = s.extent(phase, "x")
     cuts = {*s.borders(phase, "x")}
     if low + columns - high <= 8:
         cuts |= {*range(low), *range(high, columns)}
-    if columns <= 4 and s.extent(phase, "k") is None:
-        cuts |= {*range(columns)}
     ordered = sorted(cuts - {0})
     names = ["x", *s.split(phase, "x", ordered)] if ordered else ["x"]
     starts = [0, *ordered]
@@ -59,20 +65,20 @@ def _channels(s, phase, channel):
     """Lanes along channels, a window at a time."""
     s.reorder(phase, ["y", "x", channel])
     _parts(s, phase)
-    s.unroll(phase, "k", 4, unroll_type=1)
+    s.unroll(phase, "k", 4, unroll_type=1, optional=True)  # not windows that are clipped on both sides
 
 
 def _lanes(s, target, phase):
     """The lanes of arrays that lie as declared."""
     width = target.simd_width
-    low, high = s.interior(phase, "x")
+    low, high = _whole(s, phase)
     if phase == "backward":
         s.reverse(phase, "k")  # an element gets its gradients in the order of the windows, as without lanes
     in_order = high - low == s.extent(phase, "x") >= ROW and not _zeroing(s, phase, "c")
     if s.extent(phase, "c") * 2 < width or in_order:
         _, whole = _parts(s, phase)  # clipped windows of few channels stay scalar
         if whole is not None:
-            s.vectorize(phase, whole, width, strided="gather")
+            s.vectorize(phase, whole, width, strided="gather", optional=True)
         return
     s.tile_loop(phase, "c", width)
     channel = "c_inner"
@@ -88,7 +94,7 @@ def _lanes(s, target, phase):
         if part == whole:
             if phase == "backward":  # a row of each channel in turn: what is added to was written long ago
                 s.reorder(phase, ["j", "k", around])
-            s.vectorize(phase, part, width, strided="gather")
+            s.vectorize(phase, part, width, strided="gather", optional=True)
         else:
             s.interchange(phase, [around, part])
             s.vectorize(phase, around, width, strided="gather")

@@ -56,8 +56,8 @@ class _Finder(MetaPathFinder):
 
     def read(self, module: ModuleType) -> bool:
         """Whether a module comes from one of these files."""
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        return origin is not None and self.holds(origin)
+        spec = getattr(module, "__spec__", None)
+        return spec is not None and spec.has_location and spec.origin is not None and self.holds(spec.origin)
 
 
 @lru_cache(maxsize=4096)

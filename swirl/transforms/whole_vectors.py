@@ -24,8 +24,8 @@ from swirl.transforms.base import checked
 
 
 def whole_vectors(program: Program) -> Program:
-    """The program with the last vector of a loop apart where that one alone is not whole, and with local arrays of the
-    extents that are used: a mask that is known costs nothing, one that each iteration computes does.
+    """The program with the last vector of a loop of constant bounds apart where it is not whole, and with local arrays
+    of the extents that are used: a mask that is known costs nothing, one that each iteration computes does.
 
     rewrite:
         for w in range(0, 40, 16):                        for w in range(0, 32, 16):

@@ -42,6 +42,9 @@ OLD_RULE = {
     "one pixel": Shape(1, (3, 1, 1), kernel=1, stride=1),
     "whole rows": Shape(2, (1, 3, 40), kernel=(3, 1), stride=(1, 1)),
     "few columns, channels of two vectors less one": Shape(2, (31, 4, 6)),
+    "borders of rows of two vectors": Shape(1, (18, 3, 36), kernel=3, stride=1, pad=1),
+    "every window at a border": Shape(2, (3, 3, 5), kernel=3, stride=3, pad=1),
+    "wide windows": Shape(1, (16, 6, 6), kernel=5, stride=1, pad=2),
 }
 # kernel, stride, pad and rounding as PyTorch has them
 PYTORCH = {
@@ -50,6 +53,12 @@ PYTORCH = {
     "overlapping, padded": Shape(1, (17, 8, 8), kernel=3, pad=1),
     "stride 1": Shape(2, (2, 5, 6), kernel=3, stride=1, pad=1),
     "gaps": Shape(1, (1, 9, 7), kernel=3, stride=4, pad=1),
+    "borders of rows of two vectors": Shape(1, (18, 3, 37), kernel=3, stride=1, pad=1),
+    "borders of strided rows": Shape(1, (9, 5, 40), kernel=3, pad=1),
+    "wide windows": Shape(1, (16, 8, 8), kernel=5, pad=2),
+    "wide windows, few channels": Shape(2, (3, 6, 6), kernel=5, stride=1, pad=2),
+    "windows wider than the image": Shape(1, (16, 5, 5), kernel=9, stride=1, pad=4),
+    "one column": Shape(1, (3, 4, 1), kernel=4, pad=2),
 }
 
 

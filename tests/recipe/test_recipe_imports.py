@@ -40,6 +40,16 @@ def test_the_modules_of_the_process_stay_as_they_are(tmp_path: Path) -> None:
     assert sys.modules["latte.recipes.relu"] is own and import_module("latte.recipes.relu") is own
 
 
+def test_a_recipe_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that come from no file, as sys does, are those of the process there too."""
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("import sys, fileinput\n\ndef forward(s, target):\n    return sys, fileinput.sys\n")
+    before = sys.modules["sys"]
+    assert result(recipe) == (sys, sys)
+    assert sys.modules["sys"] is before and before is sys
+
+
 def test_sources_are_known_of_a_recipe_that_fails(tmp_path: Path) -> None:
     recipe, helper, other = (tmp_path / f"{name}.py" for name in ("mine", "halves", "thirds"))
     recipe.write_text(IMPORTING + "import math, no_such_module\nraise ValueError\n")

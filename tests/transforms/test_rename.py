@@ -37,6 +37,8 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
     ("x", "x means something already where i runs"),
     ("2", "a loop is named by an identifier, not '2'"),
     (None, "a loop is named by an identifier, not None"),
+    ("for", "a loop is named by an identifier, not 'for'"),
+    ("min", "a loop is named by an identifier, not 'min'"),
 ])  # fmt: skip
 def test_names_that_are_none(name: str, message: str) -> None:
     with pytest.raises(CommandError) as caught:
