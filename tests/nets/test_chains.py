@@ -30,8 +30,9 @@ TOLERANCE = 2e-5
 
 
 def conv_bn_relu(net: Net) -> Layers:
+    """Filters that fill less than half a vector of any width."""
     layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
-    layers["conv"] = ConvLayer(net, layers["data"], num_filters=5, kernel=3, stride=1, pad=1)
+    layers["conv"] = ConvLayer(net, layers["data"], num_filters=3, kernel=3, stride=1, pad=1)
     layers["norm"] = BatchNormLayer(net, layers["conv"])
     layers["relu"] = ReLULayer(net, layers["norm"])
     layers["scores"] = FullyConnectedLayer(net, layers["relu"], 4)
@@ -181,7 +182,7 @@ def test_a_gradient_set_in_between_separates_the_layers() -> None:
         generator = np.random.default_rng(0)
         net.set_batch(generator.normal(size=(4, 3, 7, 5)), generator.integers(0, 4, 4))
         net.forward()
-        layers["norm"].set_grad(generator.normal(size=(4, 5, 7, 5)))  # after a forward, which still counts
+        layers["norm"].set_grad(generator.normal(size=(4, 3, 7, 5)))  # after a forward, which still counts
         net.backward()
         results.append([layers["conv"].get_grad_weights(), layers["norm"].get_grad(), layers["norm"].get_grad_gamma()])
         if keep is None:
