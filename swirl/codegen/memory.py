@@ -44,10 +44,10 @@ class LaneMemory:
         if local is not None and local.storage == "registers":
             return self.register(local, node, chunk)
         dtype = self.context.dtype_of(node.value.id)
-        if self.stride(node) == 1:
+        stride = self.stride(node)
+        if stride == 1:
             guard = None if mask is None or self.fits(node, chunk) else mask
             return self.instructions.load(self.address(node, chunk), dtype, guard)
-        stride = self.stride(node)
         if stride is not None and stride in self.instructions.strides and dtype != "bool":
             return self.instructions.load_strided(self.address(node, chunk), stride, mask)
         base, index = self.scattered(node, chunk, mask)
@@ -59,12 +59,12 @@ class LaneMemory:
         neighbours."""
         assert isinstance(node.value, ast.Name)
         dtype = self.context.dtype_of(node.value.id)
-        if self.stride(node) == 1:
+        stride = self.stride(node)
+        if stride == 1:
             if past_caches and dtype != "bool":
                 address, certain = self.address(node, chunk), mask is None and self.aligned(node, chunk)
                 return self.instructions.stream(address, value, dtype, mask, certain)
             return self.instructions.store(self.address(node, chunk), value, dtype, mask)
-        stride = self.stride(node)
         if stride is not None and stride in self.instructions.strides and dtype != "bool":
             return self.instructions.store_strided(self.address(node, chunk), value, stride, mask)
         base, index = self.scattered(node, chunk, mask)

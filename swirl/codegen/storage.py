@@ -8,11 +8,12 @@ constant, each row is held in vector registers (``registers``). Everything else 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from swirl.ir.affine import affine
 from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts, walk
+from swirl.ir.statements import local_uses
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
@@ -41,7 +42,7 @@ def _storage(
 ) -> str:
     assert isinstance(declaration.target, ast.Name)
     kind = local_type(declaration)
-    forms = {_form(*use, width) for use in _references(scope, declaration.target.id, loops)}
+    forms = {_form(*use, width) for use in local_uses(scope, declaration.target.id, loops)}
     if forms <= {"element", "element stored"}:
         return "elements" if prod(kind.shape) <= MOST_VARIABLES else "memory"
     lanes = width and kind.dtype in ("float32", "int32", "bool") and prod(kind.shape[:-1]) <= MOST_VARIABLES
@@ -65,33 +66,6 @@ def _form(reference: ast.Subscript, stored: bool, loops: tuple[Loop, ...], width
     if width == 0 or stored and any(step % width for step in steps):
         return "other"
     return "lanes"
-
-
-Use = tuple[ast.Subscript, bool, tuple[Loop, ...]]
-"""A reference, whether it is stored to, and the loops around it."""
-
-
-def _references(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...]) -> Iterator[Use]:
-    for statement in body:
-        if isinstance(statement, ast.For):
-            yield from _references(statement.body, name, (*loops, loop_of(statement)))
-        elif isinstance(statement, ast.If):
-            yield from ((ref, False, loops) for ref in _subscripts_of(statement.test, name))
-            yield from _references([*statement.body, *statement.orelse], name, loops)
-        else:
-            targets = (
-                statement.targets
-                if isinstance(statement, ast.Assign)
-                else [getattr(statement, "target", None)]
-            )
-            for ref in _subscripts_of(statement, name):
-                yield ref, any(ref is target for target in targets), loops
-
-
-def _subscripts_of(tree: ast.AST, name: str) -> Iterator[ast.Subscript]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name:
-            yield node
 
 
 def touches_conditionally(program: Program) -> bool:

@@ -179,6 +179,11 @@ class Nest:
         """The printed statements, without the function's head."""
         return "\n".join(unparse(s) for s in self.body)
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every plain name in it."""
+        return frozenset(names_in(self.function))
+
     @property
     def arguments(self) -> tuple[str, ...]:
         """The names of the buffers that the nest touches."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
-from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, subscripts, substitute
+from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.trees import nodes
+from swirl.ir.trees import nodes, statements_in
 
 
 @lru_cache(maxsize=4096)
@@ -169,8 +169,8 @@ def tag(body: list[ast.stmt]) -> None:
     rewrite."""
     count = 0
     for statement in body:
-        for node in nodes(statement):
-            if isinstance(node, ast.stmt) and not isinstance(node, ast.For):
+        for node in statements_in(statement):
+            if not isinstance(node, ast.For):
                 setattr(node, "identity", count)  # noqa: B010
                 count += 1
 
@@ -180,11 +180,34 @@ def statements(body: list[ast.stmt]) -> list[Statement]:
     return list(_collect(body, "body", (), (), (), (), {}))
 
 
+LocalUse = tuple[ast.Subscript, bool, tuple[Loop, ...]]
+"""A reference to a local array, whether it is stored to, and the loops around it."""
+
+
+def local_uses(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...] = ()) -> Iterator[LocalUse]:
+    """The references to a local array in statements behind its declaration, which stand in ``loops``."""
+    for statement in body:
+        parts: list[ast.AST] = [statement]
+        targets: list[ast.expr | None] = []
+        if isinstance(statement, ast.For):
+            yield from local_uses(statement.body, name, (*loops, loop_of(statement)))
+            parts = [statement.iter]
+        elif isinstance(statement, ast.If):
+            yield from local_uses([*statement.body, *statement.orelse], name, loops)
+            parts = [statement.test]
+        elif isinstance(statement, ast.Assign):
+            targets = [*statement.targets]
+        else:
+            targets = [getattr(statement, "target", None)]
+        for reference in (ref for part in parts for ref in references(part) if unparse(ref.value) == name):
+            yield reference, any(reference is target for target in targets), loops
+
+
 def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
     """Locals that a loop somewhere in ``body`` assigns, and that are declared outside of it: one for all iterations."""
     outside = {name for statement in body for name in _declared(statement)} - _declared(loop)
     written: dict[str, None] = {}
-    for node in nodes(loop):
+    for node in statements_in(loop):
         if isinstance(node, (ast.Assign, ast.AugAssign)):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             written[unparse(target.value if isinstance(target, ast.Subscript) else target)] = None
@@ -192,7 +215,7 @@ def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
 
 
 def _declared(tree: ast.stmt) -> set[str]:
-    return {unparse(node.target) for node in nodes(tree) if isinstance(node, ast.AnnAssign)}
+    return {unparse(node.target) for node in statements_in(tree) if isinstance(node, ast.AnnAssign)}
 
 
 def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],

@@ -36,6 +36,18 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
                 found.append(value)
 
 
+def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
+    """Every statement in ``tree``, itself included, in the order of ``ast.walk``; expressions are not looked into."""
+    found = [tree]
+    for node in found:  # it grows as we go
+        yield node
+        if isinstance(node, (ast.For, ast.If)):
+            found += node.body
+            found += node.orelse
+        elif isinstance(node, ast.FunctionDef):
+            found += node.body
+
+
 def clone(tree: T) -> T:
     """A copy that shares no statement and no expression with ``tree``, not even where ``tree`` holds one in two places.
 

@@ -30,7 +30,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements
-from swirl.ir.trees import nodes
+from swirl.ir.trees import statements_in
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
@@ -199,9 +199,9 @@ def inner_name(program: Program, site: Site, base: str) -> str:
     Loops that do not enclose each other may share a name; a command on that name then means all of them.
     """
     nest = program.nests[site.nest]
-    locals_ = {unparse(n.target) for s in nest.body for n in nodes(s) if isinstance(n, ast.AnnAssign)}
+    locals_ = {unparse(n.target) for n in statements_in(nest.function) if isinstance(n, ast.AnnAssign)}
     around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
-    inside = {n.id for n in nodes(at(nest.body, site.path)) if isinstance(n, ast.Name)}
+    inside = names_in(at(nest.body, site.path))
     return fresh(base, set(program.buffers) | locals_ | around | inside)
 
 
@@ -303,9 +303,13 @@ def check_marks(nest: Nest) -> None:
             check_locals(nest, path, note)
 
 
-def check_locals(nest: Nest, path: Path, note: str, way_out: str | None = None) -> None:
+def check_locals(nest: Nest, path: Path, note: str, way_out: Callable[[], str] | None = None) -> None:
     """Raises Refused where the loop at ``path`` assigns a local that is declared outside of it: each thread would have
-    one of its own."""
+    one of its own.
+
+    Args:
+        way_out: makes the sentence that says what to do.
+    """
     loop = at(nest.body, path)
     assert isinstance(loop, ast.For)
     found = outer_locals(nest.body, loop)
@@ -313,7 +317,8 @@ def check_locals(nest: Nest, path: Path, note: str, way_out: str | None = None) 
         declared = next(node for _, node in walk(nest.body)
                         if isinstance(node, ast.AnnAssign) and unparse(node.target) == found[0])  # fmt: skip
         problem = f"{found[0]} is declared outside of the loop, and one thread does not see what another one assigns"
-        raise refuse(problem, nest, path, note, witness=f"declared as {unparse(declared)}", way_out=way_out)
+        witness = f"declared as {unparse(declared)}"
+        raise refuse(problem, nest, path, note, witness=witness, way_out=way_out() if way_out else None)
 
 
 def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
@@ -341,5 +346,4 @@ def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
 
 def taken_names(program: Program, nests: Iterable[Nest] | None = None) -> set[str]:
     """Names that a new loop or local must not have."""
-    trees = [nest.function for nest in (program.nests if nests is None else nests)]
-    return set(program.buffers).union(*(names_in(tree) for tree in trees))
+    return set(program.buffers).union(*(nest.names for nest in (program.nests if nests is None else nests)))

@@ -26,7 +26,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
-from swirl.ir.trees import nodes
+from swirl.ir.trees import statements_in
 from swirl.ir.validate import vector_lanes
 
 MAX_REGISTERS = 32
@@ -132,7 +132,7 @@ def runs(node: ast.For) -> bool:
 
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
-    return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in nodes(s))
+    return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in statements_in(s))
 
 
 def _name_of(target: ast.expr) -> str:
@@ -246,7 +246,7 @@ class _Inside:
         """Loop variable → its loops as dimensions of a register array; None for a loop that cannot be one."""
         result: dict[str, list[Head | None]] = {}
         for statement in self.block:
-            for node in nodes(statement):
+            for node in statements_in(statement):
                 if isinstance(node, ast.For):
                     loop = loop_of(node)
                     extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
@@ -265,7 +265,7 @@ class _Inside:
     def names(self) -> set[str]:
         """Loop variables and locals of the block."""
         declared = {
-            unparse(n.target) for s in self.block for n in nodes(s) if isinstance(n, ast.AnnAssign)
+            unparse(n.target) for s in self.block for n in statements_in(s) if isinstance(n, ast.AnnAssign)
         }
         return set(self.loops) | declared
 

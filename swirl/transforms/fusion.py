@@ -209,8 +209,8 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         old = tagged(target.body)
         node = at(old, site.path)
         assert isinstance(node, ast.For)
-        pieces = split_body(node, _cuts(node.body))
-        if len(node.body) > 1 and (pieces is None or len(pieces) == 1):
+        cuts = _cuts(node.body)
+        if len(node.body) > 1 and not cuts:
             raise refuse(
                 "a local connects the statements of the body",
                 target,
@@ -218,7 +218,9 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
                 "asked to distribute",
                 way_out="distribute before the command that made the local (scalar_replace, hoist)",
             )
-        new = replace_at(old, site.path, list(pieces or ()))
+        pieces = split_body(node, cuts)
+        assert pieces is not None  # no cut parts a local from its declaration
+        new = replace_at(old, site.path, list(pieces))
         check_order(old, new, target, site.path, "asked to distribute")
         nests = _apart(before, target, new) if len(site.path) == 1 else [target.with_body(new)]
         return before.with_nest(site.nest, *nests)

@@ -25,7 +25,7 @@ from swirl.ir.nest import (
     walk,
 )
 from swirl.ir.printing import unparse
-from swirl.ir.trees import nodes
+from swirl.ir.trees import statements_in
 from swirl.transforms.base import checked, command, find_loops, taken_names
 from swirl.transforms.candidates import in_bounds, runs
 
@@ -110,10 +110,10 @@ class _Invariants(ast.NodeTransformer):
 
     def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For):
         self.program = program
-        self.moving = {loop_of(n).var for n in nodes(node) if isinstance(n, ast.For)}
-        self.innermost = not any(isinstance(n, ast.For) for s in node.body for n in nodes(s))
+        self.moving = {loop_of(n).var for n in statements_in(node) if isinstance(n, ast.For)}
+        self.innermost = not any(isinstance(n, ast.For) for s in node.body for n in statements_in(s))
         self.stored: set[str] = set()
-        for inner in nodes(node):
+        for inner in statements_in(node):
             if isinstance(inner, ast.AnnAssign):
                 self.moving.add(unparse(inner.target))
             elif isinstance(inner, (ast.Assign, ast.AugAssign)):
@@ -123,7 +123,7 @@ class _Invariants(ast.NodeTransformer):
         declared = [(unparse(s.target), local_type(s)) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)]
         self.types = dict(declared)
         self.shapes = {name: {kind.shape for other, kind in declared if other == name} for name in self.types}
-        self.integers = {loop_of(n).var for _, n in loops(nest.body)}
+        self.integers = {node.target.id for _, node in loops(nest.body) if isinstance(node.target, ast.Name)}
         self.taken = taken_names(program, [nest])
         self.before: list[ast.stmt] = []
         self.known: dict[str, str] = {}

@@ -25,7 +25,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.statements import tag
-from swirl.ir.trees import nodes
+from swirl.ir.trees import statements_in
 from swirl.transforms.base import (
     Site,
     check_names,
@@ -183,7 +183,7 @@ def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
 
 
 def vars_below(node: ast.For) -> set[str]:
-    return {loop_of(inner).var for inner in nodes(node) if isinstance(inner, ast.For)}
+    return {loop_of(inner).var for inner in statements_in(node) if isinstance(inner, ast.For)}
 
 
 def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str]) -> Nest:

@@ -77,7 +77,7 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
             problem = "two iterations would touch the same element, one of them writing"
         raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(program, target, race, loop.var))
-    check_locals(target, site.path, note, _free_loops(target))
+    check_locals(target, site.path, note, lambda: _free_loops(target))
     options = (("schedule", schedule),) if schedule else ()
     shared = replace(loop, kind="parallel", options=options).node(node.body)
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))

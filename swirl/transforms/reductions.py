@@ -28,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
-from swirl.ir.trees import nodes
+from swirl.ir.trees import nodes, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
@@ -78,11 +78,11 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
     assert isinstance(node, ast.For)
     own = loop_of(node).var
     declared = {
-        s.target.id for s in nodes(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        s.target.id for s in statements_in(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
     }
     found: dict[str, Reduction] = {}
-    for statement in nodes(node):
-        reduction = accumulation(statement) if isinstance(statement, ast.stmt) else None
+    for statement in statements_in(node):
+        reduction = accumulation(statement)
         if reduction is None or reduction.name in declared or reduction.text in found:
             continue
         moves = names_in(reduction.target)
@@ -97,7 +97,7 @@ def _moving_inside(node: ast.For, names: set[str]) -> bool:
     """Whether one of ``names`` is a loop inside that is neither unrolled nor a vector loop."""
     return any(
         loop_of(inner).var in names and loop_of(inner).kind not in ("unrolled", "vector")
-        for inner in nodes(node)
+        for inner in statements_in(node)
         if isinstance(inner, ast.For) and inner is not node
     )
 
@@ -151,17 +151,16 @@ def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
 
 
 def _declares(node: ast.For, name: str) -> bool:
-    return any(isinstance(s, ast.AnnAssign) and unparse(s.target) == name for s in nodes(node))
+    return any(isinstance(s, ast.AnnAssign) and unparse(s.target) == name for s in statements_in(node))
 
 
 def _only_accumulated(node: ast.For, reduction: Reduction) -> bool:
     uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
     updates = 0
-    for statement in nodes(node):
-        if isinstance(statement, ast.stmt):
-            found = accumulation(statement)
-            if found is not None and found.text == reduction.text and found.kind == reduction.kind:
-                updates += 2 if isinstance(statement, ast.Assign) else 1
+    for statement in statements_in(node):
+        found = accumulation(statement)
+        if found is not None and found.text == reduction.text and found.kind == reduction.kind:
+            updates += 2 if isinstance(statement, ast.Assign) else 1
     return uses == updates
 
 
@@ -178,12 +177,12 @@ def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
     """The loops that the target's subscripts name; None where a subscript is more than a variable or a
     literal."""
     own = []
-    inside = {loop_of(n).var for n in nodes(region) if isinstance(n, ast.For)}
+    inside = {loop_of(n).var for n in statements_in(region) if isinstance(n, ast.For)}
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
         if constant(index) is not None:
             continue
         heads = [
-            n for n in nodes(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)
+            n for n in statements_in(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)
         ]
         extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
         if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):

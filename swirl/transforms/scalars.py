@@ -28,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
-from swirl.ir.trees import nodes
+from swirl.ir.trees import statements_in
 from swirl.transforms.base import (
     Site,
     check_buffer,
@@ -154,7 +154,7 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
     writes = [
         i
         for i in uses
-        if any(unparse(t) == candidate.text for n in nodes(block[i]) for t in stored_targets(n))
+        if any(unparse(t) == candidate.text for n in statements_in(block[i]) for t in stored_targets(n))
     ]
     rewrite = _Replace(candidate.text, place)
     new = [rewrite.visit(clone(s)) if i in uses else s for i, s in enumerate(block)]

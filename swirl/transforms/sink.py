@@ -26,6 +26,7 @@ from swirl.ir.nest import (
     substitute,
     with_inner,
 )
+from swirl.ir.trees import statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, loop_at, refuse, taken_names
 from swirl.transforms.order import check_order, tagged
@@ -138,8 +139,8 @@ def _without_arrays(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt
     return arrays, kept
 
 
-def _has_loop(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.For) and loop_of(inner).kind != "vector" for inner in ast.walk(node))
+def _has_loop(node: ast.stmt) -> bool:
+    return any(isinstance(inner, ast.For) and loop_of(inner).kind != "vector" for inner in statements_in(node))
 
 
 def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
@@ -172,14 +173,14 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
     declared: dict[str, list[ast.expr]] = {}
     lanes_only = {
         statement.target.id
-        for inner in ast.walk(node)
+        for inner in statements_in(node)
         if isinstance(inner, ast.For) and inner is not node and loop_of(inner).kind == "vector"
-        for statement in ast.walk(inner)
+        for statement in statements_in(inner)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
     stored: set[str] = set()
     assigned: set[str] = set()
-    for statement in ast.walk(node):
+    for statement in statements_in(node):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             declared[statement.target.id] = [statement.value] if statement.value is not None else []
             if local_type(statement).shape:

@@ -96,9 +96,10 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
     program, inside = with_partials(program, inside, factor)
     program = sink(program, inside, "asked to become lanes")
     nest = program.nests[site.nest]
+    known = statements(nest.body)
     for path, node in loops(nest.body):
         if loop_of(node).var == lane:
-            conflict = lane_conflict(statements(nest.body), path)
+            conflict = lane_conflict(known, path)
             if conflict is not None:
                 raise refuse(
                     "one iteration needs what another one makes",

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from swirl.ir.affine import Ranges, bounds, constant, loop_range, simplify_body
-from swirl.ir.nest import (
-    Program,
-    clones,
-    declare,
-    local_type,
-    loop_of,
-    loops,
-    names_in,
-    references,
-    subscripts,
-    substitute,
-)
+from swirl.ir.affine import bounds, constant, loop_range, simplify_body
+from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, loops, names_in, subscripts, substitute
+from swirl.ir.statements import local_uses
 from swirl.transforms.base import checked
 
 
@@ -34,7 +24,7 @@ def whole_vectors(program: Program) -> Program:
     """
     nests = []
     for nest in program.nests:
-        nests.append(nest.with_body(_without_unused_ends(simplify_body(_apart(nest.body)), {})))
+        nests.append(nest.with_body(_without_unused_ends(simplify_body(_apart(nest.body)))))
     return checked(program, program.with_nests(nests))
 
 
@@ -52,7 +42,7 @@ def _apart(body: Sequence[ast.stmt]) -> list[ast.stmt]:
                 last = start + (stop - start) // loop.step * loop.step
                 if start < last < stop:
                     result.append(replace(loop, stop=ast.Constant(last)).node(inner))
-                    rest = [substitute(statement, {loop.var: ast.Constant(last)}) for statement in clones(inner)]
+                    rest = [substitute(statement, {loop.var: ast.Constant(last)}) for statement in inner]
                     declares = any(isinstance(statement, ast.AnnAssign) for statement in rest)
                     result += [replace(loop, start=ast.Constant(last)).node(rest)] if declares else rest
                     continue
@@ -68,21 +58,20 @@ def _bounds_vectors(var: str, body: Sequence[ast.stmt]) -> bool:
     return any(head.kind == "vector" and var in names_in(head.stop) for head in heads)
 
 
-def _without_unused_ends(body: Sequence[ast.stmt], ranges: Ranges) -> list[ast.stmt]:
+def _without_unused_ends(body: Sequence[ast.stmt], around: tuple[Loop, ...] = ()) -> list[ast.stmt]:
     """Local arrays without the elements behind the last one that a subscript can reach: registers without lanes that
     nobody fills."""
     result: list[ast.stmt] = []
     for position, node in enumerate(body):
         if isinstance(node, ast.For):
             loop = loop_of(node)
-            inside = {**ranges, **loop_range(loop, ranges)}
-            node = loop.node(_without_unused_ends(node.body, inside))
+            node = loop.node(_without_unused_ends(node.body, (*around, loop)))
         elif isinstance(node, ast.If):
-            branches = (_without_unused_ends(branch, ranges) for branch in (node.body, node.orelse))
+            branches = (_without_unused_ends(branch, around) for branch in (node.body, node.orelse))
             node = ast.If(node.test, *branches)
         elif isinstance(node, ast.AnnAssign) and local_type(node).shape:
             name, type_ = ast.unparse(node.target), local_type(node)
-            uses = [_ends(use, known) for use, known in _uses(body[position + 1 :], name, ranges)]
+            uses = [_ends(use, inside) for use, _, inside in local_uses(body[position + 1 :], name, around)]
             if uses:
                 shape = tuple(map(min, zip(type_.shape, map(max, zip(*uses, strict=True)), strict=True)))
                 node = declare(name, replace(type_, shape=shape))
@@ -90,20 +79,10 @@ def _without_unused_ends(body: Sequence[ast.stmt], ranges: Ranges) -> list[ast.s
     return result
 
 
-def _ends(use: ast.Subscript, ranges: Ranges) -> tuple[int, ...]:
+def _ends(use: ast.Subscript, around: Sequence[Loop]) -> tuple[int, ...]:
     """One more than the largest value of each subscript."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for loop in around:
+        ranges |= loop_range(loop, ranges)
     limits = (bounds(index, ranges) for index in subscripts(use))
     return tuple(sys.maxsize if limit is None else limit[1] + 1 for limit in limits)
-
-
-def _uses(body: Sequence[ast.stmt], name: str, ranges: Ranges) -> Iterator[tuple[ast.Subscript, Ranges]]:
-    """The references to a local, and the ranges of the loops around each."""
-    for statement in body:
-        parts: list[ast.AST] = [statement]
-        if isinstance(statement, ast.For):
-            yield from _uses(statement.body, name, {**ranges, **loop_range(loop_of(statement), ranges)})
-            parts = [statement.iter]
-        elif isinstance(statement, ast.If):
-            yield from _uses([*statement.body, *statement.orelse], name, ranges)
-            parts = [statement.test]
-        yield from ((ref, ranges) for part in parts for ref in references(part) if ast.unparse(ref.value) == name)

@@ -12,6 +12,7 @@ from swirl.target import TARGETS, why_not
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_cases import Layer, NetCase, NetMaker, shapes_of
 from tests.fuzz.net_checks import NetRefused, problem_of_net
+from tests.fuzz.shrink import way_of
 
 Failing = Callable[[NetCase], str | None]
 """What is wrong with a net, or None."""
@@ -29,15 +30,16 @@ def run_nets(first: int, count: int, optimized: bool) -> dict[str, Any]:
     """Counts, and what went wrong, of the nets of seeds ``first`` … ``first + count - 1``."""
     counts = Counter[str]()
     wrong = []
+    optimize = "-O3" if optimized else "-O0"
     for seed in range(first, first + count):
         case = NetMaker(random_pick(seed)).make(seed)
         counts["cases"] += 1
         counts["exact"] += case.exact
         counts["with recipes of their own"] += bool(case.recipes)
         for way in ways_of(seed):
-            fails = failing(way, "-O3" if optimized else "-O0")
+            fails = failing(way, optimize)
             try:
-                what = problem_of_net(case, way, "-O3" if optimized else "-O0")
+                what = problem_of_net(case, way, optimize)
             except NetRefused:
                 counts[f"refused {way}"] += 1
                 continue
@@ -68,21 +70,17 @@ def failing(way: str, optimize: str = "-O0") -> Failing:
 def shrink_net(case: NetCase, fails: Failing, seconds: float = 180) -> NetCase:
     """The smallest net found that still fails in the same way, by the first word of what is wrong."""
     end = time.monotonic() + seconds
-    way = _way(fails(case))
+    way = way_of(fails(case))
     changed = way is not None
     while changed and time.monotonic() < end:
         changed = False
         for smaller in _smaller(case):
             if time.monotonic() > end:
                 break
-            if shapes_of(smaller) is not None and _way(fails(smaller)) == way:
+            if shapes_of(smaller) is not None and way_of(fails(smaller)) == way:
                 case, changed = smaller, True
                 break
     return case
-
-
-def _way(problem: str | None) -> str | None:
-    return None if problem is None else problem.split()[0]
 
 
 def _smaller(case: NetCase) -> Iterator[NetCase]:

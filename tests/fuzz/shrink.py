@@ -29,12 +29,12 @@ def shrink(
         seconds: to look for smaller ones.
     """
     end = time.monotonic() + seconds
-    way = _way(fails(program, commands))
+    way = way_of(fails(program, commands))
     best = list(commands)
 
     def still(smaller: Program, fewer: Sequence[Command]) -> bool:
         try:
-            return _runs(smaller) and _way(fails(smaller, fewer)) == way
+            return _runs(smaller) and way_of(fails(smaller, fewer)) == way
         except Exception:
             return False
 
@@ -54,7 +54,8 @@ def shrink(
     return program, best
 
 
-def _way(problem: str | None) -> str | None:
+def way_of(problem: str | None) -> str | None:
+    """In which way something fails: the first word of what is wrong."""
     return None if problem is None else problem.split()[0].rstrip(":")
 
 
