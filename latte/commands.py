@@ -140,7 +140,9 @@ class CommandRecorder:
                 given = {parameter.name: parameter.default for parameter in parameters}
                 given |= dict(zip(takes, command.arguments, strict=False)) | dict(command.options)
                 key = _phase_of(command) if of == "phase" else given[of]
-                found.setdefault(key, []).append(tuple(given[name] for name in wanted))
+                values = tuple(given[name] for name in wanted)
+                if inspect.Parameter.empty not in (key, *values):  # what lacks an argument is refused by compile
+                    found.setdefault(key, []).append(values)
         return found
 
     @property

@@ -67,6 +67,26 @@ def net_programs(
     return result[::-1]
 
 
+class OrderedPrograms:
+    """The programs of a net, made anew just where the order of execution is not the one asked for last.
+
+    Args:
+        net, batch_size, seeded: see :func:`net_programs`.
+    """
+
+    def __init__(self, net: Net, batch_size: int, seeded: frozenset[str] = frozenset()):
+        self._net, self._batch_size, self._seeded = net, batch_size, seeded
+        self._order: list[Ensemble] | None = None
+        self._made: list[EnsemblePrograms] = []
+
+    def programs(self, order: list[Ensemble]) -> list[EnsemblePrograms]:
+        """See :func:`net_programs`."""
+        if order != self._order:
+            self._made = net_programs(self._net, self._batch_size, self._seeded, order)
+            self._order = order
+        return self._made
+
+
 def _gradient_wanted(net: Net, order: list[Ensemble]) -> set[str]:
     """Names of the ensembles whose value depends on parameters (or on data, with ``force_backward``)."""
     wanted: set[str] = set()

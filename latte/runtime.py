@@ -26,7 +26,7 @@ from swirl.ir.nest import Program
 from swirl.jit import Built, Kernel, Progress, build, load
 from swirl.jit import Unit as TranslationUnit
 from swirl.memory import allocate
-from swirl.pipeline import Stage, generate
+from swirl.pipeline import Stage, generate, uncollected
 from swirl.recorded import Outcome
 from swirl.runner import Phase, Runner
 from swirl.target import Target
@@ -196,6 +196,7 @@ class Executable:
         )
 
 
+@uncollected
 def compile_net(
     net: Net,
     batch_size: int,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from latte.chains import Chains, chained_order, find_chains
-from latte.phases import EnsemblePrograms, net_programs
+from latte.phases import EnsemblePrograms, OrderedPrograms
 from latte.recipes_of import member_recipe
 from latte.units import Unit, net_units, with_layouts
 from swirl.errors import LeftApart
@@ -107,6 +107,55 @@ class Scheduling:
         return ScheduledUnit(unit, result, memo)
 
 
+@dataclass
+class Progress:
+    """Units of a net that have been scheduled, to go on behind the last one that is as it was.
+
+    Args:
+        net: the net.
+        target: what code is made for.
+    """
+
+    net: Net
+    target: Target
+    _done: list[tuple[object, ScheduledUnit, Scheduling]] = field(default_factory=list)
+
+    def through(
+        self,
+        units: Sequence[Unit],
+        memos: ExitStack,
+        stamp: Callable[[Unit], object],
+        on_stage: Callable[[int, int, str], None] | None = None,
+    ) -> tuple[list[ScheduledUnit], Scheduling]:
+        """These units scheduled, and what is known behind the last one.
+
+        Args:
+            units: in the order in which they run.
+            memos: as long as it is open, results are remembered.
+            stamp: equal where a unit would be scheduled as before.
+            on_stage: told of every unit scheduled (done, total, name).
+
+        Raises:
+            LatteError: see :meth:`Scheduling.schedule`; the units before the one that it is about stay.
+        """
+        stamps = [stamp(unit) for unit in units]
+        pairs = zip(stamps, (before for before, *_ in self._done), strict=False)
+        del self._done[next((place for place, (now, before) in enumerate(pairs) if now != before), len(units)) :]
+        for position in range(len(self._done), len(units)):
+            if on_stage is not None:
+                on_stage(position, len(units), units[position].name)
+            with ExitStack() as own:
+                scheduling = self._behind().copy(own)
+                self._done.append((stamps[position], scheduling.schedule(units[position]), scheduling))
+                memos.push(own.pop_all())
+        if on_stage is not None:
+            on_stage(len(units), len(units), "")
+        return [item for _, item, _ in self._done], self._behind()
+
+    def _behind(self) -> Scheduling:
+        return self._done[-1][2] if self._done else Scheduling(self.net, self.target, ExitStack())
+
+
 @dataclass(frozen=True)
 class Plan:
     """A net's units behind their recipes.
@@ -134,7 +183,7 @@ def planned(
     memos: ExitStack,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
-    """Schedule a net; again, where a recipe for a chain leaves a phase to the layers' own recipes.
+    """Schedule a net; again from there, where a recipe for a chain leaves a phase to the layers' own recipes.
 
     Args:
         net: the net.
@@ -147,41 +196,36 @@ def planned(
     Raises:
         LatteError: see :meth:`Scheduling.schedule`.
     """
+    progress = Progress(net, target)
+    ordered = OrderedPrograms(net, batch_size, seeded)
 
-    def attempt(left: Mapping[tuple[str, str], str], memos: ExitStack) -> Plan:
+    def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
         chains = find_chains(net, seeded, left)
-        programs = net_programs(net, batch_size, seeded, chained_order(net, chains.found))
+        programs = ordered.programs(chained_order(net, chains.found))
         units = net_units(net, programs, chains)
-        scheduling = Scheduling(net, target, memos)
-        scheduled: list[ScheduledUnit] = []
-        for position, unit in enumerate(units):
-            if on_stage is not None:
-                on_stage(position, len(units), unit.name)
-            scheduled.append(scheduling.schedule(unit))
-        if on_stage is not None:
-            on_stage(len(units), len(units), "")
-        return Plan(chains, programs, units, scheduled, scheduling.layouts)
+        scheduled, behind = progress.through(units, memos, _but_for_reading, on_stage)
+        return Plan(chains, programs, units, scheduled, behind.layouts)
 
-    return until_settled(attempt, memos)
+    return until_settled(attempt)
 
 
-def until_settled(attempt: Callable[[Mapping[tuple[str, str], str], ExitStack], T], memos: ExitStack) -> T:
-    """What ``attempt`` returns, begun again whenever a recipe for a chain leaves a phase apart.
+def _but_for_reading(unit: Unit) -> object:
+    """Equal for units that differ in nothing but when the file of their recipe was read."""
+    recipe = unit.recipe
+    return replace(unit, recipe=None), recipe and (recipe.name, recipe.path, *sorted(recipe.functions))
+
+
+def until_settled(attempt: Callable[[Mapping[tuple[str, str], str]], T]) -> T:
+    """What ``attempt`` returns, asked again whenever a recipe for a chain leaves a phase apart.
 
     Args:
-        attempt: given the names of chains and phases that have been left so far, with the reasons, and where to
-            remember results.
-        memos: as long as it is open, the results of the last attempt are remembered.
+        attempt: given the names of chains and phases that have been left so far, with the reasons.
     """
     left: dict[tuple[str, str], str] = {}
     while True:
-        with ExitStack() as own:
-            try:
-                result = attempt(left, own)
-            except LeftApart as apart:
-                if apart.chain is None or (apart.chain, apart.phase) in left:
-                    raise
-                left[apart.chain, apart.phase] = apart.message
-                continue
-            memos.push(own.pop_all())
-            return result
+        try:
+            return attempt(left)
+        except LeftApart as apart:
+            if apart.chain is None or (apart.chain, apart.phase) in left:
+                raise
+            left[apart.chain, apart.phase] = apart.message

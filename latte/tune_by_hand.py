@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from latte.chains import chain_name, chained_order, find_chains, neighbours
 from latte.ensemble import Ensemble
 from latte.explain import find_ensemble
 from latte.net import Net
-from latte.phases import net_programs
+from latte.phases import OrderedPrograms
 from latte.recipes_of import member_recipe
-from latte.scheduling import ScheduledUnit, Scheduling, until_settled
+from latte.scheduling import Progress, ScheduledUnit, until_settled
 from latte.showing import amount
 from latte.units import Unit, net_units
 from swirl.dump.write import contents
@@ -88,9 +88,8 @@ class Bench:
         chain = next((chain.members for chain in find_chains(net).found if chain.name == layer), None)
         self.members: tuple[Ensemble, ...] = chain or (find_ensemble(net, layer),)
         self.phase = PHASE_ALIASES.get(phase, phase)
-        self._order = net.order()
-        self._programs = net_programs(net, net.batch_size, order=self._order)
-        found = [item for item in self._programs if item.ensemble in self.members]
+        self._ordered = OrderedPrograms(net, net.batch_size)
+        found = [item for item in self._ordered.programs(net.order()) if item.ensemble in self.members]
         phases = list(dict.fromkeys(phase for item in found for phase in item.programs))
         if self.phase not in phases:
             way_out = f"{nearest(phase, phases)}it has {', '.join(phases)}" if phases else "it computes nothing"
@@ -106,7 +105,7 @@ class Bench:
         self._chosen: str | None = None
         self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
         """The files to watch: the recipe first."""
-        self._before: tuple[object, Scheduling] | None = None
+        self._progress = Progress(net, target)
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
@@ -120,7 +119,7 @@ class Bench:
         start = perf_counter()
         self.paths = recipe_sources(self.paths[0])
         with ExitStack() as memos:
-            item, layouts = until_settled(self._scheduled, memos)
+            item, layouts = until_settled(lambda left: self._scheduled(left, memos))
             self.paths = _sources(item.result.files)
             if self.phase not in item.result.stages:
                 raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
@@ -136,18 +135,9 @@ class Bench:
         work = program_work(finished[-1].program)
         return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, taken, compiling)
 
-    def _behind(self, units: Sequence[Unit], memos: ExitStack) -> Scheduling:
-        """The layers before it have chosen how its sources lie; they choose again where one of their recipes has
-        changed."""
-        stamps = tuple(
-            (unit.name, *unit.parts, *((file, _saved(file)) for file in self._files(unit))) for unit in units
-        )
-        if self._before is None or self._before[0] != stamps:
-            scheduling = Scheduling(self.net, self.target, memos)
-            for unit in units:
-                scheduling.schedule(unit)
-            self._before = (stamps, scheduling)
-        return self._before[1].copy(memos)
+    def _stamp(self, unit: Unit) -> object:
+        """Changes where the unit may be scheduled otherwise: its phases, or the recipes that it uses."""
+        return (unit.name, *unit.parts, *((file, _saved(file)) for file in self._files(unit)))
 
     def _files(self, unit: Unit) -> tuple[Path, ...]:
         """The recipes that a unit may be scheduled by: its own, those of a chain's layers, and what they import."""
@@ -162,7 +152,8 @@ class Bench:
         units = self._units(left)
         place = next(place for place, unit in enumerate(units) if self._holds(unit))
         self.paths = self._files(units[place])  # until it is known which of them are used
-        scheduling = self._behind(units[:place], memos)
+        _, before = self._progress.through(units[:place], memos, self._stamp)
+        scheduling = before.copy(memos)
         return scheduling.schedule(units[place]), scheduling.layouts
 
     def _holds(self, unit: Unit) -> bool:
@@ -179,10 +170,7 @@ class Bench:
         if self.recipe is not None:
             self._use(self.recipe)
         chains = find_chains(self.net, left=left)
-        order = chained_order(self.net, chains.found)
-        if order != self._order:
-            self._order, self._programs = order, net_programs(self.net, self.net.batch_size, order=order)
-        units = net_units(self.net, self._programs, chains)
+        units = net_units(self.net, self._ordered.programs(chained_order(self.net, chains.found)), chains)
         used = next(unit.recipe for unit in units if self._holds(unit))
         if self.recipe is not None and (used is None or used.path != self.recipe):
             reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]

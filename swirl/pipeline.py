@@ -41,7 +41,7 @@ AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
 )
 
 
-def _uncollected(function: Callable[P, R]) -> Callable[P, R]:
+def uncollected(function: Callable[P, R]) -> Callable[P, R]:
     """Without Python's garbage collector, which looks through all trees again and again: a third of the time. What is
     dropped meanwhile is freed at once, but for the little that refers to itself."""
 
@@ -90,7 +90,7 @@ class Scheduled:
     """Storage that has been laid out, but that no program touches any more."""
 
 
-@_uncollected
+@uncollected
 def schedule(
     programs: Mapping[str, Program],
     recipe: Recipe | None,
@@ -162,7 +162,7 @@ def canonical(program: Program, memo: Memo | None = None) -> Program:
     return program
 
 
-@_uncollected
+@uncollected
 def finish(stages: tuple[Stage, ...], memo: Memo | None = None) -> tuple[Stage, ...]:
     """The stages behind the recipe: scalars, hoisting, layouts made physical."""
     result = list(stages)
@@ -176,7 +176,7 @@ def _stage(name: str, rewrite: Callable[[Program], Program], program: Program, m
     return Stage(name, memo.program(rewrite, program), perf_counter() - start)
 
 
-@_uncollected
+@uncollected
 def generate(
     stages: tuple[Stage, ...], target: Target, *, contract: bool = True, memo: Memo | None = None
 ) -> KernelSource:

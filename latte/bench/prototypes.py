@@ -120,12 +120,14 @@ def convolution_cases(batch: int = 64) -> list[Case]:
     return [*cases, Case("convolution 1 × 1, 64 to 256, 56: forward", "c1x1", "1x1 conv NT PB56", one, ("forward",))]
 
 
-def _chain(batch: int, channels: int, height: int) -> Callable[[], tuple[Net, Sequence[str]]]:
+def _chain(
+    batch: int, channels: int, filters: int, height: int, kernel: int
+) -> Callable[[], tuple[Net, Sequence[str]]]:
     def declare() -> tuple[Net, Sequence[str]]:
         net = Net(batch, seed=1)
         net.force_backward = True
         data = MemoryDataLayer(net, (channels, height, height))
-        conv = ConvLayerNoBias(net, data, num_filters=channels, kernel=3, pad=1)
+        conv = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, pad=kernel // 2)
         norm = BatchNormLayer(net, conv)
         layers = [conv, norm, ReLULayer(net, norm)]
         net.use_recipe(layers, CHAIN_IN_BLOCKS)
@@ -135,12 +137,15 @@ def _chain(batch: int, channels: int, height: int) -> Callable[[], tuple[Net, Se
 
 
 def chain_cases() -> list[Case]:
-    """A convolution, batch norm and a ReLU in blocks of 16 channels: forwards, and a whole step."""
-    declare = _chain(64, 64, 56)
-    return [
+    """A convolution, batch norm and a ReLU in blocks of 16 channels: forwards, a whole step; a 1 × 1 one forwards."""
+    declare = _chain(64, 64, 64, 56, 3)
+    cases = [
         Case(f"convolution, batch norm, ReLU 64, 56: {what}", "cbr", line, declare, phases)
         for what, line, phases in (("forward", "cbr FWD total", ("forward",)), ("step", "cbr STEP fused", STEP))
     ]
+    one, line = _chain(64, 64, 256, 56, 1), r"FUSED conv\+stats\(NT\) ; norm\+relu NT"
+    name = "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward"
+    return [*cases, Case(name, "c1x1", line, one, ("forward",))]
 
 
 CASES: list[Case] = [*batch_norm_cases(), *convolution_cases(), *chain_cases()]

@@ -83,11 +83,15 @@ def _blocks(body: list[ast.stmt]) -> Iterator[tuple[Path, list[ast.stmt]]]:
             yield path, node.body
 
 
-def candidates(program: Program, nest: Nest, buffer: str | None) -> Iterator[Candidate]:
-    """The references that gain from a local, with the block that each lives over, outermost block first."""
+def candidates(program: Program, nest: Nest, buffer: str | None, start: Path = ()) -> Iterator[Candidate]:
+    """The references that gain from a local, with the block that each lives over, outermost block first.
+
+    Args:
+        start: the block to begin with, named by the statement that owns it.
+    """
     known: list[Statement] = []
     for parent, block in _blocks(nest.body):
-        if _has_parallel(block):
+        if parent < start or _has_parallel(block):
             continue
         around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
         outside = {loop_of(node).var for node in around if isinstance(node, ast.For)}

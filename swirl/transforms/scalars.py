@@ -87,16 +87,22 @@ def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | s
 def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
     """``nest`` with every replacement made, largest region first."""
     given_up: set[tuple[Path, str]] = set()
+    start: Path = ()  # blocks before it have nothing to replace, unless what was replaced behind them has changed that
+    changed = False
     while True:
-        found = (c for c in candidates(program, nest, buffer) if (c.parent, c.text) not in given_up)
+        found = (c for c in candidates(program, nest, buffer, start) if (c.parent, c.text) not in given_up)
         candidate = next(found, None)
         if candidate is None:
-            return nest
+            if not changed:
+                return nest
+            start, changed = (), False
+            continue
+        start = candidate.parent
         try:
             after = _replace(program, nest, candidate)
             if not candidate.certain:  # the element is now touched where it may not have been
                 check_marks(after)
-            nest = after
+            nest, changed = after, True
         except Refused:
             given_up.add((candidate.parent, candidate.text))
 
