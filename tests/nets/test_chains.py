@@ -122,7 +122,9 @@ def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, forc
 
 
 @pytest.mark.parametrize("declare", NETS)
-@pytest.mark.parametrize(("batch", "force"), [(4, True), (1, False), (17, False)])
+@pytest.mark.parametrize(("batch", "force"), [
+    (4, True), pytest.param(1, False, marks=pytest.mark.slow), pytest.param(17, False, marks=pytest.mark.slow)
+])  # fmt: skip
 def test_trained_together_and_apart(declare: Callable[[Net], Layers], batch: int, force: bool) -> None:
     together, apart = (trained(declare, batch, keep, force) for keep in (None, "all"))
     assert together.keys() == apart.keys()
