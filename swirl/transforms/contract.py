@@ -11,10 +11,11 @@ from math import prod
 import numpy as np
 
 from swirl.errors import CommandError, Refused
-from swirl.ir.affine import Affine, affine, bounds
+from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.coverage import unwritten_read
 from swirl.ir.deps import NotProved
+from swirl.ir.footprint import Span, footprint
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -32,6 +33,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.statements import Statement, statements
 from swirl.transforms.base import checked, command, refuse, taken_names
+from swirl.transforms.prefetch import without_prefetches
 
 MOST_BYTES = 256 * 1024
 """The largest local array that a contraction makes: it lies on the stack of each thread."""
@@ -66,7 +68,7 @@ def contract(program: Program, buffer: str) -> Program:
     holders = [index for index, nest in enumerate(program.nests) if buffer in nest.arguments]
     if not holders:
         return without_buffer(program, buffer)
-    nest = program.nests[holders[0]]
+    nest = without_prefetches(program.nests[holders[0]], buffer)  # no cache line holds a local for long
     if len(holders) > 1:
         other = program.nests[holders[1]].label
         raise refuse(f"{buffer} is touched by another nest too, {other}", nest, (("body", 0),),
@@ -74,7 +76,11 @@ def contract(program: Program, buffer: str) -> Program:
     known = [s for s in statements(nest.body) if any(a.name == buffer for a in s.accesses)]
     block = _block(nest, known)
     _check(nest, buffer, known, block)
-    shape = _Shape.of(record, buffer, known, block)
+    try:
+        shape = _Shape.of(record, buffer, known, block)
+    except NotProved:
+        raise refuse(f"how much of {buffer} is alive at a time is not known within the time allowed", nest,
+                     block.path or (("body", 0),), f"asked to contract {buffer}") from None  # fmt: skip
     size = prod(shape.extents) * np.dtype(DTYPES[record.dtype]).itemsize
     if size > MOST_BYTES:
         raise refuse(f"{size} bytes of {buffer} are alive at a time", nest, block.path or (("body", 0),),
@@ -192,28 +198,11 @@ class _Shape:
         depth = min(len(statement.loops) for statement in known)
         while depth and known[0].loop_depths[depth - 1] >= len(block.path):
             depth -= 1
-        outer = {loop.var for loop in known[0].loops[:depth]}
+        outer = [loop.var for loop in known[0].loops[:depth]]
         uses = [(s, a) for s in known for a in s.accesses if a.name == buffer]
-        fixed, kept, extents = [], [], []
-        for dim, extent in enumerate(record.shape):
-            parts = []
-            for statement, access in uses:
-                form = access.forms[dim]
-                same, rest = _split(form, outer) if form is not None else (Affine(), None)
-                limits = None if rest is None else bounds(rest, statement.ranges)
-                parts.append((same, limits))
-            first = parts[0][0]
-            if all(limits is not None and same.terms == first.terms for same, limits in parts):
-                low = min(limits[0] for _, limits in parts if limits is not None)
-                high = max(limits[1] for _, limits in parts if limits is not None)
-                first = first.add(Affine(constant=low))
-            else:
-                first, low, high = Affine(), 0, extent - 1
-            fixed.append(first)
-            if high > low:
-                kept.append(dim)
-                extents.append(high - low + 1)
-        return _Shape(tuple(fixed), tuple(kept), tuple(extents))
+        spans = footprint(uses, record, outer) or [Span(Affine(), 1)] * len(record.shape)  # where nothing ever runs
+        kept = tuple(dim for dim, span in enumerate(spans) if span.extent > 1)
+        return _Shape(tuple(span.start for span in spans), kept, tuple(spans[dim].extent for dim in kept))
 
     def element(self, local: str, node: ast.Subscript) -> ast.expr:
         """The local, or its element, in place of a reference."""
@@ -225,15 +214,6 @@ class _Shape:
             form = affine(indices[dim])
             moved.append(form.add(self.fixed[dim], -1).to_expr() if form is not None else indices[dim])
         return reference(local, moved, isinstance(node.ctx, ast.Store))
-
-
-def _split(form: Affine, outer: set[str]) -> tuple[Affine, Affine]:
-    """The terms that only the loops around the block move, and the others."""
-    same, rest = Affine(atoms=dict(form.atoms)), Affine(constant=form.constant, atoms=dict(form.atoms))
-    for atom, coefficient in form.terms.items():
-        free = names_in(form.atoms[atom]) - {"min", "max"}
-        (same if free <= outer else rest).terms[atom] = coefficient
-    return same, rest
 
 
 class _Locals(ast.NodeTransformer):

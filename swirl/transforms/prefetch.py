@@ -12,6 +12,7 @@ from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.hints import LEVELS, Prefetch, prefetch_of
 from swirl.ir.nest import (
     Loop,
+    Nest,
     Path,
     Program,
     edit_at,
@@ -101,9 +102,15 @@ def reset_prefetch(program: Program, *, nest: int | str | None = None) -> Progra
     result = program
     for index, target in enumerate(program.nests):
         if nest is None or nest in (index, target.label):
-            gone: dict[int, list[ast.stmt]] = {id(node): [] for _, node in walk(target.body) if prefetch_of(node)}
-            result = result.with_nest(index, target.with_body(rebuilt(target.body, gone)))
+            result = result.with_nest(index, without_prefetches(target))
     return checked(program, result)
+
+
+def without_prefetches(nest: Nest, buffer: str | None = None) -> Nest:
+    """The nest without its prefetches, those of one buffer or all."""
+    found = ((node, prefetch_of(node)) for _, node in walk(nest.body))
+    gone: dict[int, list[ast.stmt]] = {id(node): [] for node, it in found if it and buffer in (None, it.buffer)}
+    return nest.with_body(rebuilt(nest.body, gone)) if gone else nest
 
 
 def _prefetching(program: Program, site: Site, buffer: str, distance: int, level: int) -> Program:

@@ -438,3 +438,32 @@ def test_a_loop_of_which_simplification_leaves_nothing_is_passed_over() -> None:
     before = Program("zeros", (make_nest("zeros", stmts(text), buffers),), buffers)
     after = assert_same(before, COMMANDS["split"](before, "l", [2]))
     assert "if" not in after.text
+
+
+def test_contract_takes_the_prefetches_of_the_buffer_out() -> None:
+    before = program("for i in range(1):\n    d[i, 0] = w[0]\n    y[i] = d[i, 0]", w=(1,), y=(1,), d=(1, 16))
+    before = before.with_buffers(d=Buffer("net.d", (1, 16), "float32", "temporary"))
+    after = COMMANDS["contract"](COMMANDS["prefetch"](before, "d", "i", 2, 0), "d")
+    assert "prefetch" not in after.text
+    assert_same(before, after)
+
+
+def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
+    """A halo would make the condition needless, and the elements that nobody has set be read."""
+    before = program("""
+for j in range(17):
+    d[0, j] = w[j]
+for r in range(-15, 3):
+    for k in range(2):
+        if k - r + 1 >= 0 and k - r + 1 <= 16:
+            d[0, k - r + 1] += f[0, k, k - r + 1]
+for j in range(17):
+    y[j] = d[0, j]
+""", w=(17,), f=(1, 2, 17), d=(1, 17), y=(17,))  # fmt: skip
+    before = before.with_buffers(d=Buffer("net.d", (1, 17), "float32", "temporary"),
+                                 f=Buffer("net.f", (1, 2, 17), "float32", "param"))  # fmt: skip
+    nest = make_nest("whole", [s for nest in before.nests for s in nest.body], before.buffers)
+    before = Program("whole", (nest,), before.buffers)
+    after = COMMANDS["contract"](before, "d")
+    assert "d_t: float32[17]" in after.text
+    assert_same(before, COMMANDS["set_padding"](after, "f", (2, 0), 0, (0, 2)))
