@@ -35,14 +35,14 @@ from swirl.transforms.order import check_order, split_body, tagged, vars_below
 
 @command()
 def fuse(program: Program, first: str, second: str | None = None, *, nest: int | str | None = None) -> Program:
-    """Join a loop with the next one of equal bounds: the first two, in one body or neighbouring nests, that can be.
+    """Join a loop with the next one of equal bounds: the first two, in one body or in two nests, that can be.
 
     rewrite:
         for c in range(C): s                for c in range(C):
         for d in range(C): t        →           s
                                                 t   (c for d)
 
-    Assignments between the two loops go in front of the first one, or behind the second one.
+    Assignments between the two loops, and nests between theirs, go in front of the first one, or behind the second one.
 
     Args:
         first: name of the first loop.
@@ -64,6 +64,13 @@ def fuse(program: Program, first: str, second: str | None = None, *, nest: int |
                 return fuse_at(program, site)
             except Refused as refusal:
                 refused = refused or refusal
+    if refused is None:  # no neighbours: nests between them may make room
+        try:
+            joined = _fuse_past_nests(program, set(resolve(program, first)), seconds, {site.nest for site in sites})
+        except Refused as refusal:
+            refused, joined = refusal, None
+        if joined is not None:
+            return joined
     if refused is not None:
         raise refused
     site = sites[0]
@@ -96,6 +103,59 @@ def _next_loop(program: Program, site: Site) -> ast.For | None:
     elif len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body) and site.nest + 1 < len(program.nests):
         following = program.nests[site.nest + 1].body[0]
     return following if isinstance(following, ast.For) else None
+
+
+def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], within: set[int]) -> Program | None:
+    """The program with the first two outermost loops joined that can be; None where no two are called so.
+
+    Args:
+        firsts, seconds: names of the loops.
+        within: the nests in which the first one may be.
+
+    Raises:
+        Refused: a dependence would be violated, or the bounds differ.
+    """
+    apart = [(index, part) for index, nest in enumerate(program.nests) for part in _apart(program, nest, nest.body)]
+    spread = program.with_nests([part for _, part in apart])
+    heads = [loop_of(n.body[0]).var if len(n.body) == 1 and isinstance(n.body[0], ast.For) else "" for _, n in apart]
+    refused: Refused | None = None
+    for start, (index, _) in enumerate(apart):
+        end = next((later for later in range(start + 1, len(heads)) if heads[later] in seconds), None)
+        if heads[start] in firsts and index in within and end is not None:
+            try:
+                return fuse_at(*_brought_together(spread, Site(start, (("body", 0),)), end))
+            except Refused as refusal:
+                refused = refused or refusal
+    if refused is not None:
+        raise refused
+    return None
+
+
+def _brought_together(program: Program, site: Site, partner: int) -> tuple[Program, Site]:
+    """The program with the nests between two others in front of the first one, or behind the second one; and where the
+    first one's loop is then.
+
+    Raises:
+        Refused: neither keeps the dependences.
+    """
+    start, end = site.nest, partner + 1
+    count = end - start
+    body = tagged([statement for nest in program.nests[start:end] for statement in nest.body])
+    sizes = [len(nest.body) for nest in program.nests[start:end]]
+    offsets = [sum(sizes[:position]) for position in range(count)]
+    refused: Refused | None = None
+    for order in ([*range(1, count - 1), 0, count - 1], [0, count - 1, *range(1, count - 1)]):
+        new = [statement for i in order for statement in body[offsets[i] : offsets[i] + sizes[i]]]
+        try:
+            check_order(body, new, program.nests[start], site.path, "asked to fuse",
+                        f"what stands between it and {program.nests[partner].label} is needed there")  # fmt: skip
+        except Refused as refusal:
+            refused = refused or refusal
+            continue
+        nests = [*program.nests[:start], *(program.nests[start + i] for i in order), *program.nests[end:]]
+        return program.with_nests(nests), Site(start + order.index(0), site.path)
+    assert refused is not None
+    raise refused
 
 
 def fuse_at(program: Program, site: Site) -> Program:
@@ -156,7 +216,7 @@ def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
 
 def _apart(program: Program, nest: Nest, body: list[ast.stmt]) -> list[Nest]:
     """One nest for each statement of ``body``; a single one where locals connect them."""
-    if any(isinstance(statement, ast.AnnAssign) for statement in body):
+    if len(body) == 1 or any(isinstance(statement, ast.AnnAssign) for statement in body):
         return [nest.with_body(body)]
     labels = {other.label for other in program.nests}
     result = [make_nest(nest.label, body[:1], program.buffers)]

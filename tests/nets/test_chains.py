@@ -14,6 +14,7 @@ import pytest
 from latte import (
     BatchNormLayer,
     ConvLayer,
+    ConvLayerNoBias,
     FullyConnectedLayer,
     MaxPoolingLayer,
     MemoryDataLayer,
@@ -408,6 +409,37 @@ def test_backward_and_update_of_one_layer_as_one_program(tmp_path: Path) -> None
         assert ("update" in phases) != recipe and "backward" in phases
     for together, apart in zip(*results, strict=True):
         np.testing.assert_allclose(together, apart, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("layer", [ConvLayer, ConvLayerNoBias])
+@pytest.mark.parametrize("images", [1, 3, 19])
+def test_backward_with_update_per_image(images: int, layer: Callable[..., Ensemble]) -> None:
+    path = Path(__file__).parents[2] / "examples" / "recipes" / "conv_relu_per_image.py"
+    results = []
+    for recipe in (True, False):
+        net = Net(images, seed=1)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (3, 7, 5))
+        conv = layer(net, data, num_filters=6, kernel=3, stride=2, pad=1)
+        relu = ReLULayer(net, conv)
+        if recipe:
+            net.use_recipe([conv, relu], path)
+        net.compile(threads=2)
+        generator = np.random.default_rng(0)
+        for name in ("weights", "bias") if layer is ConvLayer else ("weights",):
+            getattr(conv, f"set_{name}")(generator.integers(-3, 4, getattr(conv, f"get_{name}")().shape))
+        data.set_value(generator.integers(-3, 4, (images, 3, 7, 5)))
+        net.forward()
+        relu.set_grad(generator.integers(-3, 4, (images, *relu.shape)))
+        net.clear_grad()
+        net.backward()
+        results.append([conv.get_grad_weights(), data.get_grad(), conv.get_grad_bias() if layer is ConvLayer else 0.0])
+        (kernel,) = [step for step in net.executable.compiled if step.phase == "backward" and recipe] or [None]
+        if kernel is not None:
+            assert "conv_grad_t: float32[6, 4, 3]" in kernel.program.text  # of one image
+            assert not any(step.phase == "update" for step in net.executable.compiled)
+    for together, apart in zip(*results, strict=True):
+        np.testing.assert_array_equal(together, apart)
 
 
 def test_keep_is_checked() -> None:

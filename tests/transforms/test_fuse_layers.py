@@ -378,3 +378,41 @@ for i in range(5):
 def test_keep_names_a_buffer() -> None:
     with pytest.raises(CommandError, match="no buffer named 'why'"):
         COMMANDS["fuse_layers"](product_and_relu(3), keep=["why"])
+
+
+# --- fuse past nests ------------------------------------------------------------------------------------
+def past(middle: str, extent: int = 5) -> Program:
+    text = f"for i in range({extent}):\n    y[i] = x[i] * 2.0\n{middle}\nfor i in range({extent}):\n    s[0] += y[i]"
+    return program(text, x=(extent,), y=(extent,), s=(1,), z=(2,))
+
+
+def order(changed: Program) -> list[str]:
+    return [nest.body_text.splitlines()[0] for nest in changed.nests]
+
+
+@pytest.mark.parametrize(("middle", "expected"), [
+    ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed behind
+    ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed in front
+])  # fmt: skip
+def test_nests_between_make_room(middle: str, expected: list[str]) -> None:
+    before = past(middle)
+    after = assert_same(before, COMMANDS["fuse"](before, "i"))
+    assert order(after) == expected
+    assert [nest.label for nest in after.nests if "j in" in nest.body_text] == [before.nests[1].label]
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_past_a_nest_the_same_bits(target: Target, extent: int) -> None:
+    before = past("for j in range(1):\n    s[j] = 0.0", extent)
+    assert_compiles_to_same(COMMANDS["fuse"](before, "i"), target)
+
+
+def test_a_nest_that_is_needed_between() -> None:
+    before = past("for j in range(2):\n    z[j] = y[j]\nfor j in range(2):\n    y[j] = z[1 - j]")
+    with pytest.raises(Refused) as caught:
+        COMMANDS["fuse"](before, "i")
+    assert str(caught.value) == """a dependence would turn round
+    for i in range(5):    ← asked to fuse
+        y[i] = x[i] * 2.0
+  i=0 writes y[0], which j=0 reads
+  what stands between it and program_3 is needed there"""
