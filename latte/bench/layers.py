@@ -32,13 +32,14 @@ LAYERS = {
     "tanh": "TanhLayer",
     "max_pooling": "MaxPoolingLayer",
     "fully_connected": "FullyConnectedLayer",
+    "softmax_loss": "SoftmaxLossLayer",
 }
 """Kind → the function that declares one."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A layer behind data of a shape (channels, height, width)."""
+    """A layer behind data of a shape (channels, height, width); a loss behind scores (classes)."""
 
     kind: str
     shape: tuple[int, ...]
@@ -60,6 +61,8 @@ def cases() -> Iterator[Case]:
             yield Case(kind, shape)
         if channels * extent <= 1000:
             yield Case("fully_connected", shape, {"num_outputs": 100})
+    for classes in (10, 17, 100, 1000):
+        yield Case("softmax_loss", (classes,))
     for channels, extents in ((3, (28, 112)), (16, (5, 7, 9, 14, 20, 28, 56, 112)), (64, (7, 28))):
         for extent in extents:
             for kernel, stride, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2)):
@@ -74,14 +77,27 @@ class Side:
     def __init__(self, case: Case, batch: int, threads: int, target: str | None):
         self.net = Net(batch, seed=0)
         self.data = MemoryDataLayer(self.net, case.shape)
-        self.layer = getattr(latte, LAYERS[case.kind])(self.net, self.data, **case.options)
+        self.labels = MemoryDataLayer(self.net, (1,)) if case.kind == "softmax_loss" else None
+        sources = [self.data] if self.labels is None else [self.data, self.labels]
+        self.layer = getattr(latte, LAYERS[case.kind])(self.net, *sources, **case.options)
         self.net.force_backward = True
         self.net.compile(threads=threads, target=target)
 
-    def run(self, inputs: np.ndarray, gradient: np.ndarray) -> dict[str, float]:
-        """Seconds of the layer's own programs in the two phases, on data that the processor has not seen."""
+    def given(self, batch: int, generator: np.random.Generator) -> np.ndarray:
+        """The gradient of the layer's value, or labels."""
+        if self.labels is not None:
+            return generator.integers(0, self.data.shape[0], (batch, 1))
+        return generator.standard_normal((batch, *self.layer.shape), np.float32)
+
+    def run(self, inputs: np.ndarray, given: np.ndarray) -> dict[str, float]:
+        """Seconds of the layer's own programs in the two phases (update is a part of backward), on data that the
+        processor has not seen."""
         self.data.set_value(inputs)
-        self.layer.set_grad(gradient)
+        if self.labels is not None:
+            self.labels.set_value(given)
+        else:
+            self.layer.set_grad(given)
+        self.net.clear_grad()
         seconds = {}
         for phase in ("forward", "backward"):
             parts = self.net.executable.run_timed(phase)
@@ -89,7 +105,9 @@ class Side:
         return seconds
 
     def results(self) -> list[np.ndarray]:
-        return [self.layer.get_value(), self.data.get_grad()]
+        gradients = [name for name, spec in self.layer.fields().items() if spec.role == "param_grad"]
+        value = self.layer.get_value() if self.labels is None else np.array(self.net.loss)
+        return [value, self.data.get_grad(), *(getattr(self.layer, f"get_{name}")() for name in gradients)]
 
 
 @click.command()
@@ -123,12 +141,11 @@ def _measured(case: Case, batch: int, threads: int, repeat: int,
     """
     sides = {name: Side(case, batch, threads, name) for name in (None, "portable")}
     times: dict[tuple[str | None, str], list[float]] = defaultdict(list)
-    value_shape = (batch, *sides[None].layer.shape)
     for number in range(repeat + 1):
         inputs = generator.standard_normal((batch, *case.shape), np.float32)
-        gradient = generator.standard_normal(value_shape, np.float32)
+        given = sides[None].given(batch, generator)
         for name, side in sides.items():
-            for phase, seconds in side.run(inputs, gradient).items():
+            for phase, seconds in side.run(inputs, given).items():
                 if number:  # the first one touches memory for the first time
                     times[name, phase].append(seconds)
         _compare(case, *(side.results() for side in sides.values()))
