@@ -110,12 +110,13 @@ def test_wrong_results_are_not_timed(field: str, monkeypatch: pytest.MonkeyPatch
 
 def test_layers_on_both_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every layer is compared and timed on both targets, and what is slower is counted."""
-    few = [layers.Case("max_pooling", (3, 5, 5), {"kernel": 2, "stride": 2}), layers.Case("relu", (2, 3, 3))]
+    few = [layers.Case("max_pooling", (3, 5, 5), {"kernel": 2, "stride": 2}), layers.Case("softmax_loss", (5,)),
+           layers.Case("fully_connected", (2, 3, 3), {"num_outputs": 3})]  # fmt: skip
     monkeypatch.setattr(layers, "cases", lambda: iter(few))
     ran = CliRunner().invoke(layers.main, ["--batch", "2", "--repeat", "2"])
     assert ran.exit_code == 0, ran.output
     assert len(re.findall(r"max_pooling 3×5×5 kernel 2 stride 2 +│ (?:forward|backward)", ran.output)) == 2
-    assert re.search(r"\d of 4 are slower than portable code", ran.output)
+    assert re.search(r"\d of 6 are slower than portable code", ran.output)
 
 
 def test_layers_that_disagree() -> None:
