@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from latte.ensemble import DataEnsemble, Ensemble
-from latte.recipes_of import ChainFile, chain_file, choice_for
+from latte.recipes_of import ChainFile, Reader, chain_file, choice_for
 from swirl.recipe import Recipe
+from swirl.recipe_files import read_recipe
 
 if TYPE_CHECKING:
     from latte.net import Net
@@ -52,13 +53,14 @@ def chain_name(members: Sequence[Ensemble]) -> str:
 
 
 def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
-                left: Mapping[tuple[str, str], str] | None = None) -> Chains:  # fmt: skip
+                left: Mapping[tuple[str, str], str] | None = None, read: Reader = read_recipe) -> Chains:  # fmt: skip
     """The chains of a net. Of several that fit in a phase the longest is taken, of equals the one that starts first.
 
     Args:
         net: the net.
         seeded: names of ensembles whose gradient the user sets.
         left: name of a chain and phase → why its recipe leaves that phase apart.
+        read: reads a recipe's file.
 
     Raises:
         RecipeError: a recipe file cannot be read, or declares another chain than its name.
@@ -68,7 +70,7 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
     taken: set[tuple[str, str]] = set()
     left = left or {}
     for members in sorted(neighbours(net), key=len, reverse=True):
-        file = chain_file(net, members)
+        file = chain_file(net, members, read)
         if file is None:
             continue
         free = {

@@ -141,7 +141,8 @@ class CommandRecorder:
                 given |= dict(zip(takes, command.arguments, strict=False)) | dict(command.options)
                 key = _phase_of(command) if of == "phase" else given[of]
                 values = tuple(given[name] for name in wanted)
-                if inspect.Parameter.empty not in (key, *values):  # what lacks an argument is refused by compile
+                # What lacks an argument is refused by compile.
+                if all(value is not inspect.Parameter.empty for value in (key, *values)):
                     found.setdefault(key, []).append(values)
         return found
 

@@ -3,7 +3,7 @@ which files are recipes for chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import resources
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from latte.net import Net
 
 
+Reader = Callable[[Path], Recipe]
+"""Reads a recipe's file."""
+
+
 class Choice(IntEnum):
     """Who has chosen a recipe; a greater one goes before a lesser."""
 
@@ -31,7 +35,7 @@ class Choice(IntEnum):
     """``net.use_recipe``"""
 
 
-def recipe_of(net: Net, ensemble: Ensemble) -> Recipe | None:
+def recipe_of(net: Net, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe | None:
     """The recipe of an ensemble, or None where there is none: then the canonical code is compiled.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
@@ -41,7 +45,7 @@ def recipe_of(net: Net, ensemble: Ensemble) -> Recipe | None:
         RecipeError: the file cannot be read or is no recipe.
     """
     path = recipe_path(net, ensemble)
-    otherwise = _for_one(path) if path is not None else None
+    otherwise = _for_one(path, read) if path is not None else None
     if ensemble.commands:
         return recorded_recipe(f"commands of {ensemble.name}", ensemble.commands_by_phase(), otherwise)
     return otherwise
@@ -59,7 +63,9 @@ def choice_for(net: Net, ensemble: Ensemble) -> Choice:
     return Choice.SHIPPED if _chosen_path(net, ensemble) is None else Choice.FOLDER
 
 
-def member_recipe(net: Net, members: Sequence[Ensemble], kind: str) -> Recipe | None:
+def member_recipe(
+    net: Net, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe
+) -> Recipe | None:
     """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or as one
     of that kind would get it."""
     member = next((member for member in members if member.kind == kind), None)
@@ -67,7 +73,7 @@ def member_recipe(net: Net, members: Sequence[Ensemble], kind: str) -> Recipe | 
         path = recipe_path(net, member)
     else:
         path = net.recipes.get(kind) or _existing(settings().recipes, kind) or _existing(_shipped(), kind)
-    return _for_one(path) if path is not None else None
+    return _for_one(path, read) if path is not None else None
 
 
 def _chosen_path(net: Net, ensemble: Ensemble) -> Path | None:
@@ -89,8 +95,8 @@ def _existing(folder: Path | None, name: str) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def _for_one(path: Path) -> Recipe:
-    recipe = read_recipe(path)
+def _for_one(path: Path, read: Reader) -> Recipe:
+    recipe = read(path)
     if recipe.chain:
         raise RecipeError(
             f"is a recipe for the chain {', '.join(recipe.chain)}, not for one layer",
@@ -109,7 +115,7 @@ class ChainFile:
     choice: Choice
 
 
-def chain_file(net: Net, members: Sequence[Ensemble]) -> ChainFile | None:
+def chain_file(net: Net, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainFile | None:
     """The recipe for layers that follow each other, or None.
 
     In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
@@ -121,7 +127,7 @@ def chain_file(net: Net, members: Sequence[Ensemble]) -> ChainFile | None:
     """
     kinds = tuple(member.kind for member in members)
     for path, choice in _chain_paths(net, members):
-        recipe = read_recipe(path)
+        recipe = read(path)
         if recipe.chain == kinds:
             return ChainFile(recipe, choice)
         if recipe.chain:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from latte.chains import Chains, chained_order, find_chains
 from latte.phases import EnsemblePrograms, OrderedPrograms
-from latte.recipes_of import member_recipe
+from latte.recipes_of import Reader, member_recipe
 from latte.units import Unit, net_units, with_layouts
 from swirl.errors import LeftApart
 from swirl.ir.buffers import Layout
@@ -17,6 +18,7 @@ from swirl.ir.nest import Program
 from swirl.memo import Memo, remembering
 from swirl.pipeline import Scheduled, Stage, canonical, finish, schedule, together
 from swirl.recipe import Chained
+from swirl.recipe_files import read_recipe
 from swirl.target import Target
 from swirl.transforms.relayout import Reorder
 
@@ -57,6 +59,7 @@ class Scheduling:
         laid_out: programs that will be scheduled alone, to which a chain's recipe has applied layouts, by their names.
         reorders: names of such programs, and what is copied there, as its owner has laid it out otherwise.
         first_readers: data → the layers that read them first, and may lay them out.
+        read: reads a recipe's file.
     """
 
     net: Net
@@ -66,6 +69,7 @@ class Scheduling:
     laid_out: dict[str, Program] = field(default_factory=dict)
     reorders: list[tuple[str, Reorder]] = field(default_factory=list)
     first_readers: dict[str, frozenset[str]] = field(default_factory=dict)
+    read: Reader = read_recipe
 
     def copy(self, memos: ExitStack) -> Scheduling:
         """The units so far, to go on from with others."""
@@ -91,8 +95,9 @@ class Scheduling:
         if unit.joined:
             joined = {ph: together(f"{unit.name}.{ph}", parts, unit.names, memo) for ph, parts in unit.parts.items()}
             apart = {program.name: canonical(program, memo) for program in unit.apart}
-            members = unit.members
-            chained = Chained(unit.private, lambda kind: member_recipe(self.net, members, kind), apart, unit.fields)
+            members, read = unit.members, self.read
+            reading = lambda kind: member_recipe(self.net, members, kind, read)  # noqa: E731
+            chained = Chained(unit.private, reading, apart, unit.fields)
             result = schedule(joined, unit.recipe, self.target, owned, memo, chained=chained)
             self.laid_out |= result.apart
             self.reorders += result.reorders
@@ -114,10 +119,12 @@ class Progress:
     Args:
         net: the net.
         target: what code is made for.
+        read: reads a recipe's file.
     """
 
     net: Net
     target: Target
+    read: Reader = read_recipe
     _done: list[tuple[object, ScheduledUnit, Scheduling]] = field(default_factory=list)
 
     def through(
@@ -153,7 +160,7 @@ class Progress:
         return [item for _, item, _ in self._done], self._behind()
 
     def _behind(self) -> Scheduling:
-        return self._done[-1][2] if self._done else Scheduling(self.net, self.target, ExitStack())
+        return self._done[-1][2] if self._done else Scheduling(self.net, self.target, ExitStack(), read=self.read)
 
 
 @dataclass(frozen=True)
@@ -196,21 +203,22 @@ def planned(
     Raises:
         LatteError: see :meth:`Scheduling.schedule`.
     """
-    progress = Progress(net, target)
+    read = cache(read_recipe)  # once, however often a file is asked for
+    progress = Progress(net, target, read)
     ordered = OrderedPrograms(net, batch_size, seeded)
 
     def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
-        chains = find_chains(net, seeded, left)
+        chains = find_chains(net, seeded, left, read)
         programs = ordered.programs(chained_order(net, chains.found))
-        units = net_units(net, programs, chains)
-        scheduled, behind = progress.through(units, memos, _but_for_reading, on_stage)
+        units = net_units(net, programs, chains, read)
+        scheduled, behind = progress.through(units, memos, _but_for_recording, on_stage)
         return Plan(chains, programs, units, scheduled, behind.layouts)
 
     return until_settled(attempt)
 
 
-def _but_for_reading(unit: Unit) -> object:
-    """Equal for units that differ in nothing but when the file of their recipe was read."""
+def _but_for_recording(unit: Unit) -> object:
+    """Equal for units that differ in nothing but when their recipe was made of commands of their own."""
     recipe = unit.recipe
     return replace(unit, recipe=None), recipe and (recipe.name, recipe.path, *sorted(recipe.functions))
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from latte.chains import Chain, Chains
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.phases import EnsemblePrograms
-from latte.recipes_of import recipe_of
+from latte.recipes_of import Reader, recipe_of
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program, fresh, references
 from swirl.recipe import Recipe
+from swirl.recipe_files import read_recipe
 from swirl.transforms.layers import Part
 
 if TYPE_CHECKING:
@@ -87,13 +88,16 @@ def with_layouts(program: Program, layouts: Mapping[str, Layout]) -> Program:
     return program.with_buffers(**changed)
 
 
-def net_units(net: Net, programs: Sequence[EnsemblePrograms], chains: Chains) -> list[Unit]:
+def net_units(
+    net: Net, programs: Sequence[EnsemblePrograms], chains: Chains, read: Reader = read_recipe
+) -> list[Unit]:
     """The programs of a net as they are compiled together, in the order in which they run forwards.
 
     Args:
         net: the net.
         programs: of all ensembles, the members of each chain next to each other.
         chains: of the net.
+        read: reads a recipe's file.
 
     Raises:
         RecipeError: a recipe file cannot be read.
@@ -115,13 +119,13 @@ def net_units(net: Net, programs: Sequence[EnsemblePrograms], chains: Chains) ->
         if rest[name].programs or not item.programs:
             joined_phases = item.programs.keys() - rest[name].programs.keys()
             elsewhere = {key: b for phase in sorted(joined_phases) for key, b in item.programs[phase].buffers.items()}
-            result.append(replace(_alone(net, rest[name]), elsewhere=elsewhere))
+            result.append(replace(_alone(net, rest[name], read), elsewhere=elsewhere))
     return result
 
 
-def _alone(net: Net, item: EnsemblePrograms) -> Unit:
+def _alone(net: Net, item: EnsemblePrograms, read: Reader) -> Unit:
     parts = {phase: (Part(program),) for phase, program in item.programs.items()}
-    return Unit(item.ensemble.name, (item.ensemble,), parts, recipe_of(net, item.ensemble))
+    return Unit(item.ensemble.name, (item.ensemble,), parts, recipe_of(net, item.ensemble, read))
 
 
 def _joined(chain: Chain, items: Sequence[EnsemblePrograms]) -> Unit:

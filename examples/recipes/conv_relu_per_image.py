@@ -9,8 +9,9 @@ PARTS = 8
 
 def backward(s, target):
     s.fuse_layers("backward", "update", keep=["conv_grad"])
-    s.distribute("backward", "k", nest=1)  # what starts the sums stands apart from what adds to them
-    s.reorder("backward", ["n", "k"], nest=s.nests("backward")[-1])
+    s.distribute("backward", "k")  # what starts the sums stands apart from what adds to them
+    for nest in s.nests("backward"):
+        s.reorder("backward", ["n", "k"], nest=nest, optional=True)
     s.fuse("backward", "n")  # past the nests that start the sums
     s.contract("backward", "conv_grad")
     s.tile_loop("backward", "n", -(-s.extent("backward", "n") // PARTS))

@@ -65,10 +65,11 @@ def contract(program: Program, buffer: str) -> Program:
     Source: Wolfe, High Performance Compilers for Parallel Computing (1996): array contraction.
     """
     record = own_buffer(program, buffer)
+    program = program.with_nests([without_prefetches(nest, buffer) for nest in program.nests])  # nothing to fetch
     holders = [index for index, nest in enumerate(program.nests) if buffer in nest.arguments]
     if not holders:
         return without_buffer(program, buffer)
-    nest = without_prefetches(program.nests[holders[0]], buffer)  # no cache line holds a local for long
+    nest = program.nests[holders[0]]
     if len(holders) > 1:
         other = program.nests[holders[1]].label
         raise refuse(f"{buffer} is touched by another nest too, {other}", nest, (("body", 0),),

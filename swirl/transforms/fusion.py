@@ -19,6 +19,7 @@ from swirl.ir.nest import (
     replace_at,
     substitute,
 )
+from swirl.ir.trees import statements_in
 from swirl.transforms.base import (
     Site,
     checked,
@@ -35,14 +36,15 @@ from swirl.transforms.order import check_order, split_body, tagged, vars_below
 
 @command()
 def fuse(program: Program, first: str, second: str | None = None, *, nest: int | str | None = None) -> Program:
-    """Join a loop with the next one of equal bounds: the first two, in one body or in two nests, that can be.
+    """Join a loop with the next one of equal bounds: the first two neighbours, in one body or two nests, that can be.
 
     rewrite:
         for c in range(C): s                for c in range(C):
         for d in range(C): t        →           s
                                                 t   (c for d)
 
-    Assignments between the two loops, and nests between theirs, go in front of the first one, or behind the second one.
+    Assignments between the two loops go in front of the first one, or behind the second one. Where no two neighbours
+    can be joined, so does each of the nests between two outermost ones.
 
     Args:
         first: name of the first loop.
@@ -64,11 +66,11 @@ def fuse(program: Program, first: str, second: str | None = None, *, nest: int |
                 return fuse_at(program, site)
             except Refused as refusal:
                 refused = refused or refusal
-    if refused is None:  # no neighbours: nests between them may make room
-        try:
-            joined = _fuse_past_nests(program, set(resolve(program, first)), seconds, {site.nest for site in sites})
-        except Refused as refusal:
-            refused, joined = refusal, None
+    try:
+        joined = _fuse_past_nests(program, set(resolve(program, first)), seconds, {site.nest for site in sites})
+    except Refused as refusal:
+        refused = refused or refusal
+    else:
         if joined is not None:
             return joined
     if refused is not None:
@@ -115,47 +117,71 @@ def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], with
     Raises:
         Refused: a dependence would be violated, or the bounds differ.
     """
-    apart = [(index, part) for index, nest in enumerate(program.nests) for part in _apart(program, nest, nest.body)]
-    spread = program.with_nests([part for _, part in apart])
-    heads = [loop_of(n.body[0]).var if len(n.body) == 1 and isinstance(n.body[0], ast.For) else "" for _, n in apart]
+    outermost = [
+        (index, position, loop_of(statement).var)
+        for index, nest in enumerate(program.nests)
+        for position, statement in enumerate(nest.body)
+        if isinstance(statement, ast.For)
+    ]
     refused: Refused | None = None
-    for start, (index, _) in enumerate(apart):
-        end = next((later for later in range(start + 1, len(heads)) if heads[later] in seconds), None)
-        if heads[start] in firsts and index in within and end is not None:
-            try:
-                return fuse_at(*_brought_together(spread, Site(start, (("body", 0),)), end))
-            except Refused as refusal:
-                refused = refused or refusal
+    pairs = [(one, other) for number, one in enumerate(outermost) for other in outermost[number + 1 :]]
+    for (index, position, var), later in pairs:
+        if index not in within or var not in firsts or later[2] not in seconds:
+            continue
+        split = {place: _apart(program, program.nests[place], program.nests[place].body) for place in {index, later[0]}}
+        if any(len(parts) < len(program.nests[place].body) for place, parts in split.items()):
+            continue  # locals connect the statements
+        nests = [part for place, nest in enumerate(program.nests) for part in split.get(place, [nest])]
+        start = index + position
+        end = later[0] + later[1] + (len(split[index]) - 1 if later[0] > index else 0)
+        try:
+            return fuse_at(*_brought_together(program.with_nests(nests), Site(start, (("body", 0),)), end))
+        except Refused as refusal:
+            refused = refused or refusal
     if refused is not None:
         raise refused
     return None
 
 
 def _brought_together(program: Program, site: Site, partner: int) -> tuple[Program, Site]:
-    """The program with the nests between two others in front of the first one, or behind the second one; and where the
-    first one's loop is then.
+    """The program with the nests between two others in front of the first one, or where that is not possible behind the
+    second one; and where the first one's loop is then.
 
     Raises:
-        Refused: neither keeps the dependences.
+        Refused: one of them can be in neither place.
     """
     start, end = site.nest, partner + 1
-    count = end - start
-    body = tagged([statement for nest in program.nests[start:end] for statement in nest.body])
-    sizes = [len(nest.body) for nest in program.nests[start:end]]
-    offsets = [sum(sizes[:position]) for position in range(count)]
-    refused: Refused | None = None
-    for order in ([*range(1, count - 1), 0, count - 1], [0, count - 1, *range(1, count - 1)]):
-        new = [statement for i in order for statement in body[offsets[i] : offsets[i] + sizes[i]]]
+    bodies = [_own_names(nest, number) for number, nest in enumerate(program.nests[start:end])]
+    body = tagged([statement for own in bodies for statement in own])
+    rest = iter(body)
+    pieces = [[next(rest) for _ in own] for own in bodies]
+    first, *between, second = range(len(bodies))
+
+    def check(order: list[int]) -> None:
+        arranged = [statement for number in order for statement in pieces[number]]
+        check_order(body, arranged, program.nests[start], site.path, "asked to fuse",
+                    f"what stands between it and {program.nests[partner].label} is needed there")  # fmt: skip
+
+    front: list[int] = []
+    behind: list[int] = []
+    for number in between:
         try:
-            check_order(body, new, program.nests[start], site.path, "asked to fuse",
-                        f"what stands between it and {program.nests[partner].label} is needed there")  # fmt: skip
-        except Refused as refusal:
-            refused = refused or refusal
-            continue
-        nests = [*program.nests[:start], *(program.nests[start + i] for i in order), *program.nests[end:]]
-        return program.with_nests(nests), Site(start + order.index(0), site.path)
-    assert refused is not None
-    raise refused
+            later = [other for other in between if other > number]
+            check([*front, number, first, *behind, *later, second])
+            front.append(number)
+        except Refused:
+            behind.append(number)
+    order = [*front, first, second, *behind]
+    check(order)
+    nests = [*program.nests[:start], *(program.nests[start + number] for number in order), *program.nests[end:]]
+    return program.with_nests(nests), Site(start + len(front), site.path)
+
+
+def _own_names(nest: Nest, number: int) -> list[ast.stmt]:
+    """The body with names for its locals that no other nest has, so that they are not taken for the same."""
+    declared = {ast.unparse(s.target) for s in statements_in(nest.function) if isinstance(s, ast.AnnAssign)}
+    mapping: dict[str, ast.expr] = {name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in declared}
+    return [substitute(statement, mapping) for statement in nest.body]
 
 
 def fuse_at(program: Program, site: Site) -> Program:

@@ -9,7 +9,7 @@ import pytest
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.execute import execute, random_arrays
-from swirl.ir.nest import Program
+from swirl.ir.nest import Program, stmts
 from swirl.target import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.hoist import hoist
@@ -414,5 +414,27 @@ def test_a_nest_that_is_needed_between() -> None:
     assert str(caught.value) == """a dependence would turn round
     for i in range(5):    ← asked to fuse
         y[i] = x[i] * 2.0
-  i=0 writes y[0], which j=0 reads
+  j=0 writes y[0], which i=0 reads
   what stands between it and program_3 is needed there"""
+
+
+def test_nests_go_each_its_way() -> None:
+    before = past("for j in range(1):\n    s[j] = 0.0\nfor j in range(2):\n    z[j] = y[j]")
+    after = assert_same(before, COMMANDS["fuse"](before, "i"))
+    assert order(after) == ["for j in range(1):", "for i in range(5):", "for j in range(2):"]
+
+
+def test_locals_of_one_name_are_not_one() -> None:
+    before = past("for j in range(1):\n    a: float32 = 0.0\n    s[j] = a")
+    first, middle, second = before.nests
+    made = first.with_body(stmts("for i in range(5):\n    a: float32 = x[i] * 2.0\n    y[i] = a"))
+    summed = second.with_body(stmts("for i in range(5):\n    a: float32 = y[i]\n    s[0] += a"))
+    before = before.with_nests([made, middle, summed])
+    assert len(assert_same(before, COMMANDS["fuse"](before, "i")).nests) == 2
+
+
+def test_contract_where_another_nest_only_prefetches() -> None:
+    before = own("for n in range(3):\n    d[n, 0] = x[n]\n    y[n] = d[n, 0] * 2.0", "d", x=(3,), y=(3,), d=(3, 16))
+    after = COMMANDS["distribute"](COMMANDS["prefetch"](before, "d", "n", 1, 0), "n")
+    after = COMMANDS["fuse"](after, "n", nest=1)
+    assert_same(before, COMMANDS["contract"](after, "d"))
