@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from latte.chains import Chains, chained_order, find_chains
@@ -95,9 +95,8 @@ class Scheduling:
         if unit.joined:
             joined = {ph: together(f"{unit.name}.{ph}", parts, unit.names, memo) for ph, parts in unit.parts.items()}
             apart = {program.name: canonical(program, memo) for program in unit.apart}
-            members, read = unit.members, self.read
-            reading = lambda kind: member_recipe(self.net, members, kind, read)  # noqa: E731
-            chained = Chained(unit.private, reading, apart, unit.fields)
+            recipe_for = partial(member_recipe, self.net, unit.members, read=self.read)
+            chained = Chained(unit.private, recipe_for, apart, unit.fields)
             result = schedule(joined, unit.recipe, self.target, owned, memo, chained=chained)
             self.laid_out |= result.apart
             self.reorders += result.reorders
