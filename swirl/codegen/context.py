@@ -27,7 +27,7 @@ _RESERVED_WORDS = """
     linux unix NAN INFINITY NULL main std buffers sqrtf expf logf tanhf fabsf floorf powf sqrt exp log
     tanh fabs floor pow maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
-    scatter_bool load_strided store_strided stream_lanes philox
+    scatter_bool load_strided store_strided stream_lanes philox in_order
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 

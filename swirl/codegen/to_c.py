@@ -29,6 +29,7 @@ from swirl.codegen.ctree_compat import (
     constant,
     symbol,
 )
+from swirl.codegen.in_order import adds_in_order
 from swirl.codegen.scalar import ScalarExpressions
 from swirl.codegen.values import OPERATORS, converted
 from swirl.ir.affine import loop_range
@@ -103,7 +104,10 @@ class Statements:
             return self.copies(loop, node.body)
         with self.context.block():
             init, test, step = self.head(loop)
-            return [For(init, test, step, self.body(node.body))]
+            inside = self.body(node.body)
+            if adds_in_order(node, self.context):
+                inside.append(call("in_order"))
+            return [For(init, test, step, inside)]
 
     def head(self, loop: Loop) -> tuple[Node, Expression, Node]:
         """The three parts of a C++ ``for``; declares the loop's variable in the current block."""

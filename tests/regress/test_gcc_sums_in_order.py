@@ -1,0 +1,58 @@
+"""g++ 12 at -O3 vectorises loops that add several terms to one number, and adds other elements than those asked for
+where the terms do not lie in memory in this order.
+
+swirl/codegen/in_order.py finds such loops.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from swirl.codegen.emit import emit
+from swirl.target import TARGETS, Target, get_target, why_not
+from swirl.transforms.scalars import scalar_replace
+from swirl.transforms.unroll import unroll, unroll_and_jam
+from tests.support import assert_compiles_to_same, merged, program
+
+
+@pytest.fixture(params=sorted(TARGETS))
+def target(request: pytest.FixtureRequest) -> Target:
+    result = get_target(request.param)
+    if reason := why_not(result):
+        pytest.skip(f"{request.param}: {reason}")
+    return result
+
+
+def test_sums_of_elements_from_the_last_to_the_first(target: Target) -> None:
+    texts = [
+        "for j in range(3):\n for k in range(j + 1):\n  for l in range(2):\n   y[j] += x[k, 3 - l]",
+        "for j in range(3):\n for k in range(9):\n  for l in range(4):\n   y[j] -= x[k, 3 - l]",
+        "for j in range(3):\n for k in range(9):\n  for l in range(j, j + 4):\n   y[j] += x[k, 6 - l]",
+        "for j in range(3):\n for k in range(9):\n  for l in range(8):\n   y[l // 2] += x[k, 7 - l]",
+        "for k in range(9):\n for i in range(2):\n  for l in range(2):\n   y[i + l] += x[k, 4 - 2 * l - i]",
+        "for k in range(9):\n y[0] = y[0] + x[k, 1] + x[k, 0]",
+        "for k in range(9):\n y[0] += x[k, 1] * x[k, 3]\n y[1] += x[k, 5]\n y[0] += x[k, 0] * x[k, 2]",
+    ]
+    programs = [scalar_replace(program(text, y=(4,), x=(9, 8))) for text in texts]
+    programs += [program(text, y=(4,), x=(9, 8)) for text in texts]
+    assert_compiles_to_same(merged(programs), target)
+
+
+def test_sums_of_unrolled_loops(target: Target) -> None:
+    text = "for j in range(4):\n for k in range(99):\n  for l in range(4):\n   y[j] += x[k, 3 - l]"
+    before = program(text, y=(4,), x=(99, 4))
+    unrolled = scalar_replace(unroll(before, "l", 4))
+    jammed = scalar_replace(unroll_and_jam(unroll(before, "l", 2), "j", 2))
+    assert all("in_order()" in emit(each, target).source for each in (unrolled, jammed))
+    assert_compiles_to_same(merged([unrolled, jammed]), target)
+
+
+def test_only_loops_that_add_twice_to_one_number_are_left_alone(target: Target) -> None:
+    def left_alone(text: str) -> bool:
+        return "in_order()" in emit(program(text, y=(99, 4), x=(99, 4)), target).source
+
+    assert left_alone("for i in range(99):\n for l in range(2):\n  y[0, 0] += x[i, l]")
+    assert not left_alone("for i in range(99):\n y[0, 0] += x[i, 0]")
+    assert not left_alone("for i in range(99):\n for l in range(2):\n  y[i, l] += x[i, l]")
+    assert not left_alone("for i in range(99):\n for l in range(4):\n  y[0, l] += x[i, l]")
+    assert not left_alone("for i in range(99):\n for l in range(4):\n  y[i, 0] = x[i, l]")
