@@ -43,7 +43,8 @@ def test_sums_of_unrolled_loops(target: Target) -> None:
     before = program(text, y=(4,), x=(99, 4))
     unrolled = scalar_replace(unroll(before, "l", 4))
     jammed = scalar_replace(unroll_and_jam(unroll(before, "l", 2), "j", 2))
-    assert all("in_order()" in emit(each, target).source for each in (unrolled, jammed))
+    assert "in_order()" not in emit(unrolled, target).source  # four sums
+    assert "in_order()" in emit(jammed, target).source
     assert_compiles_to_same(merged([unrolled, jammed]), target)
 
 
