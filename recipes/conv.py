@@ -23,17 +23,27 @@ def forward(s, target):
     if not blocks_pay(s, width):
         _plain_forward(s, target)
         return
+    lay_out(s, width, "value", "grad")
+    pixels = "x"
+    if one_tap(s, "forward"):
+        (pixels,) = s.flatten("forward", ["y", "x"])
+    tile_pixels(s, target, pixels)
+
+
+def lay_out(s, width, *others):
+    """Weights and others (value, gradient) in blocks of channels."""
     for buffer in ("weights", "grad_weights"):
-        if s.blocks("inputs") or _fills(s.shape("inputs")[0], width):
+        if s.blocks("inputs") or fills(s.shape("inputs")[0], width):
             s.tile(buffer, 1, width)
         s.tile(buffer, 0, width)
-    for buffer in ("value", "grad"):
+    for buffer in others:
         s.tile(buffer, 0, width)
-    pixels = "x"
-    if _one_tap(s, "forward"):
-        (pixels,) = s.flatten("forward", ["y", "x"])
+
+
+def tile_pixels(s, target, pixels, **options):
+    """Forward's register tile, once arrays lie in blocks; ``pixels`` is the loop along a row."""
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
-    _register_tile(s, target, "forward", pixels, "k")
+    _register_tile(s, target, "forward", pixels, "k", **options)
 
 
 def backward(s, target):
@@ -49,7 +59,7 @@ def backward(s, target):
     if {"ky", "kx"} & set(zeroing):  # a kernel as large as the image, whose taps set it to zero: correct, not tuned
         s.parallelize("backward", "n")
         return
-    few = not s.blocks("inputs") and not _fills(s.shape("inputs")[0], width)
+    few = not s.blocks("inputs") and not fills(s.shape("inputs")[0], width)
     if not few:
         s.pack("backward", "weights")  # vectors along the input channels
         s.tile("weights_packed", 0, width)
@@ -63,12 +73,12 @@ def backward(s, target):
     around = () if zeroing else _present(s, "backward", "c", "c_outer", "c_inner")
     s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])
     if not zeroing:
-        pixels = s.flatten("backward", pixels) if _one_tap(s, "backward") else pixels
+        pixels = s.flatten("backward", pixels) if one_tap(s, "backward") else pixels
     elif all(s.extent("backward", a) == s.extent("backward", b) for a, b in zip(zeroing, pixels, strict=True)):
         for loop, same in zip(zeroing, pixels, strict=True):
             s.fuse("backward", loop, same)
         pixels = zeroing
-        if _one_tap(s, "backward"):
+        if one_tap(s, "backward"):
             pixels = s.flatten("backward", zeroing)
     if few:
         _sums_of_lanes(s, target, pixels)
@@ -98,7 +108,7 @@ def update(s, target):
         _plain_update(s, target)
         return
     pixels = ["y", "x"]
-    if _one_tap(s, "update"):
+    if one_tap(s, "update"):
         pixels = [*s.flatten("update", pixels)]
     in_blocks = "c_outer" in s.loops("update")
     blocks, channels = s.shape("value")[0] // width, s.shape("inputs")[0]
@@ -184,10 +194,10 @@ def _private_sums(s, parts, width=1):
                 s.vectorize("update", f"{loop}_inner", width, strided="gather")
 
 
-def _register_tile(s, target, phase, pixels, channels):
-    """Pixels of a row × two vectors of channels."""
-    row, tile = s.extent(phase, pixels), _sums(target) // 2
-    _tile_row(s, phase, pixels, tile)
+def _register_tile(s, target, phase, pixels, channels, others=0):
+    """Pixels of a row × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
+    row, tile = s.extent(phase, pixels), (_sums(target) - others) // 2
+    _tile_row(s, phase, pixels, tile, unroll_type=1 if others else 0)
     if tile // row > 1:  # short rows: of several images
         s.unroll_and_jam(phase, "n", _divisor(s.extent(phase, "n"), tile // row))
     blocks, ragged = _whole_blocks(s, phase, channels, target.simd_width)
@@ -200,7 +210,7 @@ def _register_tile(s, target, phase, pixels, channels):
     s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
 
 
-def _tile_row(s, phase, pixels, tile):
+def _tile_row(s, phase, pixels, tile, unroll_type=0):
     """Pixels of a row in tiles that are as even as can be; those at the borders apart, without the taps outside."""
     row = s.extent(phase, pixels)
     first, *middle = s.combination(row, tile)
@@ -209,7 +219,7 @@ def _tile_row(s, phase, pixels, tile):
     if len(parts) > 1:
         s.split(phase, pixels, [first, row - last[0]][: len(parts) - 1])
     for number, part in enumerate(parts):
-        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part)
+        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part, unroll_type=unroll_type)
 
 
 def _whole_blocks(s, phase, channels, width):
@@ -228,15 +238,15 @@ def _sums(target):
 def blocks_pay(s, width):
     """Whether the filters fill vectors, or the source lies in blocks already."""
     inputs = s.blocks("inputs")
-    return inputs == {0: width} or (not inputs and _fills(s.shape("value")[0], width))
+    return inputs == {0: width} or (not inputs and fills(s.shape("value")[0], width))
 
 
-def _fills(channels, width):
+def fills(channels, width):
     """Whether more than half of a vector's lanes are used."""
     return channels * 2 > width
 
 
-def _one_tap(s, phase):
+def one_tap(s, phase):
     """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
     same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
     where = s.subscripts(phase, "grad_inputs" if phase == "backward" else "inputs")[-2:]

@@ -4,7 +4,9 @@ made of rows of pixels that have just been stored; normalising is the only other
 from math import prod
 
 from latte.recipes.batch_norm import LARGE
-from latte.recipes.conv import blocks_pay
+from latte.recipes.conv import blocks_pay, lay_out, one_tap, tile_pixels
+
+LONG_ROW = 16  # pixels
 
 chain = ("conv", "batch_norm")
 
@@ -19,35 +21,68 @@ def forward(s, target):
 
 
 def statistics_with_the_store(s, target):
-    """Mean and variance of the rows of an image with the loop that stores them, then the images' ones combined; then
-    what is left of batch norm, and a ReLU, in one pass, from the image stored last."""
-    if not blocks_pay(s, target.simd_width):
+    """Mean and variance with the loop that stores an image, then the images' ones combined; then what is left of batch
+    norm, and a ReLU, in one pass, from the image stored last."""
+    width = target.simd_width
+    if not blocks_pay(s, width):
         s.leave_apart("forward", "few filters: lanes run along the pixels of the convolution, sums across them")
-    if s.extent("forward", "ky") * s.extent("forward", "kx") == 1:
-        s.leave_apart("forward", "1 × 1: faster along the image as one row, and sums have little to hide behind")
+    if s.extent("forward", "ky") * s.extent("forward", "kx") > 1:
+        _of_rows(s)
+        s.recipe("conv", "forward")
+        s.unroll("forward", "w", 4)
+        s.vectorize("forward", "k", width)
+    elif s.shape("value")[0] % width or not one_tap(s, "forward") or prod(s.shape("value")[1:]) < 2 * LONG_ROW:
+        s.leave_apart("forward", "1 × 1, but not of whole blocks of channels and long rows: little to hide sums behind")
+    else:
+        _of_pixels(s, width)
+        tile_pixels(s, target, "yx", others=2)
+        s.vectorize("forward", "k_inner", width, optional=True)
+    s.unroll("forward", "pixel", 4)
+    if s.extent("forward", "n") * prod(s.shape("value")) >= LARGE:
+        s.stream("forward", "value", optional=True)
+        s.stream("forward", "conv_value", optional=True)
+
+
+def _of_rows(s):
+    """Statistics of rows that have just been stored, combined to those of their image."""
     s.scalar_replace("forward", "conv_value", nest=0)
     for nest, _ in enumerate(s.nests("forward")[1:], start=1):  # names that the convolution's commands leave alone
         s.rename("forward", "y", "h", nest=nest)
         s.rename("forward", "x", "w", nest=nest)
     s.moments("forward", "n", inner="h", apart=True, nest=1)
+    _normalise(s, ["k"], ["h", "w"], "y")
+    s.fuse("forward", "k")
+    s.fuse("forward", "k")
+
+
+def _of_pixels(s, width):
+    """Statistics of pixels that are still in registers: sums over an image, which is one row."""
+    lay_out(s, width, "conv_value", "conv_grad", "value")
     if "batch_norm_value" in s.buffers("forward"):
-        s.reorder("forward", ["k", "n"], nest=2)
-        for loop in ("k", "n", "h", "w"):
+        s.tile("batch_norm_value", 0, width)
+    s.flatten("forward", ["y", "x"])
+    for nest, _ in enumerate(s.nests("forward")[1:], start=1):
+        s.rename("forward", "yx", "hw", nest=nest)
+    s.moments("forward", "n", once=True, apart=True, nest=1)
+    _normalise(s, ["k_outer", "k_inner"], ["hw"], "yx")
+    s.scalar_replace("forward", "conv_value", nest=0)
+
+
+def _normalise(s, channels, pixels, stored):
+    """What is left of batch norm, and a ReLU, in one pass; the statistics with the loop over what is stored."""
+    if "batch_norm_value" in s.buffers("forward"):
+        s.reorder("forward", [*channels, "n"], nest=2)
+        for loop in (*channels, "n", *pixels):
             s.fuse("forward", loop, nest=1)
-    s.rename("forward", "h", "normalised", nest=1, occurrence=-1)
-    s.rename("forward", "w", "pixel", nest=1, occurrence=-1)
-    s.distribute("forward", "k", nest=1)
-    s.reorder("forward", ["n", "k"])
-    s.factor("forward", "normalised", keep_differences=True)
+    for loop, name in zip(reversed(pixels), ("pixel", "normalised"), strict=False):
+        s.rename("forward", loop, name, nest=1, occurrence=-1)
+    for loop in reversed(channels):
+        s.distribute("forward", loop, nest=1)
+    s.reorder("forward", ["n", *channels])
+    s.factor("forward", "normalised" if len(pixels) > 1 else "pixel", keep_differences=True)
     if "batch_norm_value" in s.buffers("forward"):
         s.contract("forward", "batch_norm_value")
-    for loop, other in (("n", "n"), ("k", "k"), ("y", "h"), ("k", "k"), ("k", "k")):
-        s.fuse("forward", loop, other)
+    for loop in ("n", *channels):
+        s.fuse("forward", loop)
+    s.fuse("forward", stored, pixels[0])
     s.reverse("forward", "n", occurrence=-1)
-    s.recipe("conv", "forward")
-    s.unroll("forward", "w", 4)
-    s.unroll("forward", "pixel", 4)
-    s.vectorize("forward", "k", target.simd_width)
-    if s.extent("forward", "n") * prod(s.shape("value")) >= LARGE:
-        s.stream("forward", "value", optional=True)
-

@@ -174,9 +174,9 @@ def logical_not(part: Expression) -> Expression:
     return UnaryOp(Op.Not(), part)
 
 
-def array_ref(name: str, indices: list[Expression]) -> Expression:
-    """``name[i][j]``."""
-    result = symbol(name)
+def array_ref(base: str | Expression, indices: list[Expression]) -> Expression:
+    """``base[i][j]``."""
+    result = symbol(base) if isinstance(base, str) else base
     for index in indices:
         result = BinaryOp(result, Op.ArrayRef(), index)
     return result

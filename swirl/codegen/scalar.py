@@ -11,6 +11,7 @@ from swirl.codegen.ctree_compat import (
     Op,
     TernaryOp,
     UnaryOp,
+    address_of,
     array_ref,
     binary,
     call,
@@ -28,8 +29,8 @@ from swirl.codegen.values import (
     joint_type,
     literal_value,
 )
-from swirl.ir.affine import affine
-from swirl.ir.nest import subscripts
+from swirl.ir.affine import Affine, affine, bounds
+from swirl.ir.nest import names_in, subscripts
 
 CASTS = ("float32", "float64", "int32", "bool")
 _LIBRARY = {
@@ -81,9 +82,39 @@ class ScalarExpressions:
         if local is None and name not in self.context.buffers:
             raise Unsupported(f"{name} is neither a buffer nor a local array", node)
         c_name = local.name if local is not None else self.context.names[name]
-        return Value(
-            array_ref(c_name, [self.integer(i) for i in subscripts(node)]), self.context.dtype_of(name)
-        )
+        return Value(self._element(c_name, name, subscripts(node)), self.context.dtype_of(name))
+
+    def _element(self, c_name: str, name: str, indices: list[ast.expr]) -> Expression:
+        """``a[i][j + 3]``; in copies of an unrolled body ``(&a[i][j])[3]``.
+
+        The copies share an address, and g++ adds the constants in the instructions. It does not see ``j + 3`` as that:
+        a register tile then has an address a pixel, more than there are registers.
+        """
+        context = self.context
+        if context.vector_width:
+            for position in reversed(range(len(indices))):
+                if names_in(indices[position]) & set(context.unrolled):
+                    shared = self._shared_index(indices[position], context.shape_of(name)[position])
+                    if shared is None:
+                        break
+                    front = array_ref(c_name, [self.integer(i) for i in (*indices[:position], shared[0])])
+                    behind = [constant(shared[1], "int32"), *map(self.integer, indices[position + 1 :])]
+                    return array_ref(address_of(front), behind)
+        return array_ref(c_name, [self.integer(index) for index in indices])
+
+    def _shared_index(self, index: ast.expr, extent: int) -> tuple[ast.expr, int] | None:
+        """A subscript that other copies have, too, and the distance from it; None where it is not surely inside of the
+        array, or there is no distance."""
+        form = affine(index, self.context.ranges, fix=True)
+        if form is None or not form.terms:
+            return None
+        moving = form.add(Affine(constant=-form.constant))
+        limits = bounds(moving, self.context.ranges)
+        if limits is None or limits[1] - min(limits[0], 0) >= extent:
+            return None
+        first = max(0, -limits[0])
+        distance = form.constant - first
+        return (moving.add(Affine(constant=first)).to_expr(), distance) if distance else None
 
     def element_index(self, node: ast.Subscript) -> tuple[int, ...]:
         """The subscripts of an array whose elements are named variables: constants, here."""

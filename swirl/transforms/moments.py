@@ -36,7 +36,7 @@ TOTAL = "sum of the data"
 
 
 @command()
-def moments(program: Program, loop_var: str, *, inner: str | None = None, apart: bool = False,
+def moments(program: Program, loop_var: str, *, inner: str | None = None, once: bool = False, apart: bool = False,
             nest: int | str | None = None) -> Program:  # fmt: skip
     """Compute a mean and the sum of squared differences from it in one pass; iterations of the loop are combined.
 
@@ -75,17 +75,21 @@ def moments(program: Program, loop_var: str, *, inner: str | None = None, apart:
         loop_var: the outermost loop of both sums. ``tile_loop`` before makes iterations of several images.
         inner: a loop of the sums inside. Nothing outside of its iterations reads the data: with ``apart``, it can be
             fused with the loop that makes them.
+        once: read each element where the loops come to it, the first one of an iteration of ``loop_var``, too: with
+            ``apart``, the pass can be fused with whatever makes the data. Not together with ``inner``.
         apart: keep what an iteration has found in temporaries, and combine behind the loop, which needs no order then;
             ``distribute`` and ``interchange`` bring it outermost.
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: the sums have no loop ``inner``.
+        CommandError: the sums have no loop ``inner``, or ``once`` is given with it.
         Refused: there is no such pair of sums; what is subtracted is not the mean of the data; the data or the mean
             change between; bounds are not constant.
 
     Source: Chan, Golub, LeVeque, *The American Statistician* 37 (1983); Lake, section 3.2 (Fig. 3.4).
     """
+    if inner is not None and once:
+        raise CommandError("inner and once are two ways to take first elements", way_out="give one of them")
     done: Program | None = None
     while True:
         current = done or program
@@ -94,7 +98,7 @@ def moments(program: Program, loop_var: str, *, inner: str | None = None, apart:
         for site in find_loops(current, loop_var, nest)[::-1] if done is None else _sites(current, loop_var, nest):
             plain_loop(current.nests[site.nest], site.path, loop_at(current, site), NOTE)
             try:
-                after = _Pair(current, site, inner, apart).rewritten()
+                after = _Pair(current, site, inner, once, apart).rewritten()
                 break
             except _Stopped as stopped:
                 furthest = stopped if furthest is None or stopped.step > furthest.step else furthest
@@ -125,9 +129,9 @@ class _Stopped(Exception):
 class _Pair:
     """Two sums in one block: the data, and squared differences from their mean."""
 
-    def __init__(self, program: Program, site: Site, inner: str | None, apart: bool):
+    def __init__(self, program: Program, site: Site, inner: str | None, once: bool, apart: bool):
         self.program, self.site = program, site
-        self.inner, self.apart = inner, apart
+        self.inner, self.once, self.apart = inner, once, apart
         self.nest = program.nests[site.nest]
         self.block = block_at(self.nest, site.path)
         self.position = site.path[-1][1]
@@ -308,7 +312,7 @@ class _Pair:
                 program = program.with_buffers(**{name: kept})
                 taken.add(name)
         heads = OnePass(self.first.heads, self.first.data, self.first.dtype, base, taken)
-        found, statements = heads.loops(inner, parts)
+        found, statements = heads.loops(inner, self.once, parts)
         return program, found, simplify_body(statements)
 
     def _inner(self) -> int | None:

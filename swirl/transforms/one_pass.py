@@ -59,11 +59,12 @@ class OnePass:
     def __init__(self, heads: Sequence[Loop], data: ast.expr, dtype: str, base: str, taken: set[str]):
         self.heads, self.data, self.dtype, self.base, self.taken = tuple(heads), data, dtype, base, taken
 
-    def loops(self, inner: int | None, parts: Parts | None) -> tuple[Moments, list[ast.stmt]]:
+    def loops(self, inner: int | None, once: bool, parts: Parts | None) -> tuple[Moments, list[ast.stmt]]:
         """What the loops find, and the statements that find it.
 
         Args:
             inner: the iterations of this loop (and of those around it but the first) are combined by themselves.
+            once: take the first element where the loops come to it.
             parts: keep the moments of each iteration of the first loop there, and combine behind it.
         """
         head, *rest = self.heads
@@ -71,7 +72,7 @@ class OnePass:
         first = self._first(self.heads) if parts is None else parts.of(head.start)[0]
         opening = self._filled("base: T = value\ninner: T = 0.0\nsquares: T = 0.0\nseen: T = 0.0", names, value=first)
         if inner is None:
-            one, body = self._summed(rest, names)
+            one, body = self._summed(rest, names, once)
         else:
             one, body = self._within(rest[:inner], rest[inner:])
         found = Moments(expr(names["base"]), expr(names["inner"]), expr(names["squares"]),
@@ -91,15 +92,15 @@ class OnePass:
         names = self._names()
         opening = self._filled("base: T = 0.0\ninner: T = 0.0\nsquares: T = 0.0\nseen: T = 0.0", names)
         one, body = self._summed(inside, names)
-        is_first = expr(" and ".join(f"{head.var} == {ast.unparse(head.start)}" for head in around))
-        body.append(ast.If(is_first, self._filled("base = value", names, value=one.base), []))
+        body.append(ast.If(_is_first(around), self._filled("base = value", names, value=one.base), []))
         body += self._combine(one, names)
         for head in reversed(around):
             body = [head.node(body)]
         count = one.count * prod(head.extent or 0 for head in around)
         return Moments(expr(names["base"]), expr(names["inner"]), expr(names["squares"]), count), [*opening, *body]
 
-    def _summed(self, heads: Sequence[Loop], names: dict[str, str]) -> tuple[Moments, list[ast.stmt]]:
+    def _summed(self, heads: Sequence[Loop], names: dict[str, str],
+                once: bool = False) -> tuple[Moments, list[ast.stmt]]:  # fmt: skip
         """The moments of the elements of ``heads``: sums of differences from the first one and of their squares."""
         shift = self._filled("shift: T = value", names, value=self._first(heads))
         if not heads:  # one element, which is its own mean
@@ -110,6 +111,9 @@ class OnePass:
             names,
             value=self.data,
         )
+        if once:
+            shift = self._filled("shift: T = 0.0", names)
+            adding.insert(0, ast.If(_is_first(heads), self._filled("shift = value", names, value=self.data), []))
         for head in reversed(heads):
             adding = [head.node(adding)]
         opening = self._filled("sum: T = 0.0\nsquare_sum: T = 0.0", names)
@@ -144,3 +148,8 @@ class OnePass:
 
     def _filled(self, text: str, names: dict[str, str], **more: ast.expr) -> list[ast.stmt]:
         return stmts(text.replace(": T =", f": {self.dtype} ="), **names, **more)
+
+
+def _is_first(heads: Sequence[Loop]) -> ast.expr:
+    """Whether loops are in their first iteration."""
+    return expr(" and ".join(f"{head.var} == {ast.unparse(head.start)}" for head in heads))
