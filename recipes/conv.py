@@ -197,7 +197,7 @@ def _private_sums(s, parts, width=1):
 def _register_tile(s, target, phase, pixels, channels, others=0):
     """Pixels of a row × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
     row, tile = s.extent(phase, pixels), (_sums(target) - others) // 2
-    _tile_row(s, phase, pixels, tile, unroll_type=1 if others else 0)
+    _tile_row(s, phase, pixels, tile, **({"unroll_type": 1} if others else {}))
     if tile // row > 1:  # short rows: of several images
         s.unroll_and_jam(phase, "n", _divisor(s.extent(phase, "n"), tile // row))
     blocks, ragged = _whole_blocks(s, phase, channels, target.simd_width)
@@ -210,7 +210,7 @@ def _register_tile(s, target, phase, pixels, channels, others=0):
     s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
 
 
-def _tile_row(s, phase, pixels, tile, unroll_type=0):
+def _tile_row(s, phase, pixels, tile, **options):
     """Pixels of a row in tiles that are as even as can be; those at the borders apart, without the taps outside."""
     row = s.extent(phase, pixels)
     first, *middle = s.combination(row, tile)
@@ -219,7 +219,7 @@ def _tile_row(s, phase, pixels, tile, unroll_type=0):
     if len(parts) > 1:
         s.split(phase, pixels, [first, row - last[0]][: len(parts) - 1])
     for number, part in enumerate(parts):
-        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part, unroll_type=unroll_type)
+        s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part, **options)
 
 
 def _whole_blocks(s, phase, channels, width):

@@ -22,6 +22,11 @@ def instructions(library: Path) -> list[Instruction]:
 
 def busiest_loop(code: Sequence[Instruction]) -> list[str]:
     """Of the loops that hold no other one, that with the most multiply-adds; none where nothing jumps back."""
+    return max(innermost_loops(code), key=lambda loop: sum("fmadd" in text for text in loop), default=[])
+
+
+def innermost_loops(code: Sequence[Instruction]) -> list[list[str]]:
+    """The loops that hold no other one."""
     places = {address: position for position, (address, _) in enumerate(code)}
     spans = [
         (places[target], position)
@@ -34,8 +39,7 @@ def busiest_loop(code: Sequence[Instruction]) -> list[str]:
         for start, end in spans
         if not any(start <= low and high <= end and (low, high) != (start, end) for low, high in spans)
     ]
-    found = [[text for _, text in code[start : end + 1]] for start, end in innermost]
-    return max(found, key=lambda loop: sum("fmadd" in text for text in loop), default=[])
+    return [[text for _, text in code[start : end + 1]] for start, end in innermost]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
 from swirl.ir.layouts import in_memory
-from swirl.ir.nest import Loop, Nest, Path, Program, at, loop_of, loops, references, subscripts
+from swirl.ir.nest import Loop, Nest, Path, Program, at, loop_of, loops, names_in, references, subscripts
 from swirl.ir.statements import statements
+from swirl.ir.trees import statements_in
 from swirl.transforms.base import (
     Site,
     check_factor,
@@ -109,7 +110,39 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
                     witness=conflict,
                     way_out="vectorize another loop",
                 )
+            below = [statement for top in node.body for statement in statements_in(top)]
+            declared = {ast.unparse(s.target) for s in below if isinstance(s, ast.AnnAssign)}
+            shared = _one_for_all(node.body, {lane, *declared}, loop_of(node).extent is None)
+            if shared is not None:
+                raise refuse(
+                    f"all lanes would write {ast.unparse(shared)}",
+                    nest,
+                    path,
+                    "asked to become lanes",
+                    witness=f"it is the same for every {lane}",
+                    way_out="split takes iterations out that write it; scalar_expand gives each iteration its own",
+                )
     return program
+
+
+def _one_for_all(body: list[ast.stmt], varying: set[str], some_only: bool) -> ast.expr | None:
+    """What all lanes together would write, each something of its own, or only some of them; None where there is none.
+
+    Args:
+        varying: names that differ from lane to lane.
+        some_only: whether a lane may have nothing to do here.
+    """
+    for statement in body:
+        target: ast.expr | None = None
+        if isinstance(statement, ast.If):
+            target = _one_for_all([*statement.body, *statement.orelse], varying, True)
+        elif isinstance(statement, ast.AugAssign):
+            target = statement.target
+        elif isinstance(statement, ast.Assign) and (some_only or names_in(statement.value) & varying):
+            target = statement.targets[0]
+        if target is not None and not names_in(target) & varying:
+            return target
+    return None
 
 
 # --- contiguity -----------------------------------------------------------------------------------------

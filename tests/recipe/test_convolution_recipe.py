@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
-from latte.bench.assembly import instructions
+from latte.bench.assembly import counts, innermost_loops, instructions
 from latte.ensemble import Ensemble
 from tests.codegen.test_machine_code import target_named
 
@@ -104,11 +104,16 @@ def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...
     assert any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands) == private
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward", "update"])
-def test_sums_stay_in_registers(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [(2, 32, 32, 28, 3, 1), (2, 32, 32, 56, 3, 1), (2, 32, 64, 56, 1, 1)], ids=str)
+def test_sums_stay_in_registers(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx512").name)
-    net, _, conv = compiled((2, 32, 32, 28, 3, 1))
-    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
-    code = instructions(kernel.built.path)
-    assert sum("fmadd" in text for _, text in code) > 50
-    assert not [text for _, text in code if "zmm" in text and "rsp" in text]
+    net, _, conv = compiled(shape)
+    for phase in ("forward", "backward", "update"):
+        (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
+        code = instructions(kernel.built.path)
+        assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
+        tiles = [loop for loop in innermost_loops(code) if sum("fmadd" in text for text in loop) >= 8]
+        assert sum(counts(loop).multiply_adds for loop in tiles) >= 16, phase
+        for loop in tiles:  # nothing but multiply-adds, their loads and, now and then, an address
+            assert not [text for text in loop if "[rsp" in text], (phase, loop)
+            assert counts(loop).others <= 8, (phase, loop)

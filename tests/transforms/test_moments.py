@@ -79,15 +79,17 @@ for c in range(2):
 """, m=(2,), v=(2,), x=(e, 2))  # fmt: skip
 
 
-PROGRAMS: dict[str, tuple[Callable[[int], Program], str]] = {
-    "images": (images, "n"), "other": (other, "j"), "single": (single, "n")
+PROGRAMS: dict[str, tuple[Callable[[int], Program], str, dict[str, bool]]] = {
+    "images": (images, "n", {}), "other": (other, "j", {}), "single": (single, "n", {}),
+    "images once": (images, "n", {"once": True}), "other once": (other, "j", {"once": True, "apart": True}),
+    "single once": (single, "n", {"once": True}),
 }  # fmt: skip
 
 
 def in_one_pass(name: str, extent: int) -> Program:
-    make, loop = PROGRAMS[name]
+    make, loop, options = PROGRAMS[name]
     before = make(extent)
-    return assert_same(before, moments(before, loop))
+    return assert_same(before, moments(before, loop, **options))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -119,6 +121,33 @@ def test_compiles_to_the_same_bits(name: str, target: Target) -> None:
     assert_compiles_to_same(merged([hoist(scalar_replace(tidy(p))) for p in made]), target)
 
 
+def test_once_is_fused_with_what_makes_the_data() -> None:
+    before = program("""
+for n in range(3):
+    for i in range(5):
+        for j in range(4):
+            x[n, i, j] = a[n, i] * b[j]
+m[0] = 0.0
+for n in range(3):
+    for i in range(5):
+        for j in range(4):
+            m[0] += x[n, i, j]
+m[0] = m[0] / 60.0
+v[0] = 0.0
+for n in range(3):
+    for i in range(5):
+        for j in range(4):
+            v[0] += (x[n, i, j] - m[0]) * (x[n, i, j] - m[0])
+""", a=(3, 5), b=(4,), x=(3, 5, 4), m=(1,), v=(1,))  # fmt: skip
+    nest = make_nest("one", [s for n in before.nests for s in n.body], before.buffers)
+    after = moments(before.with_nests([nest]), "n", once=True, apart=True)
+    for loop in ("n", "i", "j"):
+        after = COMMANDS["fuse"](after, loop)
+    after = scalar_replace(assert_same(before, after), "x")
+    assert after.text.count("x[") == 1, after.text  # the store: what has been made is still at hand
+    assert_same(before, COMMANDS["unroll_and_jam"](after, "i", 3, unroll_type=1))
+
+
 def test_lanes_of_means() -> None:
     """Each lane has a mean of its own."""
     before = single(9)
@@ -129,9 +158,9 @@ def test_lanes_of_means() -> None:
 ROUNDING = 2.0**-24
 
 
-def statistics(x: np.ndarray, target: Target) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of ``x[n, c, i]`` over n and i, as the compiled one-pass kernel has them: vectors, 4 partial
-    sums a lane."""
+def statistics(x: np.ndarray, target: Target, **options: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of ``x[n, c, i]`` over n and i, as the compiled one-pass kernel has them: 4 partial sums, each
+    of vectors unless the first element is one among others."""
     n, c, e = x.shape
     before = program(f"""
 for c in range({c}):
@@ -146,7 +175,10 @@ for c in range({c}):
             v[c] += (x[n, c, i] - m[c]) * (x[n, c, i] - m[c])
     v[c] = v[c] / {n * e}.0
 """, m=(c,), v=(c,), x=x.shape)  # fmt: skip
-    after = COMMANDS["unroll"](COMMANDS["vectorize"](moments(before, "n"), "i", target.simd_width), "i", 4)
+    after = moments(before, "n", **options)
+    if not options.get("once"):
+        after = COMMANDS["vectorize"](after, "i", target.simd_width)
+    after = COMMANDS["unroll"](after, "i", 4)
     arrays = {"x": x, "m": np.zeros(c, np.float32), "v": np.zeros(c, np.float32)}
     source = emit(hoist(scalar_replace(tidy(after))), target)
     got = run_source(source, arrays, target, contract=True)
@@ -161,15 +193,17 @@ for c in range({c}):
     ((5, 2, 17), 1e4, 1e-2),
     ((3, 2, 1), 1e4, 1.0),
 ])  # fmt: skip
-def test_a_large_mean_costs_no_digits(shape: tuple[int, ...], mean: float, deviation: float, target: Target) -> None:
+@pytest.mark.parametrize("once", [False, True])
+def test_a_large_mean_costs_no_digits(shape: tuple[int, ...], mean: float, deviation: float, once: bool,
+                                      target: Target) -> None:  # fmt: skip
     x = np.random.default_rng(3).normal(mean, deviation, shape).astype(np.float32)
-    found_mean, found_var = statistics(x, target)
+    found_mean, found_var = statistics(x, target, once=once)
     exact = x.astype(np.float64)
     expected_mean, expected_var = exact.mean((0, 2)), exact.var((0, 2))
     first = exact[:, :, :1]
     inside = exact.var(2, keepdims=True)
     z2 = ((first - exact.mean(2, keepdims=True)) ** 2 / np.where(inside > 0, inside, 1.0)).max((0, 2))
-    terms = shape[2] / (4 * target.simd_width) + shape[0] + 8
+    terms = shape[2] / (4 if once else 4 * target.simd_width) + shape[0] + 8
     assert (abs(found_var - expected_var) <= terms * (1 + z2) * ROUNDING * expected_var).all()
     spread = abs(exact - first).mean((0, 2)) + abs(first - first[:1]).mean((0, 2))
     assert (abs(found_mean - expected_mean) <= abs(expected_mean) * ROUNDING + terms * ROUNDING * spread).all()
@@ -295,6 +329,18 @@ def test_what_is_subtracted_shows() -> None:
     arrays = {name: np.ones(buffer.shape, np.float32) for name, buffer in before.buffers.items()}
     execute(before, arrays)
     assert arrays["m"][0] != 1.0  # the mean of ones
+
+
+def test_once_is_not_for_lanes_along_the_data() -> None:
+    with pytest.raises(Refused, match="all lanes would write m_shift"):
+        COMMANDS["vectorize"](moments(images(9), "n", once=True), "w", 8)
+    assert_same(images(9), COMMANDS["vectorize"](moments(images(9), "n", once=True), "c", 2, strided="gather"))
+
+
+def test_once_or_inner() -> None:
+    with pytest.raises(CommandError) as caught:
+        moments(images(3), "n", inner="w", once=True)
+    assert str(caught.value) == "inner and once are two ways to take first elements\n  give one of them"
 
 
 def test_an_unknown_loop() -> None:

@@ -180,6 +180,17 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           i=0 and i=1 both update s[0]
           vectorize another loop""",
     ),
+    "lanes that all write one element": (
+        program("for i in range(8):\n if i == 3:\n  s[0] = x[i]", s=(1,), x=(8,)),
+        command("vectorize", "i", 4),
+        """
+        all lanes would write s[0]
+            for i in range(8):    ← asked to become lanes
+                if i == 3:
+                    s[0] = x[i]
+          it is the same for every i_lane
+          split takes iterations out that write it; scalar_expand gives each iteration its own""",
+    ),
     "lanes in the wrong order": (
         program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,)),
         command("vectorize", "i", 4),
