@@ -233,8 +233,8 @@ class CommandMaker:
         return (), options | ({"required": False} if self.pick((False, True)) else {})
 
     def moments(self) -> Any:
-        options = self.pick(({}, {"apart": True}, {"inner": self.loop()}, {"inner": self.loop(), "apart": True}))
-        return (self.loop(),), options
+        how = self.pick(({}, {"inner": self.loop()}, {"once": True}))
+        return (self.loop(),), how | self.pick(({}, {"apart": True}))
 
     def rename(self) -> Any:
         return (self.loop(), self.pick(("r", "s", self.loop()))), self.pick(({}, {"occurrence": self.pick((0, -1, 1))}))

@@ -58,6 +58,19 @@ def in_blocks(net: Net) -> Layers:
     return layers
 
 
+def one_tap(net: Net) -> Layers:
+    """1 × 1 convolutions: of whole blocks, and of others."""
+    layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
+    layers["conv"] = ConvLayerNoBias(net, layers["data"], num_filters=48, kernel=1, stride=1, pad=0)
+    layers["norm"] = BatchNormLayer(net, layers["conv"])
+    layers["relu"] = ReLULayer(net, layers["norm"])
+    layers["other"] = ConvLayer(net, layers["relu"], num_filters=33, kernel=1, stride=1, pad=0)
+    layers["last norm"] = BatchNormLayer(net, layers["other"])
+    layers["scores"] = FullyConnectedLayer(net, layers["last norm"], 4)
+    SoftmaxLossLayer(net, layers["scores"], layers["label"])
+    return layers
+
+
 def conv_relu(net: Net) -> Layers:
     layers: Layers = {"data": MemoryDataLayer(net, (3, 9, 9)), "label": MemoryDataLayer(net, (1,))}
     layers["conv"] = ConvLayer(net, layers["data"], num_filters=17, kernel=3, stride=2, pad=1)
@@ -92,7 +105,7 @@ def two_readers(net: Net) -> Layers:
     return layers
 
 
-NETS = [conv_bn_relu, in_blocks, conv_relu, norm_relu_of_vectors, two_readers]
+NETS = [conv_bn_relu, in_blocks, one_tap, conv_relu, norm_relu_of_vectors, two_readers]
 
 
 def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, force: bool) -> dict[str, np.ndarray]:
@@ -223,10 +236,14 @@ def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
     assert net.explain("relu1").recipe == (
         "recipes/conv_batch_norm_relu.py (inference), otherwise recipes/batch_norm_relu.py (forward, backward, update)"
     )
-    net, _ = compiled(in_blocks)
-    assert net.explain("relu1").recipe == (
-        "recipes/conv_batch_norm_relu.py (inference, forward), otherwise recipes/batch_norm_relu.py (backward, update)"
-    )
+    for declare in (in_blocks, one_tap):
+        net, _ = compiled(declare)
+        assert net.explain("relu1").recipe == (
+            "recipes/conv_batch_norm_relu.py (inference, forward), "
+            "otherwise recipes/batch_norm_relu.py (backward, update)"
+        )
+    why = "forward is not compiled as conv2_batch_norm2: 1 × 1, but not of whole blocks of channels"
+    assert any(note.startswith(why) for note in net.explain("conv2").notes)
 
 
 def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
@@ -535,7 +552,30 @@ def test_the_update_finds_its_sums_in_backward() -> None:
     assert re.search(r"grad_beta\[.*\] \+= grad_value_sum", phase.after_recipe)
 
 
-@pytest.mark.parametrize("declare", [conv_bn_relu, in_blocks])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_statistics_in_registers_keep_their_digits(mean: float) -> None:
+    """Each filter is one input channel: its mean and variance are known."""
+    net = Net(4, seed=1)
+    data = MemoryDataLayer(net, (16, 13, 11))
+    conv = ConvLayerNoBias(net, data, num_filters=48, kernel=1, stride=1, pad=0)
+    norm = BatchNormLayer(net, conv)
+    relu = ReLULayer(net, norm)
+    net.compile()
+    assert "conv_batch_norm_relu.py (inference, forward)" in net.explain(relu).recipe
+    images = np.random.default_rng(0).normal(mean, 1.0, (4, 16, 13, 11)).astype(np.float32)
+    data.set_value(images)
+    weights = np.zeros_like(conv.get_weights())
+    weights[np.arange(48), np.arange(48) % 16] = 1.0
+    conv.set_weights(weights)
+    net.forward()
+    exact = images.astype(np.float64)[:, np.arange(48) % 16]
+    np.testing.assert_allclose(norm.get_mean(), exact.mean((0, 2, 3)), rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(norm.get_var(), exact.var((0, 2, 3)), rtol=2e-5)
+    scaled = (exact - exact.mean((0, 2, 3), keepdims=True)) / np.sqrt(exact.var((0, 2, 3), keepdims=True) + 1e-5)
+    np.testing.assert_allclose(relu.get_value(), np.maximum(scaled, 0.0), rtol=0, atol=2e-3 if mean else 1e-5)
+
+
+@pytest.mark.parametrize("declare", [conv_bn_relu, in_blocks, one_tap])
 def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net], Layers]) -> None:
     results = []
     for threads in (1, 2, 2):
