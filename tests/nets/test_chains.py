@@ -59,12 +59,12 @@ def in_blocks(net: Net) -> Layers:
 
 
 def one_tap(net: Net) -> Layers:
-    """1 × 1 convolutions: of whole blocks, and of others."""
+    """1 × 1 convolutions of whole blocks: with a bias, a ReLU, an odd number of blocks; and without."""
     layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
-    layers["conv"] = ConvLayerNoBias(net, layers["data"], num_filters=48, kernel=1, stride=1, pad=0)
+    layers["conv"] = ConvLayer(net, layers["data"], num_filters=48, kernel=1, stride=1, pad=0)
     layers["norm"] = BatchNormLayer(net, layers["conv"])
     layers["relu"] = ReLULayer(net, layers["norm"])
-    layers["other"] = ConvLayer(net, layers["relu"], num_filters=33, kernel=1, stride=1, pad=0)
+    layers["other"] = ConvLayerNoBias(net, layers["relu"], num_filters=32, kernel=1, stride=1, pad=0)
     layers["last norm"] = BatchNormLayer(net, layers["other"])
     layers["scores"] = FullyConnectedLayer(net, layers["last norm"], 4)
     SoftmaxLossLayer(net, layers["scores"], layers["label"])
@@ -242,8 +242,12 @@ def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
             "recipes/conv_batch_norm_relu.py (inference, forward), "
             "otherwise recipes/batch_norm_relu.py (backward, update)"
         )
-    why = "forward is not compiled as conv2_batch_norm2: 1 × 1, but not of whole blocks of channels"
-    assert any(note.startswith(why) for note in net.explain("conv2").notes)
+    assert "recipes/conv_batch_norm.py (inference, forward)" in net.explain("batch_norm2").recipe
+    net = Net(2)
+    BatchNormLayer(net, ConvLayer(net, MemoryDataLayer(net, (3, 7, 5)), num_filters=33, kernel=1, stride=1, pad=0))
+    net.compile()
+    why = "forward is not compiled as conv1_batch_norm1: 1 × 1, but not of whole blocks of channels"
+    assert any(note.startswith(why) for note in net.explain("conv1").notes)
 
 
 def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
