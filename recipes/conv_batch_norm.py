@@ -6,7 +6,7 @@ from math import prod
 from latte.recipes.batch_norm import LARGE
 from latte.recipes.conv import blocks_pay, lay_out, one_tap, tile_pixels
 
-LONG_ROW = 16  # pixels
+FEWEST = 32  # pixels of an image whose sums are made in registers
 
 chain = ("conv", "batch_norm")
 
@@ -31,8 +31,12 @@ def statistics_with_the_store(s, target):
         s.recipe("conv", "forward")
         s.unroll("forward", "w", 4)
         s.vectorize("forward", "k", width)
-    elif s.shape("value")[0] % width or not one_tap(s, "forward") or prod(s.shape("value")[1:]) < 2 * LONG_ROW:
-        s.leave_apart("forward", "1 × 1, but not of whole blocks of channels and long rows: little to hide sums behind")
+    elif not one_tap(s, "forward"):
+        s.leave_apart("forward", "1 × 1 with a stride, or of a source with zeros around: the image is not one row")
+    elif s.shape("value")[0] % width:
+        s.leave_apart("forward", "1 × 1 with a ragged block of filters: little to hide sums behind")
+    elif prod(s.shape("value")[1:]) < FEWEST:
+        s.leave_apart("forward", f"1 × 1 of images below {FEWEST} pixels: faster by themselves")
     else:
         _of_pixels(s, width)
         tile_pixels(s, target, "yx", others=2)

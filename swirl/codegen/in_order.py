@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from swirl.codegen.context import Context
 from swirl.ir.nest import constant, expr, loop_of, names_in, subscripts, substitute
@@ -17,44 +16,62 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     """Whether an iteration of a loop, the small loops inside unrolled, adds to one floating-point number twice.
 
     g++ 12 at -O3 vectorises such a loop and then adds other elements than those asked for, wherever the terms do not
-    lie in memory in the order in which they are added (tests/regress/test_gcc_sums_in_order.py).
+    lie in memory in the order in which they are added (tests/regress/test_gcc_sums_in_order.py). What is added may go
+    through locals on the way.
     """
     inside = list(_one_lane(node.body))
     declared = {ast.unparse(s.target) for s in inside if isinstance(s, ast.AnnAssign)}
-    sums = {
-        id(statement): times
-        for statement in inside
-        if (times := _additions(statement)) and _is_float(statement, context, declared)
-    }
-    if not sums:
+    if not any(_is_float(target, context) for s in inside if (target := _target(s)) and _name(target) not in declared):
         return False
-    found: Counter[str] = Counter()
-    for statement, target in _instances(node.body, context, {}, 1, set(sums)):
-        found[_key(target, context)] += sums[id(statement)]
+    copies = list(_copies(node.body, context, {}, 1))
     var = loop_of(node).var
-    return any(times > 1 and var not in names_in(ast.parse(key)) for key, times in found.items())
+    kept = {
+        _key(target, context)
+        for target in map(_target, copies)
+        if target is not None and _name(target) not in declared and var not in names_in(target)
+    }
+    return _longest(copies, kept, context) > 1
 
 
-def _additions(statement: ast.stmt) -> int:
-    """How many terms a statement adds to what its target holds: 2 stands for more, too."""
-    if isinstance(statement, ast.AugAssign):
-        return 1 if isinstance(statement.op, (ast.Add, ast.Sub, ast.Mult)) else 0
+def _longest(copies: Sequence[ast.stmt], kept: set[str], context: Context) -> int:
+    """How many operations, at the most, make what is kept for the next iteration of what was kept in this one."""
+    depths = dict.fromkeys(kept, 0)
+
+    def depth(node: ast.AST) -> int | None:
+        """Operations on the way from something kept to an expression; None where none leads there."""
+        if isinstance(node, (ast.Name, ast.Subscript)):
+            return depths.get(_key(node, context))
+        below = [found for child in ast.iter_child_nodes(node) if (found := depth(child)) is not None]
+        return max(below) + isinstance(node, ast.BinOp) if below else None
+
+    for statement in copies:
+        target = statement.target if isinstance(statement, ast.AnnAssign) else _target(statement)
+        value = getattr(statement, "value", None)
+        if target is None or value is None:
+            continue
+        if isinstance(statement, ast.AugAssign):
+            value = ast.BinOp(target, statement.op, value)
+        found, key = depth(value), _key(target, context)
+        if found is None:
+            depths.pop(key, None)
+        else:
+            depths[key] = found
+    return max((depths.get(key, 0) for key in kept), default=0)
+
+
+def _target(statement: ast.stmt) -> ast.expr | None:
+    """What a statement assigns to; declarations are none."""
     if isinstance(statement, ast.Assign):
-        target = ast.unparse(statement.targets[0])
-        return 2 if any(isinstance(n, ast.BinOp) and target in map(ast.unparse, (n.left, n.right))
-                        for n in ast.walk(statement.value)) else 0  # fmt: skip
-    return 0
+        return statement.targets[0]
+    return statement.target if isinstance(statement, ast.AugAssign) else None
 
 
-def _target(statement: ast.stmt) -> ast.expr:
-    assert isinstance(statement, (ast.Assign, ast.AugAssign))
-    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+def _name(target: ast.expr) -> str:
+    return ast.unparse(target).split("[")[0]
 
 
-def _is_float(statement: ast.stmt, context: Context, declared: set[str]) -> bool:
-    """Whether the target is a floating-point number that lives longer than an iteration."""
-    (name, *_) = ast.unparse(_target(statement)).split("[")
-    return name not in declared and context.dtype_of(name).startswith("float")
+def _is_float(target: ast.expr, context: Context) -> bool:
+    return context.dtype_of(_name(target)).startswith("float")
 
 
 def _one_lane(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -68,26 +85,26 @@ def _one_lane(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _one_lane(statement.body)
 
 
-def _instances(body: Sequence[ast.stmt], context: Context, values: dict[str, ast.expr], copies: int,
-               wanted: set[int]) -> Iterator[tuple[ast.stmt, ast.expr]]:  # fmt: skip
-    """The copies of the statements wanted, and their targets, as they are when the small loops around are unrolled."""
+def _copies(body: Sequence[ast.stmt], context: Context, values: Mapping[str, ast.expr],
+            copies: int) -> Iterator[ast.stmt]:  # fmt: skip
+    """The assignments and declarations of a body, one after the other, as they are when small loops are unrolled."""
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from _instances([*statement.body, *statement.orelse], context, values, copies, wanted)
+            yield from _copies([*statement.body, *statement.orelse], context, values, copies)
         elif isinstance(statement, ast.For):
             loop = loop_of(statement)
-            length = constant(context.index(expr("stop - start", stop=loop.stop, start=loop.start)))
+            start, stop = substitute(loop.start, values), substitute(loop.stop, values)
+            length = constant(context.index(expr("stop - start", stop=stop, start=start)))
             if loop.kind == "vector" or length is None:
                 continue
             extent = len(range(0, length, loop.step))
             if loop.kind != "unrolled" and (extent > UNROLLED or copies * extent > COPIES):
                 continue  # it stays a loop
             for distance in range(0, length, loop.step):
-                value = expr("start + distance", start=loop.start, distance=distance)
-                here = {**values, loop.var: substitute(value, values)}
-                yield from _instances(statement.body, context, here, copies * extent, wanted)
-        elif id(statement) in wanted:
-            yield statement, substitute(_target(statement), values)
+                here = {**values, loop.var: expr("start + distance", start=start, distance=distance)}
+                yield from _copies(statement.body, context, here, copies * extent)
+        else:
+            yield substitute(statement, values)
 
 
 def _key(target: ast.expr, context: Context) -> str:

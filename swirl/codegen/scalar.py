@@ -96,7 +96,7 @@ class ScalarExpressions:
                 if names_in(indices[position]) & set(context.unrolled):
                     shared = self._shared_index(indices[position], context.shape_of(name)[position])
                     if shared is None:
-                        break
+                        continue
                     front = array_ref(c_name, [self.integer(i) for i in (*indices[:position], shared[0])])
                     behind = [constant(shared[1], "int32"), *map(self.integer, indices[position + 1 :])]
                     return array_ref(address_of(front), behind)

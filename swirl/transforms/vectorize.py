@@ -110,23 +110,31 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
                     witness=conflict,
                     way_out="vectorize another loop",
                 )
-            below = [statement for top in node.body for statement in statements_in(top)]
-            declared = {ast.unparse(s.target) for s in below if isinstance(s, ast.AnnAssign)}
-            shared = _one_for_all(node.body, {lane, *declared}, loop_of(node).extent is None)
-            if shared is not None:
-                raise refuse(
-                    f"all lanes would write {ast.unparse(shared)}",
-                    nest,
-                    path,
-                    "asked to become lanes",
-                    witness=f"it is the same for every {lane}",
-                    way_out="split takes iterations out that write it; scalar_expand gives each iteration its own",
-                )
+            if loop.extent != 1:
+                _check_elements(nest, path, lane)
     return program
 
 
+def _check_elements(nest: Nest, path: Path, lane: str) -> None:
+    """Raises Refused where some lanes of the vector loop at ``path`` would write what all have in common."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    below = [statement for top in node.body for statement in statements_in(top)]
+    declared = {ast.unparse(s.target) for s in below if isinstance(s, ast.AnnAssign)}
+    common = _one_for_all(node.body, {lane, *declared}, loop_of(node).extent is None)
+    if common is not None:
+        raise refuse(
+            f"{ast.unparse(common)} is one element for all lanes, and these do not agree on it",
+            nest,
+            path,
+            "asked to become lanes",
+            way_out="split takes out the iterations that write it; scalar_expand gives each iteration its own",
+        )
+
+
 def _one_for_all(body: list[ast.stmt], varying: set[str], some_only: bool) -> ast.expr | None:
-    """What all lanes together would write, each something of its own, or only some of them; None where there is none.
+    """What lanes have in common, and would write each something of its own, or only some of them; None where there is
+    nothing like it.
 
     Args:
         varying: names that differ from lane to lane.

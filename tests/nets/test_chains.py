@@ -246,7 +246,7 @@ def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
     net = Net(2)
     BatchNormLayer(net, ConvLayer(net, MemoryDataLayer(net, (3, 7, 5)), num_filters=33, kernel=1, stride=1, pad=0))
     net.compile()
-    why = "forward is not compiled as conv1_batch_norm1: 1 × 1, but not of whole blocks of channels"
+    why = "forward is not compiled as conv1_batch_norm1: 1 × 1 with a ragged block of filters"
     assert any(note.startswith(why) for note in net.explain("conv1").notes)
 
 

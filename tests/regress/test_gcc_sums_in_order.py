@@ -33,8 +33,18 @@ def test_sums_of_elements_from_the_last_to_the_first(target: Target) -> None:
         "for k in range(9):\n y[0] = y[0] + x[k, 1] + x[k, 0]",
         "for k in range(9):\n y[0] += x[k, 1] * x[k, 3]\n y[1] += x[k, 5]\n y[0] += x[k, 0] * x[k, 2]",
     ]
-    programs = [scalar_replace(program(text, y=(4,), x=(9, 8))) for text in texts]
-    programs += [program(text, y=(4,), x=(9, 8)) for text in texts]
+    texts += [
+        "for k in range(40):\n u: float32 = y[0] + x[k, 1]\n y[0] = u + x[k, 0]",
+        "for k in range(40):\n u: float32 = y[0] + x[k, 1]\n v: float32 = y[1] + x[k, 3]\n y[0] = u + x[k, 0]\n"
+        " y[1] = v + x[k, 2]",
+        "for j in range(3):\n for k in range(40):\n  u: float32 = y[j]\n  for l in range(2):\n   u += x[k, 3 - l]\n"
+        "  y[j] = u",
+        "for j in range(3):\n for k in range(40):\n  u: float32 = y[j] + x[k, 3]\n  y[j] = u\n  y[j] += x[k, 2]",
+        "for j in range(3):\n for k in range(40):\n  for m in range(2):\n   for l in range(m + 1):\n"
+        "    y[j] += x[k, 7 - 4 * m - l]",
+    ]
+    programs = [scalar_replace(program(text, y=(4,), x=(40, 8))) for text in texts]
+    programs += [program(text, y=(4,), x=(40, 8)) for text in texts]
     assert_compiles_to_same(merged(programs), target)
 
 
@@ -53,7 +63,11 @@ def test_only_loops_that_add_twice_to_one_number_are_left_alone(target: Target) 
         return "in_order()" in emit(program(text, y=(99, 4), x=(99, 4)), target).source
 
     assert left_alone("for i in range(99):\n for l in range(2):\n  y[0, 0] += x[i, l]")
+    assert left_alone("for i in range(99):\n u: float32 = y[0, 0] + x[i, 1]\n y[0, 0] = u + x[i, 0]")
+    assert left_alone("for i in range(99):\n for m in range(2):\n  for l in range(m + 1):\n   y[0, 0] += x[i, m + l]")
     assert not left_alone("for i in range(99):\n y[0, 0] += x[i, 0]")
+    assert not left_alone("for i in range(99):\n u: float32 = y[0, 0]\n y[0, 0] = u + x[i, 0]")
+    assert not left_alone("for i in range(99):\n u: float32 = x[i, 0] - y[1, 0]\n y[0, 0] += u * u")
     assert not left_alone("for i in range(99):\n for l in range(2):\n  y[i, l] += x[i, l]")
     assert not left_alone("for i in range(99):\n for l in range(4):\n  y[0, l] += x[i, l]")
     assert not left_alone("for i in range(99):\n for l in range(4):\n  y[i, 0] = x[i, l]")

@@ -23,6 +23,7 @@ from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
 from swirl.transforms.whole_vectors import whole_vectors
 from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import merged as numbered
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
 
@@ -250,3 +251,15 @@ for n in range(3):
 """, s=(extent,), t=(extent,), x=(3, extent), y=(3, extent))  # fmt: skip
     after = assert_same(before, COMMANDS["tile"](before, "x", 0, 16))
     assert ["c_inner" in nest.body_text for nest in after.nests] == [True, False, True]
+
+
+def test_a_loop_that_runs_once_becomes_one_lane(target: Target) -> None:
+    """With a batch of one image, or images of one pixel: what it writes need not differ from lane to lane."""
+    made = []
+    for body in ("  t = x[i]", "  t = t * x[i] + 1.0", "  if j == 2:\n   t = 3.0"):
+        text = f"for j in range(3):\n t: float32 = 0.0\n for i in range(1):\n{body}\n z[j] = t"
+        before = program(text, x=(1,), z=(3,))
+        made.append(assert_same(before, COMMANDS["vectorize"](before, "i", 4)))
+    before = program("for j in range(3):\n for i in range(1):\n  z[j] = x[j]", x=(3,), z=(3,))
+    made.append(assert_same(before, COMMANDS["vectorize"](before, "i", 4)))
+    assert_compiles_to_same(side_by_side(made), target)

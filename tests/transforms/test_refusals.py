@@ -184,12 +184,11 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(8):\n if i == 3:\n  s[0] = x[i]", s=(1,), x=(8,)),
         command("vectorize", "i", 4),
         """
-        all lanes would write s[0]
+        s[0] is one element for all lanes, and these do not agree on it
             for i in range(8):    ← asked to become lanes
                 if i == 3:
                     s[0] = x[i]
-          it is the same for every i_lane
-          split takes iterations out that write it; scalar_expand gives each iteration its own""",
+          split takes out the iterations that write it; scalar_expand gives each iteration its own""",
     ),
     "lanes in the wrong order": (
         program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,)),
