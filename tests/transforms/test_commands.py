@@ -23,7 +23,7 @@ from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
 from swirl.transforms.whole_vectors import whole_vectors
 from tests.support import assert_compiles_to_same, assert_same, program
-from tests.support import merged as numbered
+from tests.support import merged as side_by_side
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
 
