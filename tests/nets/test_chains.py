@@ -135,9 +135,10 @@ def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, forc
     return found
 
 
-@pytest.mark.parametrize("declare", NETS)
-@pytest.mark.parametrize(("batch", "force"), [
-    (4, True), pytest.param(1, False, marks=pytest.mark.slow), pytest.param(17, False, marks=pytest.mark.slow)
+@pytest.mark.parametrize(("declare", "batch", "force"), [
+    *((net, 4, True) for net in NETS),
+    *(pytest.param(net, 1, False, marks=pytest.mark.slow) for net in (in_blocks, one_tap, norm_relu_of_vectors)),
+    *(pytest.param(net, 17, False, marks=pytest.mark.slow) for net in (in_blocks, one_tap, conv_relu)),
 ])  # fmt: skip
 def test_trained_together_and_apart(declare: Callable[[Net], Layers], batch: int, force: bool) -> None:
     together, apart = (trained(declare, batch, keep, force) for keep in (None, "all"))
