@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from latte import ConvLayer, MemoryDataLayer, Net
+from tests.codegen.test_machine_code import target_named
+
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
@@ -55,6 +58,22 @@ def test_the_readme_shows_the_recipe_of_the_third_example():
     recipe = Path(example("recipes/conv_channels.py")).read_text(encoding="utf-8")
     body = recipe.split('"""', 2)[2].strip()
     assert body in [block.strip() for block in python_blocks(ROOT / "README.md")]
+
+
+def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
+    """All lines, in their order, but for those said to be left out."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512").name)
+    net = Net(64)
+    data = MemoryDataLayer(net, (16, 8, 8))
+    conv = ConvLayer(net, data, num_filters=32, kernel=3, pad=1)
+    net.use_recipe(conv, example("recipes/conv_channels.py"))
+    net.compile()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    shown = [line.strip() for line in block.splitlines() if not line.strip().startswith("// …")]
+    made = iter([line.strip() for line in str(net.explain(conv, "forward")).splitlines()])
+    missing = [line for line in shown if line not in made]  # each search goes on behind what it has found
+    assert len(shown) > 30 and not missing
 
 
 @pytest.mark.slow
