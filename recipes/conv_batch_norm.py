@@ -1,5 +1,6 @@
 """Convolution and batch norm. In inference a pixel is normalised before it is stored. In training the statistics are
-made of rows of pixels that have just been stored; normalising is the only other pass over memory."""
+made of rows of pixels that have just been stored, of a 1 × 1 convolution's while they are in registers; normalising is
+the only other pass over memory."""
 
 from math import prod
 
@@ -34,13 +35,12 @@ def statistics_with_the_store(s, target):
     elif not one_tap(s, "forward"):
         s.leave_apart("forward", "1 × 1 with a stride, or of a source with zeros around: the image is not one row")
     elif s.shape("value")[0] % width:
-        s.leave_apart("forward", "1 × 1 with a ragged block of filters: little to hide sums behind")
+        s.leave_apart("forward", "1 × 1 with a ragged block of filters: statistics need loops of constant bounds")
     elif prod(s.shape("value")[1:]) < FEWEST:
-        s.leave_apart("forward", f"1 × 1 of images below {FEWEST} pixels: faster by themselves")
+        s.leave_apart("forward", f"1 × 1 of images below {FEWEST} pixels: too few for tiles")
     else:
         _of_pixels(s, width)
         tile_pixels(s, target, "yx", others=2)
-        s.vectorize("forward", "k_inner", width, optional=True)
     s.unroll("forward", "pixel", 4)
     if s.extent("forward", "n") * prod(s.shape("value")) >= LARGE:
         s.stream("forward", "value", optional=True)

@@ -1,5 +1,5 @@
 """Convolution, batch norm, ReLU. In inference a pixel is normalised and rectified before it is stored. In training the
-statistics are made of rows of pixels that have just been stored; normalising and rectifying is the only other pass."""
+statistics are made as in conv_batch_norm.py; normalising and rectifying is the only other pass over memory."""
 
 from latte.recipes.conv_batch_norm import statistics_with_the_store
 

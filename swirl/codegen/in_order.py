@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from swirl.codegen.context import Context
 from swirl.ir.nest import constant, expr, loop_of, names_in, subscripts, substitute
+from swirl.ir.trees import declared_in
 
 UNROLLED = 16  # iterations, and
 COPIES = 512  # copies of a statement up to which g++ may unroll loops before it vectorises the one around
@@ -19,9 +20,9 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     lie in memory in the order in which they are added (tests/regress/test_gcc_sums_in_order.py). What is added may go
     through locals on the way.
     """
-    inside = list(_one_lane(node.body))
-    declared = {ast.unparse(s.target) for s in inside if isinstance(s, ast.AnnAssign)}
-    if not any(_is_float(target, context) for s in inside if (target := _target(s)) and _name(target) not in declared):
+    declared = declared_in(node)
+    targets = [target for statement in _one_lane(node.body) if (target := _target(statement))]
+    if not any(_is_float(target, context) for target in targets if _name(target) not in declared):
         return False
     copies = list(_copies(node.body, context, {}, 1))
     var = loop_of(node).var

@@ -19,6 +19,7 @@ from swirl.codegen.ctree_compat import Block, Declaration, For, If, Node, Pragma
 from swirl.codegen.to_c import Statements
 from swirl.ir.hints import streams
 from swirl.ir.nest import Loop, loop_of, names_in
+from swirl.ir.trees import declared_in
 
 BARRIER = "omp barrier"
 
@@ -158,8 +159,7 @@ class WorkSharing:
         return [call("_mm_sfence")] if wanted else []
 
     def _refuse_shared_locals(self, loop: Loop, body: Sequence[ast.stmt]) -> None:
-        declared = {node.target.id for statement in body for node in ast.walk(statement)
-                    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
+        declared = {name for statement in body for name in declared_in(statement)}
         shared = {name for statement in body for name in _writes(statement)} & set(
             self.context.locals
         ) - declared

@@ -93,7 +93,7 @@ class ScalarExpressions:
         context = self.context
         if context.vector_width:
             for position in reversed(range(len(indices))):
-                if names_in(indices[position]) & set(context.unrolled):
+                if names_in(indices[position]) & context.unrolled.keys():
                     shared = self._shared_index(indices[position], context.shape_of(name)[position])
                     if shared is None:
                         continue

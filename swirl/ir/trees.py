@@ -48,6 +48,11 @@ def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
             found += node.body
 
 
+def declared_in(tree: ast.stmt) -> set[str]:
+    """The names of the locals that a statement declares, or one inside of it."""
+    return {ast.unparse(s.target) for s in statements_in(tree) if isinstance(s, ast.AnnAssign)}
+
+
 def clone(tree: T) -> T:
     """A copy that shares no statement and no expression with ``tree``, not even where ``tree`` holds one in two places.
 

@@ -19,7 +19,7 @@ from swirl.ir.nest import (
     replace_at,
     substitute,
 )
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import declared_in
 from swirl.transforms.base import (
     Site,
     checked,
@@ -179,8 +179,9 @@ def _brought_together(program: Program, site: Site, partner: int) -> tuple[Progr
 
 def _own_names(nest: Nest, number: int) -> list[ast.stmt]:
     """The body with names for its locals that no other nest has, so that they are not taken for the same."""
-    declared = {ast.unparse(s.target) for s in statements_in(nest.function) if isinstance(s, ast.AnnAssign)}
-    mapping: dict[str, ast.expr] = {name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in declared}
+    mapping: dict[str, ast.expr] = {
+        name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in declared_in(nest.function)
+    }
     return [substitute(statement, mapping) for statement in nest.body]
 
 

@@ -28,6 +28,7 @@ from swirl.ir.nest import (
     walk,
     with_inner,
 )
+from swirl.ir.trees import declared_in
 from swirl.transforms.base import (
     Site,
     check_buffer,
@@ -120,7 +121,7 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
         raise refuse(f"{loop.var} is a {loop.kind} loop", nest, site.path, NOTE, way_out="prefetch in a loop around it")
     found: dict[str, ast.stmt] = {}
     seen: list[tuple[str, ast.expr]] = []
-    declared = {ast.unparse(s.target) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)}
+    declared = declared_in(nest.function)
     around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
     why = f"{buffer} is not touched in {loop.var}, or its elements don't move with it"
     for path, reference in _touching(node, buffer):

@@ -12,7 +12,7 @@ from swirl.ir.hints import prefetches
 from swirl.ir.layouts import in_memory
 from swirl.ir.nest import Loop, Nest, Path, Program, at, loop_of, loops, names_in, references, subscripts
 from swirl.ir.statements import statements
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import declared_in
 from swirl.transforms.base import (
     Site,
     check_factor,
@@ -119,9 +119,7 @@ def _check_elements(nest: Nest, path: Path, lane: str) -> None:
     """Raises Refused where some lanes of the vector loop at ``path`` would write what all have in common."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
-    below = [statement for top in node.body for statement in statements_in(top)]
-    declared = {ast.unparse(s.target) for s in below if isinstance(s, ast.AnnAssign)}
-    common = _one_for_all(node.body, {lane, *declared}, loop_of(node).extent is None)
+    common = _one_for_all(node.body, {lane, *declared_in(node)}, loop_of(node).extent is None)
     if common is not None:
         raise refuse(
             f"{ast.unparse(common)} is one element for all lanes, and these do not agree on it",

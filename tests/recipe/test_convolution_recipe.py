@@ -111,6 +111,7 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], monkeypatch: pytest.Monk
     for phase in ("forward", "backward", "update"):
         (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
         code = instructions(kernel.built.path)
+        assert sum("fmadd" in text for _, text in code) > (50 if shape[4] > 1 else 15), phase
         assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
         tiles = [loop for loop in innermost_loops(code) if sum("fmadd" in text for text in loop) >= 8]
         assert sum(counts(loop).multiply_adds for loop in tiles) >= 16, phase

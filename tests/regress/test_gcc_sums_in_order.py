@@ -6,21 +6,11 @@ swirl/codegen/in_order.py finds such loops.
 
 from __future__ import annotations
 
-import pytest
-
 from swirl.codegen.emit import emit
-from swirl.target import TARGETS, Target, get_target, why_not
+from swirl.target import Target
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.unroll import unroll, unroll_and_jam
 from tests.support import assert_compiles_to_same, merged, program
-
-
-@pytest.fixture(params=sorted(TARGETS))
-def target(request: pytest.FixtureRequest) -> Target:
-    result = get_target(request.param)
-    if reason := why_not(result):
-        pytest.skip(f"{request.param}: {reason}")
-    return result
 
 
 def test_sums_of_elements_from_the_last_to_the_first(target: Target) -> None:
