@@ -59,6 +59,9 @@ def read_recipe(path: str | Path) -> Recipe:
 def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> None:
     try:
         signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin that tells nothing about itself: calling it will
+        return
+    try:
         signature.bind(None, None)
     except TypeError as error:
         code = getattr(function, "__code__", None)

@@ -97,7 +97,8 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
             whatever their loops are (``fuse_layers("backward", "update")``), it is not.
 
     Raises:
-        CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined.
+        CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined; the loops are one already, and
+            no buffer can be contracted.
     """
     for name in keep:
         if name not in program.buffers:
@@ -113,6 +114,9 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
                 fused = contract(fused, name)
             except Refused:
                 continue
+    if required and program.nests and fused.text == program.text:
+        raise refuse("there is one nest, and nothing to contract", program.nests[0], (("body", 0),),
+                     "asked to fuse layers", way_out="leave it out")  # fmt: skip
     return fused
 
 

@@ -273,6 +273,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str, line
     assert caught.value.place == (f"{path}:{line}" if line else str(path))
 
 
+def test_phases_that_tell_nothing_of_their_arguments(tmp_path: Path) -> None:
+    assert read_recipe(write(tmp_path, "forward = max\n")).functions == {"forward": max}
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="cannot be read: No such file"):
         read_recipe(tmp_path / "none.py")

@@ -269,6 +269,12 @@ def test_layers_that_are_not_fused_yet() -> None:
     assert "← asked to contract y" in text and "fuse joins their loops first" in text
 
 
+def test_layers_that_are_fused() -> None:
+    fused = COMMANDS["fuse_layers"](product_and_relu(5))
+    assert "there is one nest, and nothing to contract" in refused("fuse_layers", fused)
+    assert COMMANDS["fuse_layers"](fused, required=False).text == fused.text
+
+
 def test_a_value_of_another_iteration() -> None:
     before = own("""
 for i in range(1, 9):
