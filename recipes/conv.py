@@ -15,6 +15,7 @@ from math import prod
 
 PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay near the core
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed by itself
+LARGE = 2**22  # elements from which on a result that takes little computing is stored past the caches
 LONG = 256  # pixels that an element of a copy sums at the least, as the copies are added up then
 
 
@@ -24,26 +25,33 @@ def forward(s, target):
         _plain_forward(s, target)
         return
     lay_out(s, width, "value", "grad")
-    pixels = "x"
-    if one_tap(s, "forward"):
-        (pixels,) = s.flatten("forward", ["y", "x"])
-    tile_pixels(s, target, pixels)
+    if not one_tap(s, "forward"):
+        tile_pixels(s, target, "x")
+        return
+    s.flatten("forward", ["y", "x"])
+    far = s.extent("forward", "n") * prod(s.shape("value")) >= LARGE
+    if far:
+        s.scalar_replace("forward", "value", optional=True)  # stored once
+    tile_pixels(s, target, "yx")
+    if far:
+        s.stream("forward", "value", optional=True)
 
 
 def lay_out(s, width, *others):
     """Weights and others (value, gradient) in blocks of channels."""
     for buffer in ("weights", "grad_weights"):
-        if s.blocks("inputs") or fills(s.shape("inputs")[0], width):
+        if s.blocks("inputs") or _fills(s.shape("inputs")[0], width):
             s.tile(buffer, 1, width)
         s.tile(buffer, 0, width)
     for buffer in others:
         s.tile(buffer, 0, width)
 
 
-def tile_pixels(s, target, pixels, **options):
-    """Forward's register tile, once arrays lie in blocks; ``pixels`` is the loop along a row."""
+def tile_pixels(s, target, pixels, others=0):
+    """Forward's register tile, once arrays lie in blocks; ``pixels`` is the loop along a row, ``others`` how many sums
+    of all its pixels are made beside."""
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
-    _register_tile(s, target, "forward", pixels, "k", **options)
+    _register_tile(s, target, "forward", pixels, "k", others)
 
 
 def backward(s, target):
@@ -59,7 +67,7 @@ def backward(s, target):
     if {"ky", "kx"} & set(zeroing):  # a kernel as large as the image, whose taps set it to zero: correct, not tuned
         s.parallelize("backward", "n")
         return
-    few = not s.blocks("inputs") and not fills(s.shape("inputs")[0], width)
+    few = not s.blocks("inputs") and not _fills(s.shape("inputs")[0], width)
     if not few:
         s.pack("backward", "weights")  # vectors along the input channels
         s.tile("weights_packed", 0, width)
@@ -238,10 +246,10 @@ def _sums(target):
 def blocks_pay(s, width):
     """Whether the filters fill vectors, or the source lies in blocks already."""
     inputs = s.blocks("inputs")
-    return inputs == {0: width} or (not inputs and fills(s.shape("value")[0], width))
+    return inputs == {0: width} or (not inputs and _fills(s.shape("value")[0], width))
 
 
-def fills(channels, width):
+def _fills(channels, width):
     """Whether more than half of a vector's lanes are used."""
     return channels * 2 > width
 
