@@ -10,7 +10,7 @@ VENV ?= .venv
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-PIP = $(VENV)/bin/python -m pip install --no-input --quiet
+PIP = $(VENV)/bin/python -m pip install --no-input --no-compile --quiet
 
 CASES ?= 10000
 SEED ?= 1
@@ -23,7 +23,7 @@ train: $(VENV)/.examples
 
 # Passive waiting: each worker has OpenMP threads of its own, which would otherwise spin on the cores of the others.
 test: $(VENV)/.test
-	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

@@ -30,6 +30,9 @@ from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, R
 from swirl.target import resolve_target
 
 Layers = dict[str, Ensemble]
+BATCH = 5
+"""Of most nets here, so that what one test has compiled serves the others; threads have unequal shares of it."""
+
 TOLERANCE = 2e-5
 """Of values about 1 after three steps: sums of some hundred terms, taken in another order."""
 
@@ -105,11 +108,9 @@ def two_readers(net: Net) -> Layers:
     return layers
 
 
-NETS = [conv_bn_relu, in_blocks, one_tap, conv_relu, norm_relu_of_vectors, two_readers]
-
-
-def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, force: bool) -> dict[str, np.ndarray]:
-    """Everything that can be read of a net after three steps, a smaller batch, and an evaluation."""
+def trained(declare: Callable[[Net], Layers], batch: int, smaller: int, keep: str | None,
+            force: bool) -> dict[str, np.ndarray]:  # fmt: skip
+    """Everything that can be read of a net after three steps, the last with a smaller batch, and an evaluation."""
     net = Net(batch, seed=1, keep=keep)
     net.force_backward = force
     layers = declare(net)
@@ -117,7 +118,6 @@ def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, forc
     solver = SGD(net, learning_rate=0.05, momentum=0.9)
     generator = np.random.default_rng(0)
     found: dict[str, np.ndarray] = {}
-    smaller = batch - 1 if batch == 4 else batch  # once is enough: all is compiled again for it
     for step, count in enumerate((batch, batch, smaller)):
         images = generator.normal(size=(count, *layers["data"].shape))
         net.set_batch(images, generator.integers(0, 4, count))
@@ -135,19 +135,27 @@ def trained(declare: Callable[[Net], Layers], batch: int, keep: str | None, forc
     return found
 
 
-@pytest.mark.parametrize(("declare", "batch", "force"), [
-    *((net, 4, True) for net in NETS),
-    *(pytest.param(net, 1, False, marks=pytest.mark.slow) for net in (in_blocks, one_tap, norm_relu_of_vectors)),
-    *(pytest.param(net, 17, False, marks=pytest.mark.slow) for net in (in_blocks, one_tap, conv_relu)),
+@pytest.mark.parametrize(("declare", "batch", "smaller", "force"), [
+    (conv_bn_relu, BATCH, BATCH, False),
+    (conv_relu, BATCH, BATCH, True),
+    (norm_relu_of_vectors, BATCH, 1, True),
+    (two_readers, BATCH, 2, True),
+    (one_tap, BATCH, BATCH, False),
+    pytest.param(conv_bn_relu, 1, 1, True, marks=pytest.mark.slow),
+    pytest.param(in_blocks, BATCH, BATCH, False, marks=pytest.mark.slow),
+    pytest.param(in_blocks, 17, 17, True, marks=pytest.mark.slow),
+    pytest.param(one_tap, 1, 1, True, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_trained_together_and_apart(declare: Callable[[Net], Layers], batch: int, force: bool) -> None:
-    together, apart = (trained(declare, batch, keep, force) for keep in (None, "all"))
+def test_trained_together_and_apart(
+    declare: Callable[[Net], Layers], batch: int, smaller: int, force: bool
+) -> None:
+    together, apart = (trained(declare, batch, smaller, keep, force) for keep in (None, "all"))
     assert together.keys() == apart.keys()
     for name in together:
         np.testing.assert_allclose(together[name], apart[name], rtol=0, atol=TOLERANCE, err_msg=name)
 
 
-def compiled(declare: Callable[[Net], Layers], batch: int = 4) -> tuple[Net, Layers]:
+def compiled(declare: Callable[[Net], Layers], batch: int = BATCH) -> tuple[Net, Layers]:
     net = Net(batch, seed=1)
     layers = declare(net)
     net.compile(threads=1)
@@ -160,7 +168,7 @@ def compiled(declare: Callable[[Net], Layers], batch: int = 4) -> tuple[Net, Lay
 def test_reading_what_is_fused_away_says_how_to_keep_it() -> None:
     net, layers = compiled(conv_relu)
     net.forward()
-    assert layers["relu"].get_value().shape == (4, 17, 5, 5)
+    assert layers["relu"].get_value().shape == (BATCH, 17, 5, 5)
     for read in (layers["conv"].get_value, layers["conv"].get_value_view):
         with pytest.raises(DataError) as caught:
             read()
@@ -168,7 +176,7 @@ def test_reading_what_is_fused_away_says_how_to_keep_it() -> None:
         assert 'net.keep(conv1) before compile() keeps it, Net(batch_size, keep="all") keeps all' in str(caught.value)
     assert "conv1.value" not in net.executable.arrays  # and takes no memory
     net.backward()
-    assert layers["conv"].get_grad().shape == (4, 17, 5, 5)
+    assert layers["conv"].get_grad().shape == (BATCH, 17, 5, 5)
 
 
 def test_what_only_inference_fuses_away_is_never_stale() -> None:
@@ -183,11 +191,11 @@ def test_what_only_inference_fuses_away_is_never_stale() -> None:
 
 
 def test_kept_layers_can_be_read() -> None:
-    net = Net(4, seed=1)
+    net = Net(BATCH, seed=1)
     layers = conv_relu(net)
     net.keep(layers["conv"])
     net.compile(threads=1)
-    net.set_batch(np.random.default_rng(0).normal(size=(4, 3, 9, 9)), np.zeros(4))
+    net.set_batch(np.random.default_rng(0).normal(size=(BATCH, 3, 9, 9)), np.zeros(BATCH))
     net.forward()
     np.testing.assert_array_equal(layers["relu"].get_value(), np.maximum(layers["conv"].get_value(), 0))
     assert "not compiled as conv1_relu1: conv1 is kept (net.keep)" in net.explain("conv1").notes
@@ -198,13 +206,13 @@ def test_kept_layers_can_be_read() -> None:
 def test_a_gradient_set_in_between_separates_the_layers() -> None:
     results = []
     for keep in (None, "all"):
-        net = Net(4, seed=1, keep=keep)
+        net = Net(BATCH, seed=1, keep=keep)
         layers = conv_bn_relu(net)
         net.compile(threads=1)
         generator = np.random.default_rng(0)
-        net.set_batch(generator.normal(size=(4, 3, 7, 5)), generator.integers(0, 4, 4))
+        net.set_batch(generator.normal(size=(BATCH, 3, 7, 5)), generator.integers(0, 4, BATCH))
         net.forward()
-        layers["norm"].set_grad(generator.normal(size=(4, 3, 7, 5)))  # after a forward, which still counts
+        layers["norm"].set_grad(generator.normal(size=(BATCH, 3, 7, 5)))  # after a forward, which still counts
         net.backward()
         results.append([layers["conv"].get_grad_weights(), layers["norm"].get_grad(), layers["norm"].get_grad_gamma()])
         if keep is None:
@@ -230,6 +238,7 @@ def test_the_longest_chain_is_taken_phase_by_phase() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
     net, _ = compiled(conv_bn_relu)
     why = "forward is not compiled as conv1_batch_norm1_relu1: few filters: lanes run along the pixels"
@@ -580,15 +589,15 @@ def test_statistics_in_registers_keep_their_digits(mean: float) -> None:
     np.testing.assert_allclose(relu.get_value(), np.maximum(scaled, 0.0), rtol=0, atol=2e-3 if mean else 1e-5)
 
 
-@pytest.mark.parametrize("declare", [conv_bn_relu, in_blocks, one_tap])
+@pytest.mark.parametrize("declare", [conv_bn_relu, pytest.param(in_blocks, marks=pytest.mark.slow), one_tap])
 def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net], Layers]) -> None:
     results = []
     for threads in (1, 2, 2):
-        net = Net(5, seed=1)
+        net = Net(BATCH, seed=1)
         layers = declare(net)
         net.compile(threads=threads)
         generator = np.random.default_rng(0)
-        net.set_batch(generator.normal(size=(5, 3, 7, 5)), generator.integers(0, 4, 5))
+        net.set_batch(generator.normal(size=(BATCH, 3, 7, 5)), generator.integers(0, 4, BATCH))
         net.forward()
         net.backward()
         results.append([layers["relu"].get_value(), layers["conv"].get_grad_weights(), layers["norm"].get_grad_gamma()])

@@ -139,7 +139,9 @@ def plainly(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", list(NETS))
+@pytest.mark.parametrize("name", [
+    "few windows", "odd channels", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deep", "poolings"))
+])  # fmt: skip
 def test_layouts_change_no_result(name: str, in_blocks: Path, plainly: Path) -> None:
     expected = computed(NETS[name], plainly)
     assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact

@@ -12,6 +12,7 @@ from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
 from latte.bench.assembly import counts, innermost_loops, instructions
 from latte.ensemble import Ensemble
 from tests.codegen.test_machine_code import target_named
+from tests.layers.references import Windows, both, convolve, convolve_input_gradient, convolve_weight_gradient
 
 SHAPES = [
     # images, channels, filters, extent, kernel, stride
@@ -56,26 +57,34 @@ def compiled(shape: tuple[int, ...], recipe: Path | None = None,
     return net, data, conv
 
 
-def computed(shape: tuple[int, ...], recipe: Path | None = None) -> dict[str, np.ndarray]:
+def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
+    """The net of a convolution, whose results are those of the definition: on small whole numbers, of which every sum
+    is exact in float32, whatever its order."""
     net, data, conv = compiled(shape, recipe, ConvLayer)
     generator = np.random.default_rng(0)
-    # Small whole numbers: every sum is exact in float32, whatever its order.
-    data.set_value(generator.integers(-4, 5, data.get_value().shape))
-    conv.set_weights(generator.integers(-4, 5, conv.get_weights().shape))
-    conv.set_grad(generator.integers(-4, 5, conv.get_value().shape))
+    x, weights, bias, gradient = (
+        generator.integers(-4, 5, of.shape)
+        for of in (data.get_value(), conv.get_weights(), conv.get_bias(), conv.get_value())
+    )
+    data.set_value(x)
+    conv.set_weights(weights)
+    conv.set_bias(bias)
+    conv.set_grad(gradient)
     net.forward()
     net.clear_grad()
     net.backward()
-    return {"value": conv.get_value(), "grad_inputs": data.get_grad(), "grad_weights": conv.get_grad_weights(),
-            "grad_bias": conv.get_grad_bias()}  # fmt: skip
+    _, _, _, extent, kernel, stride = shape
+    windows = Windows(extent, extent, both(kernel), both(stride), both(kernel // 2), both(1))
+    np.testing.assert_array_equal(conv.get_value(), convolve(x, weights, bias, windows))
+    np.testing.assert_array_equal(data.get_grad(), convolve_input_gradient(gradient, weights, windows))
+    np.testing.assert_array_equal(conv.get_grad_weights(), convolve_weight_gradient(gradient, x, windows))
+    np.testing.assert_array_equal(conv.get_grad_bias().ravel(), gradient.sum((0, 2, 3)))
+    return net
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_computes_what_untouched_nests_do(shape: tuple[int, ...], tmp_path: Path) -> None:
-    (tmp_path / "nothing.py").write_text("def forward(s, target):\n    pass\n")
-    expected, got = computed(shape, tmp_path / "nothing.py"), computed(shape)
-    for name in expected:
-        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+def test_computes_convolutions(shape: tuple[int, ...]) -> None:
+    assert_computes(shape)
 
 
 def test_every_command_is_applied() -> None:
@@ -88,11 +97,8 @@ def test_every_command_is_applied() -> None:
 @pytest.mark.parametrize("shape", [(2, 16, 32, 7, 3, 1), (3, 20, 33, 17, 3, 2), (1, 32, 32, 9, 5, 1)], ids=str)
 def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]) -> None:
     halo = Path(__file__).parents[2] / "examples" / "recipes" / "conv_halo.py"
-    expected, got = computed(shape), computed(shape, halo)
-    for name in expected:
-        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
-    net, _, conv = compiled(shape, halo)
-    programs = {c.phase: c.program for c in net.executable.compiled if c.ensemble is conv}
+    net = assert_computes(shape, halo)
+    programs = {c.phase: c.program for c in net.executable.compiled if c.ensemble.kind == "conv"}
     for phase in ("forward", "update"):
         assert " and " not in programs[phase].text and "- y" not in programs[phase].text  # no bound moves with a row
 
