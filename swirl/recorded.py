@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from swirl.errors import CommandError, LatteError, Refused, nearest
 from swirl.ir.nest import Program
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
+
+ALIKE = 4  # equal elements of a list in a row, from which on their number is written
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,20 @@ class Recorded:
     @property
     def text(self) -> str:
         """``tile_loop('forward', 'c', 16, tail='peel')``."""
-        shown = [repr(argument) for argument in self.arguments] + [
-            f"{key}={value!r}" for key, value in self.options
-        ]
-        return f"{self.name}({', '.join(shown)})"
+        given = [_written(argument) for argument in self.arguments]
+        given += [f"{key}={_written(value)}" for key, value in self.options]
+        return f"{self.name}({', '.join(given)})"
+
+
+def _written(value: Any) -> str:
+    """The value as Python; of many equal tile sizes (:meth:`swirl.questions.Questions.combination`), how often each
+    follows itself: ``[13] * 231 + [12] * 9``."""
+    if not isinstance(value, list):
+        return repr(value)
+    runs = [(element, sum(1 for _ in same)) for element, same in groupby(value)]
+    if len(value) < ALIKE * len(runs):
+        return repr(value)
+    return " + ".join(f"[{element!r}] * {count}" for element, count in runs)
 
 
 @dataclass(frozen=True)

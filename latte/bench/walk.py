@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -13,7 +13,7 @@ from pathlib import Path
 from latte.net import Net
 from latte.phases import net_programs
 from swirl.ir.nest import Path as Place
-from swirl.ir.nest import Program, enclosing, loop_of, walk
+from swirl.ir.nest import Program, enclosing, loop_of, names_in, walk
 from swirl.pipeline import finish, schedule
 from swirl.questions import PHASES
 from swirl.recipe import Schedule
@@ -23,6 +23,9 @@ from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 
 SHORT = 3  # lines of a loop that is shown whole although it is not what matters
+
+Beside = Callable[[Sequence[ast.stmt]], list[str]]
+"""What is shown of statements that stand together and are not what matters."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +100,31 @@ def _key(command: Recorded) -> str:
 
 # --- showing --------------------------------------------------------------------------------------------
 def shortened(program: Program) -> str:
-    """The nests without the loops beside the statement that is executed most often: of those a comment is left."""
-    index, place = max(_products(program), key=lambda found: _executions(program, *found))
+    """The nests without the loops beside the statement that is executed most often: of each of those a comment is
+    left."""
+    place = max(_products(program), key=lambda found: _executions(program, *found))
+    return _opened(program, [place], lambda beside: [line for node in beside for line in _remark([node])])
+
+
+def touching(program: Program, buffers: Sequence[str]) -> str:
+    """The nests with the loops in which some buffers are touched; of all that stands together between them one comment
+    is left."""
+    return _opened(program, list(_touching(program, buffers)), _remark)
+
+
+def _opened(program: Program, places: Sequence[tuple[int, Place]], beside: Beside) -> str:
     lines: list[str] = []
     for number, nest in enumerate(program.nests):
-        if number == index:
-            lines += _shown(nest.body, place, 0)
-        else:
-            lines += _others(nest.body, "")
+        lines += _shown(nest.body, [place for index, place in places if index == number], "body", beside)
     return "\n".join(lines)
+
+
+def _touching(program: Program, buffers: Sequence[str]) -> Iterator[tuple[int, Place]]:
+    """Statements with an element of one of the buffers in them."""
+    for index, nest in enumerate(program.nests):
+        for path, node in walk(nest.body):
+            if not isinstance(node, (ast.For, ast.If)) and names_in(node) & set(buffers):
+                yield index, path
 
 
 def _products(program: Program) -> Iterator[tuple[int, Place]]:
@@ -129,30 +148,33 @@ def _executions(program: Program, index: int, place: Place) -> int:
     return prod(loop_of(node).extent or 1 for node in loops)
 
 
-def _shown(body: Sequence[ast.stmt], place: Place, depth: int) -> list[str]:
-    """The statements of a block; ``place`` is the rest of the way to the one that matters."""
-    indent, position = "    " * depth, place[0][1]
-    lines = _others(body[:position], indent)
-    node = body[position]
-    if isinstance(node, (ast.For, ast.If)) and len(place) > 1:
-        lines.append(indent + ast.unparse(node).splitlines()[0])
-        inner = node.body if place[1][0] == "body" else node.orelse
-        if place[1][0] != "body":
-            lines += [*_others(node.body, indent + "    "), f"{indent}else:"]
-        lines += _shown(inner, place[1:], depth + 1)
-    else:
-        lines.append(indent + ast.unparse(node))
-    return lines + _others(body[position + 1 :], indent)
-
-
-def _others(body: Sequence[ast.stmt], indent: str) -> list[str]:
+def _shown(body: Sequence[ast.stmt], places: Sequence[Place], field: str, beside: Beside) -> list[str]:
+    """The statements of a block, those on the way to one of the places opened; its places are ways from the block."""
     lines: list[str] = []
-    for node in body:
-        text = ast.unparse(node).splitlines()
-        if len(text) > SHORT:
-            heads = [line.strip() for line in text[:-1] if line.strip().startswith("for ")]
-            shown = " ".join(heads[:2])
-            lines.append(f"{indent}# … {len(text)} lines: {shown}{' …' if len(heads) > 2 else ''}")
-        else:
-            lines += [indent + line for line in text]
-    return lines
+    others: list[ast.stmt] = []
+    for position, node in enumerate(body):
+        inside = [place[1:] for place in places if place[0] == (field, position)]
+        if not inside:
+            others.append(node)
+            continue
+        lines += beside(others)
+        others = []
+        if () in inside:
+            lines.append(ast.unparse(node))
+            continue
+        assert isinstance(node, (ast.For, ast.If))
+        lines.append(ast.unparse(node).splitlines()[0])
+        lines += [f"    {line}" for line in _shown(node.body, inside, "body", beside)]
+        if node.orelse:
+            lines += ["else:", *(f"    {line}" for line in _shown(node.orelse, inside, "orelse", beside))]
+    return lines + beside(others)
+
+
+def _remark(body: Sequence[ast.stmt]) -> list[str]:
+    """The statements, or how long they are, and the first loops."""
+    text = [line for node in body for line in ast.unparse(node).splitlines()]
+    if len(text) <= SHORT:
+        return text
+    heads = [line.strip() for line in text if line.strip().startswith("for ")]
+    words = [f"# … {len(text)} lines{':' if heads else ''}", *heads[:2], *(["…"] if len(heads) > 2 else [])]
+    return [" ".join(words)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import steps
+from docs import kernels, steps
 from docs.commands import Example, applied, examples, page, refused
 from docs.commands.page import OLDER, QUERIES
 from latte import MemoryDataLayer, Net, ReLULayer
@@ -34,9 +34,11 @@ def test_every_question_is_shown() -> None:
     assert sorted(asked) == sorted(name for name in vars(Questions) if not name.startswith("_") and name != "programs")
 
 
-@pytest.mark.parametrize(("name", "filled"), [("recipes", page.filled), ("convolution", steps.filled)])
+@pytest.mark.parametrize(("name", "filled"), [
+    ("recipes", page.filled), ("convolution", steps.filled), ("kernels", kernels.filled)
+])  # fmt: skip
 def test_the_page_is_up_to_date(name: str, filled: Callable[[str], str]) -> None:
-    """If not: `python docs/refresh.py recipes convolution`; where the recipe has other steps, words on them are due."""
+    """If not: `python docs/refresh.py`, with the page's name; where recipes have other steps, words on them are due."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert filled(text) == text
 

@@ -17,6 +17,7 @@ from swirl.ir.nest import Program, parse_program
 from swirl.pipeline import schedule
 from swirl.recipe import Recipe, Schedule
 from swirl.recipe_files import read_recipe
+from swirl.recorded import Recorded
 from swirl.target import TARGETS
 from tests.support import assert_same
 
@@ -275,6 +276,15 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str, line
 
 def test_phases_that_tell_nothing_of_their_arguments(tmp_path: Path) -> None:
     assert read_recipe(write(tmp_path, "forward = max\n")).functions == {"forward": max}
+
+
+@pytest.mark.parametrize(("sizes", "text"), [
+    ([6, 6, 5], "[6, 6, 5]"), ([13] * 231 + [12] * 9, "[13] * 231 + [12] * 9"), ([*"ncyx"], "['n', 'c', 'y', 'x']")
+])  # fmt: skip
+def test_many_tile_sizes_are_written_shortly(sizes: list[object], text: str) -> None:
+    command = Recorded("unroll_and_jam", ("forward", "x", sizes), (), None)
+    assert command.text == f"unroll_and_jam('forward', 'x', {text})"
+    assert eval(text) == sizes
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

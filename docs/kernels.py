@@ -1,0 +1,130 @@
+"""The recipes' commands, the nests and the machine's instructions in docs/kernels.md.
+
+    python docs/kernels.py    compiles the kernels, and writes the instructions of their innermost loops anew
+
+Commands and nests are the same everywhere; ``python docs/refresh.py kernels`` writes them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
+
+from latte.bench.assembly import counts, innermost_loops, instructions  # noqa: E402
+from latte.bench.prototypes import CASES  # noqa: E402
+from latte.bench.report import machine, replaced  # noqa: E402
+from latte.bench.walk import touching  # noqa: E402
+from latte.scheduling import planned  # noqa: E402
+from swirl.ir.nest import Program  # noqa: E402
+from swirl.target import TARGETS  # noqa: E402
+from swirl.transforms import LAYOUT_COMMANDS  # noqa: E402
+
+PAGE = ROOT / "docs" / "kernels.md"
+TARGET = TARGETS["avx512"]
+MARK = re.compile(r"<!-- kernel (.+?) -->")
+FIRST, LAST = 24, 6  # instructions of a loop that are shown
+FEWEST = 4  # multiply-adds of a loop over pixels
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A kernel on the page.
+
+    Args:
+        case: of :mod:`latte.bench.prototypes`, whose net it is from.
+        phase: of its last layer.
+        buffers: the statements that touch them are shown.
+    """
+
+    case: str
+    phase: str
+    buffers: tuple[str, ...]
+
+
+KERNELS = {
+    "batch norm, forward": Shown("batch norm 64, 56: forward", "forward", ("inputs", "value")),
+    "batch norm, backward": Shown("batch norm 64, 56: step", "backward", ("inputs", "grad", "grad_inputs")),
+    "batch norm in blocks, forward": Shown("batch norm 64, 56 in blocks: forward", "forward", ("inputs", "value")),
+    "1 × 1, forward": Shown("convolution 1 × 1, 64 to 256, 56: forward", "forward", ("inputs",)),
+    "chain, forward": Shown("convolution, batch norm, ReLU 64, 56: forward", "forward", ("conv_value", "value")),
+    "1 × 1 chain, forward": Shown(
+        "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward", "forward", ("inputs", "value")
+    ),
+}
+
+
+def filled(text: str) -> str:
+    """The page with commands and nests made anew.
+
+    Raises:
+        ValueError: it shows other kernels than :data:`KERNELS`, or in another order.
+    """
+    marks = MARK.findall(text)
+    if marks != list(KERNELS):
+        raise ValueError(f"the page shows {marks}, not {list(KERNELS)}")
+    for name in marks:
+        text = replaced(text, f"kernel {name}", _nest(KERNELS[name]))
+    return text
+
+
+def _nest(shown: Shown) -> str:
+    commands, program = _scheduled(shown)
+    blocks = ["\n".join(f"s.{command}" for command in commands), touching(program, shown.buffers)]
+    return "\n\n".join(f"```python\n{block}\n```" for block in blocks)
+
+
+@cache
+def _scheduled(shown: Shown) -> tuple[list[str], Program]:
+    """The commands on a phase and on layouts that were applied, and the nests before memory is addressed."""
+    net, layers = next(case.declare() for case in CASES if case.name == shown.case)
+    with ExitStack() as memos:
+        plan = planned(net, net.batch_size, TARGET, frozenset(), memos, None)
+        item = next(i for i in plan.scheduled if layers[-1] in i.unit.name and shown.phase in i.result.stages)
+        stages = item.finished(shown.phase, plan.layouts)
+    physical = next(index for index, stage in enumerate(stages) if stage.name == "physical")
+    program = stages[physical - 1].program
+    # The layers of a chain share layouts: each is said once.
+    commands = [
+        command
+        for index, command in enumerate(program.commands)
+        if command.split("(")[0] not in LAYOUT_COMMANDS or command not in program.commands[:index]
+    ]
+    return commands, program
+
+
+def with_loops(text: str) -> str:
+    """The page with the instructions of the innermost loops made anew."""
+    for name, shown in KERNELS.items():
+        text = replaced(text, f"loops {name}", "\n\n".join(_loops(shown)))
+    return replaced(text, "machine", machine())
+
+
+def _loops(shown: Shown) -> Iterator[str]:
+    """The innermost loops of a kernel that compute with whole vectors, those of other counts each."""
+    net, layers = next(case.declare() for case in CASES if case.name == shown.case)
+    net.compile(target=TARGET.name)
+    kernel = next(k for k in net.executable.compiled if layers[-1] in k.unit.name and k.phase == shown.phase)
+    alike: dict[tuple[int, ...], list[list[str]]] = {}
+    for loop in innermost_loops(instructions(kernel.built.path)):
+        found = counts(loop)
+        if found.multiply_adds >= FEWEST:
+            alike.setdefault((found.multiply_adds, found.loads, found.broadcasts, found.spills), []).append(loop)
+    for loops in alike.values():
+        loop, *others = loops
+        cut = len(loop) > FIRST + LAST
+        lines = [*loop[:FIRST], f"…  {len(loop) - FIRST - LAST} more", *loop[-LAST:]] if cut else loop
+        listing = "\n".join(re.sub(r" <.*>$", "", line) for line in lines)
+        like = f" ({len(others)} more like this one)" if others else ""
+        yield f"{counts(loop)}{like}:\n\n```text\n{listing}\n```"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_loops(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
