@@ -57,6 +57,11 @@ def read_recipe(path: str | Path) -> Recipe:
 
 
 def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> None:
+    code = getattr(function, "__code__", None)
+    place = f"{shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise RecipeError(f"{phase} would not run when it is called: it yields or awaits", place=place,
+                          way_out=f"def {phase}(s, target): …")  # fmt: skip
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin that tells nothing about itself: calling it will
@@ -64,8 +69,6 @@ def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> Non
     try:
         signature.bind(None, None)
     except TypeError as error:
-        code = getattr(function, "__code__", None)
-        place = f"{shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
         raise RecipeError(f"{phase}{signature} is given a schedule and a target", place=place,
                           way_out=f"def {phase}(s, target): …") from error  # fmt: skip
 

@@ -40,10 +40,10 @@ def _written(value: Any) -> str:
     follows itself: ``[13] * 231 + [12] * 9``."""
     if not isinstance(value, list):
         return repr(value)
-    runs = [(element, sum(1 for _ in same)) for element, same in groupby(value)]
-    if len(value) < ALIKE * len(runs):
+    runs = [(text, sum(1 for _ in same)) for text, same in groupby(map(repr, value))]
+    if not value or len(value) < ALIKE * len(runs):
         return repr(value)
-    return " + ".join(f"[{element!r}] * {count}" for element, count in runs)
+    return " + ".join(f"[{text}] * {count}" if count > 1 else f"[{text}]" for text, count in runs)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class LaneMemory:
         assert isinstance(node.value, ast.Name)
         local = self.context.locals.get(node.value.id)
         if local is not None and local.storage == "registers":
-            return self.register(local, node, chunk)
+            return self.register(local, node, chunk, mask)
         dtype = self.context.dtype_of(node.value.id)
         stride = self.stride(node)
         if stride == 1:
@@ -70,17 +70,15 @@ class LaneMemory:
         base, index = self.scattered(node, chunk, mask)
         return self.instructions.scatter(base, index, value, dtype, mask)
 
-    def register(self, local: Local, node: ast.Subscript, chunk: int) -> Expression:
-        """A row of an array held in registers, from any lane on."""
+    def register(self, local: Local, node: ast.Subscript, chunk: int, mask: Expression | None) -> Expression:
+        """A row of an array held in registers, from any lane on; lanes beside the row are masked out."""
         width = self.instructions.width
         key, position = register_place(self.context, width, local, node, self.lane, chunk)
-        low = symbol(local.names[key])
-        if position == 0:
-            return low
-        following = (*key[:-1], key[-1] + 1)
-        return self.instructions.shift_lanes(
-            low, symbol(local.names.get(following, local.names[key])), position
-        )
+        here, following = local.names.get(key), local.names.get((*key[:-1], key[-1] + 1))
+        assert here is not None or mask is not None, ast.unparse(node)
+        beside = next(iter(local.names.values()))  # its lanes are not looked at
+        low, high = symbol(here or following or beside), symbol(following or here or beside)
+        return low if position == 0 else self.instructions.shift_lanes(low, high, position)
 
     # --- addresses ------------------------------------------------------------------------------------------
     def stride(self, node: ast.Subscript) -> int | None:

@@ -11,7 +11,7 @@ from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
 from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.trees import nodes, statements_in
+from swirl.ir.trees import declared_in, nodes, statements_in
 
 
 @lru_cache(maxsize=4096)
@@ -205,17 +205,13 @@ def local_uses(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...] = ()
 
 def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
     """Locals that a loop somewhere in ``body`` assigns, and that are declared outside of it: one for all iterations."""
-    outside = {name for statement in body for name in _declared(statement)} - _declared(loop)
+    outside = {name for statement in body for name in declared_in(statement)} - declared_in(loop)
     written: dict[str, None] = {}
     for node in statements_in(loop):
         if isinstance(node, (ast.Assign, ast.AugAssign)):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             written[unparse(target.value if isinstance(target, ast.Subscript) else target)] = None
     return [name for name in written if name in outside]
-
-
-def _declared(tree: ast.stmt) -> set[str]:
-    return {unparse(node.target) for node in statements_in(tree) if isinstance(node, ast.AnnAssign)}
 
 
 def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],

@@ -30,7 +30,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import declared_in
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
@@ -199,10 +199,9 @@ def inner_name(program: Program, site: Site, base: str) -> str:
     Loops that do not enclose each other may share a name; a command on that name then means all of them.
     """
     nest = program.nests[site.nest]
-    locals_ = {unparse(n.target) for n in statements_in(nest.function) if isinstance(n, ast.AnnAssign)}
     around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
     inside = names_in(at(nest.body, site.path))
-    return fresh(base, set(program.buffers) | locals_ | around | inside)
+    return fresh(base, set(program.buffers) | declared_in(nest.function) | around | inside)
 
 
 # --- refusing -------------------------------------------------------------------------------------------

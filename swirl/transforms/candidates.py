@@ -26,7 +26,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import declared_in, statements_in
 from swirl.ir.validate import vector_lanes
 
 MAX_REGISTERS = 32
@@ -268,10 +268,7 @@ class _Inside:
     @cached_property
     def names(self) -> set[str]:
         """Loop variables and locals of the block."""
-        declared = {
-            unparse(n.target) for s in self.block for n in statements_in(s) if isinstance(n, ast.AnnAssign)
-        }
-        return set(self.loops) | declared
+        return set(self.loops).union(*map(declared_in, self.block))
 
 
 def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Head, ...] | None:

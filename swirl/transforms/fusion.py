@@ -260,8 +260,7 @@ def _bounds_text(loop: Loop) -> tuple[str, str, int]:
 
 def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
     """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
-    mine = {s.target.id for s in ast.walk(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
-    theirs = names_in(other)
+    mine, theirs = declared_in(node), names_in(other)
     mapping: dict[str, ast.expr] = {}
     for name in sorted(mine & theirs):
         new = fresh(name, taken)

@@ -10,6 +10,7 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Nest, Program, at, fresh, loop_of, loops, make_nest, names_in, substitute
+from swirl.ir.trees import declared_in
 from swirl.transforms.base import Site, checked, command, refuse
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.contract import contract, own_buffers
@@ -75,8 +76,7 @@ def _renamed(nest: Nest, own: Mapping[str, str], wanted: Mapping[str, str], buff
 
 def _bound(nest: Nest) -> set[str]:
     """The loop variables and locals of a nest."""
-    declared = {ast.unparse(n.target) for s in nest.body for n in ast.walk(s) if isinstance(n, ast.AnnAssign)}
-    return declared | {loop_of(node).var for _, node in loops(nest.body)}
+    return declared_in(nest.function) | {loop_of(node).var for _, node in loops(nest.body)}
 
 
 @command()
@@ -89,7 +89,7 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
                                                             z[n, k] = max(0.0, y_t)
 
     Loops are joined from the outermost inwards as far as the dependences allow, without making a loop that could
-    run in parallel one that can't.
+    run in parallel one that can't. Where one layer alone has something to compute in a phase, there is nothing to join.
 
     Args:
         keep: buffers that are not contracted.
@@ -97,8 +97,7 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
             whatever their loops are (``fuse_layers("backward", "update")``), it is not.
 
     Raises:
-        CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined; the loops are one already, and
-            no buffer can be contracted.
+        CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined.
     """
     for name in keep:
         if name not in program.buffers:
@@ -114,9 +113,6 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
                 fused = contract(fused, name)
             except Refused:
                 continue
-    if required and program.nests and fused.text == program.text:
-        raise refuse("there is one nest, and nothing to contract", program.nests[0], (("body", 0),),
-                     "asked to fuse layers", way_out="leave it out")  # fmt: skip
     return fused
 
 

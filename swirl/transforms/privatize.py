@@ -35,6 +35,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.trees import declared_in
 from swirl.transforms.base import (
     Site,
     check_buffer,
@@ -197,8 +198,7 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[tuple[St
 def _moving(node: ast.For, touching: list[Access]) -> list[int]:
     """The dimensions in which the loop touches more than one element."""
     rank = len(touching[0].indices)
-    inside = {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
-    inside |= {ast.unparse(n.target) for n in ast.walk(node) if isinstance(n, ast.AnnAssign)}
+    inside = declared_in(node) | {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
     result = []
     for dim in range(rank):
         texts = {ast.unparse(access.indices[dim]) for access in touching}

@@ -28,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
-from swirl.ir.trees import nodes, statements_in
+from swirl.ir.trees import declared_in, nodes, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
@@ -77,9 +77,7 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
     node = at(body, path)
     assert isinstance(node, ast.For)
     own = loop_of(node).var
-    declared = {
-        s.target.id for s in statements_in(node) if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
-    }
+    declared = declared_in(node)
     found: dict[str, Reduction] = {}
     for statement in statements_in(node):
         reduction = accumulation(statement)

@@ -131,6 +131,35 @@ for n in parallel(2):
     )
 
 
+@pytest.mark.parametrize("extent", [2, 7, 16, 37])
+def test_lanes_beside_a_row_in_registers(check, extent):
+    """What a condition keeps away may lie in a register before the first one, or behind the last."""
+    check(
+        f"""
+for n in parallel(2):
+    row: float32[2, {extent}] = empty(2, {extent})
+    for u in unrolled(2):
+        for v in vector({extent}):
+            row[u, v] = x[n, v] + u
+    sums: float32[{extent}] = empty({extent})
+    for v in vector({extent}):
+        sums[v] = 0.0
+    for v in vector({extent}):
+        if v - 1 >= 0:
+            sums[v] += row[0, v - 1]
+        if v + 1 < {extent} and x[n, v] > 0.0:
+            sums[v] -= row[1, v + 1] * 0.5
+        if v - 20 >= 0:
+            sums[v] += row[1, v - 20]
+        if v + 33 < {extent}:
+            sums[v] += row[0, v + 33]
+    for v in vector({extent}):
+        y[n, v] = sums[v]
+""",
+        {"x": buffer(2, extent), "y": buffer(2, extent)},
+    )
+
+
 def test_lanes_in_memory(check):
     check(
         """

@@ -264,6 +264,7 @@ def update(s, target):
         ("\n1 / 0\n", "raised ZeroDivisionError: division by zero", 2),
         ("x = 1\n", "defines no phase", None),
         ("\ndef forward(s):\n    pass\n", "forward(s) is given a schedule and a target", 2),
+        ("\ndef forward(s, target):\n    yield\n", "would not run when it is called", 2),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str, line: int | None) -> None:
@@ -279,7 +280,8 @@ def test_phases_that_tell_nothing_of_their_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "text"), [
-    ([6, 6, 5], "[6, 6, 5]"), ([13] * 231 + [12] * 9, "[13] * 231 + [12] * 9"), ([*"ncyx"], "['n', 'c', 'y', 'x']")
+    ([6, 6, 5], "[6, 6, 5]"), ([13] * 231 + [12] * 9, "[13] * 231 + [12] * 9"), ([*"ncyx"], "['n', 'c', 'y', 'x']"),
+    ([], "[]"), ([14] * 8 + [13], "[14] * 8 + [13]"), ([True, 1, 1, 1], "[True, 1, 1, 1]")
 ])  # fmt: skip
 def test_many_tile_sizes_are_written_shortly(sizes: list[object], text: str) -> None:
     command = Recorded("unroll_and_jam", ("forward", "x", sizes), (), None)

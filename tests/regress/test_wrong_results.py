@@ -448,6 +448,30 @@ def test_contract_takes_the_prefetches_of_the_buffer_out() -> None:
     assert_same(before, after)
 
 
+def test_inline_takes_the_prefetches_of_the_buffer_out() -> None:
+    before = program("d[0, 0] = w[0]\nfor i in range(1):\n    y[i] = d[i, i]", w=(1,), y=(1,), d=(1, 15))
+    before = before.with_buffers(d=Buffer("net.d", (1, 15), "float32", "temporary"))
+    after = COMMANDS["inline"](COMMANDS["prefetch"](before, "d", "i", 2, 1), "d")
+    assert "prefetch" not in after.text
+    assert_same(before, after)
+
+
+def test_a_lane_before_a_row_in_registers_that_a_condition_keeps_away(target: Target) -> None:
+    before = program("""
+for i in range(8):
+    for j in range(2):
+        d[i, j] = w[j]
+for j in range(2):
+    for i in range(8):
+        if j - 1 >= 0:
+            e[i, j] += d[i, j - 1]
+""", w=(2,), d=(8, 7), e=(8, 7))  # fmt: skip
+    before = before.with_buffers(d=Buffer("net.d", (8, 7), "float32", "temporary"))
+    after = tidy(COMMANDS["vectorize"](COMMANDS["fuse_layers"](before), "j", 8))
+    assert "d_t[j_lane - 1]" in after.text
+    assert_compiles_to_same(assert_same(before, after), target)
+
+
 def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
     """A halo would make the condition needless, and the elements that nobody has set be read."""
     before = program("""
