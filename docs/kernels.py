@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from latte.bench.assembly import counts, innermost_loops, instructions  # noqa: E402
+from latte.bench.assembly import Counts, counts, innermost_loops, instructions  # noqa: E402
 from latte.bench.prototypes import CASES  # noqa: E402
 from latte.bench.report import machine, replaced  # noqa: E402
 from latte.bench.walk import touching  # noqa: E402
@@ -53,10 +53,10 @@ KERNELS = {
     "batch norm, forward": Shown("batch norm 64, 56: forward", "forward", ("inputs", "value")),
     "batch norm, backward": Shown("batch norm 64, 56: step", "backward", ("inputs", "grad", "grad_inputs")),
     "batch norm in blocks, forward": Shown("batch norm 64, 56 in blocks: forward", "forward", ("inputs", "value")),
-    "1 × 1, forward": Shown("convolution 1 × 1, 64 to 256, 56: forward", "forward", ("inputs",)),
+    "1 × 1, forward": Shown("convolution 1 × 1, 64 to 256, 56: forward", "forward", ("inputs", "value")),
     "chain, forward": Shown("convolution, batch norm, ReLU 64, 56: forward", "forward", ("conv_value", "value")),
     "1 × 1 chain, forward": Shown(
-        "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward", "forward", ("inputs", "value")
+        "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward", "forward", ("inputs", "conv_value", "value")
     ),
 }
 
@@ -87,7 +87,11 @@ def _scheduled(shown: Shown) -> tuple[list[str], Program]:
     net, layers = next(case.declare() for case in CASES if case.name == shown.case)
     with ExitStack() as memos:
         plan = planned(net, net.batch_size, TARGET, frozenset(), memos, None)
-        item = next(i for i in plan.scheduled if layers[-1] in i.unit.name and shown.phase in i.result.stages)
+        item = next(
+            item
+            for item in plan.scheduled
+            if item.unit.members[-1].name == layers[-1] and shown.phase in item.result.stages
+        )
         stages = item.finished(shown.phase, plan.layouts)
     physical = next(index for index, stage in enumerate(stages) if stage.name == "physical")
     program = stages[physical - 1].program
@@ -111,19 +115,20 @@ def _loops(shown: Shown) -> Iterator[str]:
     """The innermost loops of a kernel that compute with whole vectors, those of other counts each."""
     net, layers = next(case.declare() for case in CASES if case.name == shown.case)
     net.compile(target=TARGET.name)
-    kernel = next(k for k in net.executable.compiled if layers[-1] in k.unit.name and k.phase == shown.phase)
-    alike: dict[tuple[int, ...], list[list[str]]] = {}
+    wanted = (layers[-1], shown.phase)
+    kernel = next(kernel for kernel in net.executable.compiled if (kernel.ensemble.name, kernel.phase) == wanted)
+    alike: dict[tuple[Counts, int], list[list[str]]] = {}
     for loop in innermost_loops(instructions(kernel.built.path)):
         found = counts(loop)
         if found.multiply_adds >= FEWEST:
-            alike.setdefault((found.multiply_adds, found.loads, found.broadcasts, found.spills), []).append(loop)
-    for loops in alike.values():
-        loop, *others = loops
+            alike.setdefault((found, sum("vmovnt" in text for text in loop)), []).append(loop)
+    for (found, past), (loop, *others) in alike.items():
         cut = len(loop) > FIRST + LAST
         lines = [*loop[:FIRST], f"…  {len(loop) - FIRST - LAST} more", *loop[-LAST:]] if cut else loop
         listing = "\n".join(re.sub(r" <.*>$", "", line) for line in lines)
         like = f" ({len(others)} more like this one)" if others else ""
-        yield f"{counts(loop)}{like}:\n\n```text\n{listing}\n```"
+        stores = f", {past} vectors stored past the caches" if past else ""
+        yield f"{found}{stores}{like}:\n\n```text\n{listing}\n```"
 
 
 if __name__ == "__main__":

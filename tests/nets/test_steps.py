@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from latte.bench.assembly import Counts, busiest_loop, counts
 from latte.bench.steps import convolution, main
-from latte.bench.walk import shortened, steps
+from latte.bench.walk import shortened, steps, touching
 from swirl.target import TARGETS
 from tests.support import program
 
@@ -57,6 +57,23 @@ def test_nests_are_shortened() -> None:
     assert text == (
         "for i in range(4):\n    # … 4 lines: for j in range(5): for k in range(6):\n    for j in range(5):\n"
         "        y[i] += x[i, j] * 2.0\n        z[i, j] = 3.0\nfor i in range(4):\n    y[i] = y[i] / 5.0"
+    )
+
+
+def test_nests_are_shortened_to_what_touches_a_buffer() -> None:
+    text = touching(
+        program(
+            "for i in range(4):\n y[i] = 0.0\n for j in range(5):\n  y[i] += 1.0\n for j in range(5):\n  y[i] += 2.0\n"
+            " if y[i] > 0.0:\n  for j in range(5):\n   if y[i] > 1.0:\n    z[i, j] = y[i]\n else:\n  x[i, 0] = 2.0\n"
+            "for i in range(4):\n y[i] = y[i] / 5.0",
+            x=(4, 5), y=(4,), z=(4, 5),
+        ),
+        ["x"],
+    )  # fmt: skip
+    assert text == (
+        "for i in range(4):\n    # … 5 lines: for j in range(5): for j in range(5):\n    if y[i] > 0.0:\n"
+        "        for j in range(5):\n            if y[i] > 1.0:\n                z[i, j] = y[i]\n    else:\n"
+        "        x[i, 0] = 2.0\nfor i in range(4):\n    y[i] = y[i] / 5.0"
     )
 
 
