@@ -13,10 +13,9 @@ as there are taps outside, at every size that was measured: 1.02 times at 56 × 
 
 from math import prod
 
-from latte.recipes.batch_norm import LARGE
-
 PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay near the core
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed by itself
+LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
 LONG = 256  # pixels that an element of a copy sums at the least, as the copies are added up then
 
 

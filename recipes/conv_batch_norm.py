@@ -4,8 +4,7 @@ the only other pass over memory."""
 
 from math import prod
 
-from latte.recipes.batch_norm import LARGE
-from latte.recipes.conv import blocks_pay, lay_out, one_tap, tile_pixels
+from latte.recipes.conv import LARGE, blocks_pay, lay_out, one_tap, tile_pixels
 
 FEWEST = 32  # pixels of an image whose sums are made in registers
 
