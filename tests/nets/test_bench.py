@@ -74,6 +74,7 @@ def test_sides_take_turns(program: Path) -> None:
 SMALL = ["--batch", "3", "--shape", "1", "4", "4", "--filters", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "options"), [("targets", ["--repeat", "2"]), ("training_step", ["--rounds", "1", "--steps", "2"])]
 )

@@ -136,15 +136,15 @@ def trained(declare: Callable[[Net], Layers], batch: int, smaller: int, keep: st
 
 
 @pytest.mark.parametrize(("declare", "batch", "smaller", "force"), [
-    (conv_bn_relu, BATCH, 1, False),
+    (conv_bn_relu, BATCH, BATCH, False),
     (conv_relu, BATCH, BATCH, True),
     (norm_relu_of_vectors, BATCH, 1, True),
     (two_readers, BATCH, 2, True),
-    (one_tap, BATCH, 1, False),
+    (one_tap, BATCH, BATCH, False),
     (in_blocks, BATCH, BATCH, False),
-    pytest.param(conv_bn_relu, 1, 1, True, marks=pytest.mark.slow),
+    pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
     pytest.param(in_blocks, 17, BATCH, True, marks=pytest.mark.slow),
-    pytest.param(one_tap, 1, 1, True, marks=pytest.mark.slow),
+    pytest.param(one_tap, BATCH, 1, True, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_trained_together_and_apart(
     declare: Callable[[Net], Layers], batch: int, smaller: int, force: bool
@@ -420,6 +420,7 @@ def test_members_of_a_chain_run_next_to_each_other() -> None:
     assert names == ["data1", "data2", "conv2", "relu1", "conv1", "relu2"]
 
 
+@pytest.mark.slow
 def test_backward_and_update_of_one_layer_as_one_program(tmp_path: Path) -> None:
     path = tmp_path / "conv.py"
     path.write_text('def backward(s, target):\n    s.fuse_layers("backward", "update")\n')
