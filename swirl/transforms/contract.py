@@ -64,8 +64,7 @@ def contract(program: Program, buffer: str) -> Program:
 
     Source: Wolfe, High Performance Compilers for Parallel Computing (1996): array contraction.
     """
-    record = own_buffer(program, buffer)
-    program = program.with_nests([without_prefetches(nest, buffer) for nest in program.nests])  # nothing to fetch
+    program, record = vanishing(program, buffer)
     holders = [index for index, nest in enumerate(program.nests) if buffer in nest.arguments]
     if not holders:
         return without_buffer(program, buffer)
@@ -93,8 +92,8 @@ def contract(program: Program, buffer: str) -> Program:
     return checked(program, without_buffer(result, buffer))
 
 
-def own_buffer(program: Program, buffer: str) -> Buffer:
-    """The buffer, if nobody but this program needs it.
+def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
+    """The program without prefetches of a buffer that is to vanish, and the buffer, if nobody but the program needs it.
 
     Raises:
         CommandError: no such buffer.  Refused: somebody else may read it.
@@ -111,7 +110,7 @@ def own_buffer(program: Program, buffer: str) -> Buffer:
             f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
             way_out=f"the buffers that may vanish are {own}" if own else "no buffer here is this program's alone",
         )
-    return record
+    return program.with_nests([without_prefetches(nest, buffer) for nest in program.nests]), record
 
 
 def own_buffers(program: Program) -> list[str]:

@@ -27,8 +27,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.base import checked, command, refuse, taken_names
-from swirl.transforms.contract import own_buffer, without_buffer
-from swirl.transforms.prefetch import without_prefetches
+from swirl.transforms.contract import vanishing, without_buffer
 
 INDEX = "index"
 
@@ -52,8 +51,7 @@ def inline(program: Program, buffer: str, *, local: bool = True) -> Program:
         CommandError: no such buffer.  Refused: others read it, it is set in several places, or what it is computed
         from changes before a read.
     """
-    record = own_buffer(program, buffer)
-    program = program.with_nests([without_prefetches(nest, buffer) for nest in program.nests])  # nothing to fetch
+    program, record = vanishing(program, buffer)
     whole = [s for nest in program.nests for s in nest.body]
     known = statements(whole)
     writes = [(s, a) for s in known for a in s.accesses if a.name == buffer and a.kind != "read"]
