@@ -183,7 +183,7 @@ class Context:
             if decisive in parts:
                 return decisive
             return None if None in parts else not decisive
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and self._is_loop_arithmetic(node):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and self.is_loop_arithmetic(node):
             left = affine(node.left, self.ranges, fix=True)
             right = affine(node.comparators[0], self.ranges, fix=True)
             if left is not None and right is not None:
@@ -191,7 +191,15 @@ class Context:
                 return None if difference is None else _decide(node.ops[0], *difference)
         return None
 
-    def _is_loop_arithmetic(self, node: ast.expr) -> bool:
+    def undecided(self, node: ast.BoolOp) -> list[ast.expr]:
+        """The parts of ``and``, ``or`` that say something here; a constant where the others decide."""
+        known = self.truth(node)
+        if known is not None:
+            return [ast.Constant(known)]
+        return [part for part in node.values if self.truth(part) is None]
+
+    def is_loop_arithmetic(self, node: ast.expr) -> bool:
+        """Whether an expression is of loop variables and constants alone."""
         names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"min", "max"}
         return names <= set(self.ranges)
 

@@ -178,8 +178,9 @@ class LaneValues(LaneIndices):
     def logical(self, node: ast.BoolOp, chunk: int, mask: Expression | None) -> Value:
         """``and``, ``or``: as in Python, the right side is wanted only where the left one does not decide."""
         is_and = isinstance(node.op, ast.And)
-        result = self.lanes(node.values[0], "bool", chunk, mask)
-        for part in node.values[1:]:
+        first, *others = self.context.undecided(node)
+        result = self.lanes(first, "bool", chunk, mask)
+        for part in others:
             wanted = self.both(mask, result) if is_and else self.instructions.mask_not(result, mask)
             result = self.instructions.mask_op(
                 "&" if is_and else "|", result, self.lanes(part, "bool", chunk, wanted)

@@ -193,8 +193,10 @@ class ScalarExpressions:
 
     def comparison(self, node: ast.Compare) -> Value:
         parts = []
-        left = node.left
-        for op, right in zip(node.ops, node.comparators, strict=True):
+        left, *others = node.left, *node.comparators
+        if self.context.is_loop_arithmetic(node):
+            left, *others = map(self.context.index, (left, *others))
+        for op, right in zip(node.ops, others, strict=True):
             sides = self.value(left), self.value(right)
             dtype = joint_type(*sides, self.context.float_type)
             parts.append(binary(COMPARISONS[type(op)], *(converted(side, dtype) for side in sides)))
@@ -203,7 +205,7 @@ class ScalarExpressions:
 
     def logical(self, node: ast.BoolOp) -> Value:
         operator = "&&" if isinstance(node.op, ast.And) else "||"
-        return Value(_joined(operator, [self.condition(part) for part in node.values]), "bool")
+        return Value(_joined(operator, [self.condition(part) for part in self.context.undecided(node)]), "bool")
 
     def condition(self, node: ast.expr) -> Expression:
         """An expression as a truth value."""

@@ -159,6 +159,28 @@ for x in parallel(8):
     assert "y[x] += w[2] * z[x + 1];" in body
 
 
+def test_of_a_condition_stays_what_a_copy_leaves_open():
+    program = small(
+        """
+for y in range(3):
+    for x in unrolled(9):
+        if x + y >= 1 and x + y < 9:
+            v[y, x] = z[x + y - 1]
+        if x >= 1 and (y > 3 or x + y == 5):
+            v[y, x] = 0.0
+""",
+        v=(3, 9),
+        z=(8,),
+    )
+    body = emit(program, TARGETS["portable"]).source
+    assert body.count("if (y >= 1) {") == 1  # the first copy
+    assert "if (y + 7 < 9) {" in body
+    assert body.count("if (y + 8 < 9) {") == 1
+    assert "&&" not in body
+    assert "||" not in body
+    assert "if (y + 4 == 5) {" in body
+
+
 def test_physical_programs_run():
     buffers = {"y": Buffer("y", (2, 10, 3), layout=Layout(((1, 4),))), "x": Buffer("x", (10, 3))}
     program = parse_program(

@@ -108,6 +108,24 @@ for n in parallel(2):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("lanes", [5, 16, 21])
+def test_conditions_of_which_parts_are_decided(check, lanes):
+    """By unrolled variables and by the ranges of others; of each the opposite too, and what is left of three."""
+    check(
+        f"""
+for i in range(4):
+    for j in unrolled(3):
+        for v in vector({lanes}):
+            if j + i >= 1 and (v > 2 or j > 5) and i < 9:
+                y[i, j, v] = x[v + j] if (j < 1 or x[v + j] > 0.0) and v >= i - 7 else 3.0
+            if not (j == 2 or i > 8 or v + i < 4):
+                y[i, j, v] += 5.0
+            z[i, j, v] = 1.0 if 0 <= i + j - 1 < 3 or i > 4 else x[v] if (i < 0 or i > 4) and v > 1 else 2.0
+""",
+        {"x": buffer(24), "y": buffer(4, 3, lanes), "z": buffer(4, 3, lanes)},
+    )
+
+
 def test_wide_rows_in_registers(check):
     """Offsets that are multiples of the width, made of unrolled variables; a ragged row; a masked tail."""
     check(
