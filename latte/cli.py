@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from latte.explain import find_ensemble, phases_of
+from latte.explain import phases_of
 from latte.net import Net
 from latte.runtime import CompiledPhase
 from swirl.cache import cache_contents, cache_folder, clear_cache
@@ -110,7 +110,7 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 
 @main.command()
 @click.argument("file", type=Source)
-@click.option("--layer", help="name of an ensemble; without it, all are listed")
+@click.option("--layer", help="name of an ensemble, or of a chain (conv1_relu1); without it, all are listed")
 @click.option("--phase", help="forward, inference, backward or update")
 @click.option("--stage", help=f"number or name of a stage, or {CPP}")
 @click.option("--list", "as_list", is_flag=True, help="list the stages of the layer, with the commands that made them")
@@ -118,7 +118,7 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 @click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
 def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as_list: bool, target: str | None,
          as_json: bool) -> None:  # fmt: skip
-    """Compile the net of FILE, and show what became of a layer: one stage, or the whole explanation.
+    """Compile the net of FILE, and show what became of a layer or a chain: one stage, or the whole explanation.
 
     FILE has a function net() or a module-level net; training in it stands under if __name__ == "__main__".
     """
@@ -128,22 +128,25 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
             raise CommandError("--stage and --list are about one layer", way_out="name it: --layer conv1")
         if layer is None:
             for ensemble in net.ensembles:
-                phases = ", ".join(item.phase for item in phases_of(net.executable, ensemble))
+                phases = ", ".join(
+                    f"{item.phase} in {item.unit.name}" if item.unit.joined else item.phase
+                    for item in phases_of(net, ensemble)
+                )
                 click.echo(f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}")
         elif as_list:
-            for item in phases_of(net.executable, find_ensemble(net, layer), phase):
+            for item in phases_of(net, layer, phase):
                 click.echo(_stage_list(item))
         elif stage is None:
             explanation = net.explain(layer, phase)
             click.echo(explanation.to_json() if as_json else explanation)
         else:
-            for item in phases_of(net.executable, find_ensemble(net, layer), phase):
+            for item in phases_of(net, layer, phase):
                 click.echo(_stage_text(net, item, stage))
 
 
 def _stage_list(item: CompiledPhase) -> str:
     """Number and name of each stage; ``=`` marks those that changed nothing."""
-    lines = [f"{item.ensemble.name}.{item.phase}"]
+    lines = [f"{item.unit.name}.{item.phase}"]
     for number, stage in enumerate(item.stages):
         same = number > 0 and stage.program.nests == item.stages[number - 1].program.nests
         lines.append(f"  {number:>2} {'=' if same else ' '} {stage.name:16} {stage.command}".rstrip())
@@ -224,7 +227,7 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@click.option("--layer", help="only this ensemble")
+@click.option("--layer", help="only this ensemble, or chain (conv1_relu1)")
 @click.option("--phase", help="only this phase")
 @click.option("--seed", default=0, show_default=True, help="of the data")
 @click.option(
@@ -247,28 +250,38 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
     """
     wrong = False
     with _plain_errors(), tempfile.TemporaryDirectory() as scratch:
-        folder = file
-        if not file.is_dir():
-            folder = Path(scratch)
+        if file.is_dir():
+            wanted = _dumped(file, layer, phase)
+        else:
             net = _compiled(file, compiled or target)
-            ensembles = net.ensembles if layer is None else [find_ensemble(net, layer)]
-            for ensemble in ensembles:
-                for item in phases_of(net.executable, ensemble):
-                    dump_stages(folder / ensemble.name / item.phase, item.stages)
+            items = net.executable.compiled if layer is None else phases_of(net, layer)
+            if not items:
+                raise CommandError(f"{layer or file} computes nothing", way_out="name another layer: --layer conv1")
+            for item in items:
+                dump_stages(Path(scratch, item.unit.name, item.phase), item.stages)
+            wanted = _dumped(Path(scratch), None, phase)
         code = None if compiled else resolve_target(target).name
-        there = stage_folders(folder)
-        asked = (layer, PHASE_ALIASES.get(phase, phase) if phase else None)
-        wanted = [f for f in there if (asked[0] or f.parent.name, asked[1] or f.name) == (f.parent.name, f.name)]
-        if not wanted:
-            names = ", ".join(f"{found.parent.name}.{found.name}" for found in there)
-            raise CommandError(f"no stages of {layer or 'any layer'}, {phase or 'any phase'}",
-                               way_out=f"there are {names}")  # fmt: skip
         for found in wanted:
             result = bisect_stages(found, seed=seed, tolerance=tolerance, target=compiled, code=code)
             click.echo(result)
             wrong = wrong or result.wrong is not None
     if wrong:
         sys.exit(1)
+
+
+def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
+    """The folders of a dump that hold the stages of a layer (or chain) and a phase; None is any.
+
+    Raises:
+        LatteError: there are none; the message lists those that there are.
+    """
+    there = stage_folders(folder)
+    asked = PHASE_ALIASES.get(phase, phase) if phase else None
+    found = [f for f in there if layer in (None, f.parent.name) and asked in (None, f.name)]
+    if not found:
+        names = ", ".join(f"{found.parent.name}.{found.name}" for found in there)
+        raise CommandError(f"no stages of {layer or 'any layer'}, {phase or 'any phase'}", way_out=f"there are {names}")
+    return found
 
 
 # --- cache --------------------------------------------------------------------------------------------------

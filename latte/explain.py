@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from latte.chains import chain_name
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.place import user_place
 from latte.recipes_of import recipe_path
@@ -138,11 +139,12 @@ class PhaseExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the compiler did with one ensemble. ``print`` shows it, a notebook shows it as a page, and
+    """What the compiler did with one ensemble, or with a chain. ``print`` shows it, a notebook shows it as a page, and
     ``to_json`` gives it to programs.
 
     Args:
-        ensemble, kind, shape: which one (the shape without the batch).
+        ensemble, kind, shape: which one (the shape without the batch); of a chain its name, the kinds joined by ``_``,
+            and the last layer's shape.
         batch_size, target: what it was compiled for.
         recipe: the file that its commands come from, ``commands of <ensemble>``, or empty without one.
         commands: of its recipe, in order.
@@ -183,11 +185,11 @@ class Explanation:
 
 
 def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
-    """What the compiler did with an ensemble of a compiled net; see :class:`Explanation`.
+    """What the compiler did with an ensemble of a compiled net, or with a chain; see :class:`Explanation`.
 
     Args:
         net: a compiled net.
-        ensemble: or its name.
+        ensemble: or its name, or that of a chain (``conv1_relu1``), for the phases that its layers share.
         phase: ``forward``, ``inference``, ``backward`` or ``update``; all by default.
 
     Raises:
@@ -195,9 +197,8 @@ def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) ->
         CommandError: it has no such ensemble, or the ensemble no such phase.
     """
     executable = net.executable
-    found = find_ensemble(net, ensemble)
-    compiled = phases_of(executable, found, phase)
-    units = [unit for unit in executable.units if found in unit.members]
+    members, units = _layer(net, ensemble)
+    compiled = phases_of(net, ensemble, phase)
     if phase is not None:
         asked = PHASE_ALIASES.get(phase, phase)
         units = [unit for unit in units if asked in unit.parts]
@@ -205,21 +206,38 @@ def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) ->
     if phase is not None:
         followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
         outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
+    last = members[-1]
+    notes = [note for member in members for note in executable.notes.get(member.name, ())]
     return Explanation(
-        found.name,
-        found.kind,
-        tuple(found.shape),
+        chain_name(members),
+        "_".join(member.kind for member in members),
+        tuple(last.shape),
         executable.batch_size,
         executable.target.name,
-        "" if isinstance(found, DataEnsemble) else _recipe(net, found, units),
+        "" if isinstance(last, DataEnsemble) else _recipe(net, last, units),
         tuple(outcomes),
-        executable.notes.get(found.name, ()),
+        tuple(dict.fromkeys(notes)),
         tuple(_phase(executable, item) for item in compiled),
     )
 
 
-def find_ensemble(net: Running, ensemble: Ensemble | str) -> Ensemble:
+def _layer(net: Running, layer: Ensemble | str) -> tuple[tuple[Ensemble, ...], list[Unit]]:
+    """A layer and what it is compiled in, by itself and in chains; of a chain's name, its layers and itself."""
+    units = net.executable.units
+    for unit in units:
+        if unit.joined and unit.name == layer:
+            return unit.members, [unit]
+    found = find_ensemble(net, layer, [unit.name for unit in units if unit.joined])
+    return (found,), [unit for unit in units if found in unit.members]
+
+
+def find_ensemble(net: Running, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
     """The ensemble of that name in the net (or itself).
+
+    Args:
+        net: declared; it need not be compiled.
+        ensemble: or its name.
+        chains: names that would do as well, for the message.
 
     Raises:
         CommandError: there is none; the message has the nearest name and the list.
@@ -228,36 +246,33 @@ def find_ensemble(net: Running, ensemble: Ensemble | str) -> Ensemble:
         if candidate is ensemble or candidate.name == ensemble:
             return candidate
     names = [candidate.name for candidate in net.ensembles]
+    there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
     if not isinstance(ensemble, str):
-        raise CommandError(
-            f"{ensemble!r} is not in this net",
-            place=user_place(),
-            way_out=f"its ensembles are {', '.join(names)}",
-        )
-    raise CommandError(
-        f"no ensemble named {ensemble!r}",
-        place=user_place(),
-        way_out=f"{nearest(ensemble, names)}the ensembles are {', '.join(names)}",
-    )
+        raise CommandError(f"{ensemble!r} is not in this net", place=user_place(), way_out=there)
+    hint = nearest(ensemble, [*names, *chains])
+    raise CommandError(f"no ensemble named {ensemble!r}", place=user_place(), way_out=f"{hint}{there}")
 
 
-def phases_of(executable: Executable, ensemble: Ensemble, phase: str | None = None) -> list[CompiledPhase]:
-    """The compiled phases of an ensemble, or only the one named.
+def phases_of(net: Running, layer: Ensemble | str, phase: str | None = None) -> list[CompiledPhase]:
+    """The compiled phases of an ensemble or a chain, or only the one named.
 
     Raises:
-        CommandError: the ensemble has no such phase.
+        TrainingError: the net is not compiled.
+        CommandError: there is no such layer, or it has no such phase.
     """
-    compiled = [item for item in executable.compiled if ensemble in item.unit.members]
+    members, units = _layer(net, layer)
+    names = {unit.name for unit in units}
+    compiled = [item for item in net.executable.compiled if item.unit.name in names]
     if phase is None:
         return compiled
     asked = PHASE_ALIASES.get(phase, phase)
     found = [item for item in compiled if item.phase == asked]
     if found:
         return found
-    names = [item.phase for item in compiled]
-    has = f"{nearest(asked, names)}it has {', '.join(names)}"
-    way_out = has if names else "it is a data layer: it computes nothing"
-    raise CommandError(f"{ensemble.name} has no phase {phase!r}", place=user_place(), way_out=way_out)
+    phases = [item.phase for item in compiled]
+    has = f"{nearest(asked, phases)}it has {', '.join(phases)}"
+    way_out = has if phases else "it is a data layer: it computes nothing"
+    raise CommandError(f"{chain_name(members)} has no phase {phase!r}", place=user_place(), way_out=way_out)
 
 
 def after_recipe(stages: Sequence[Stage]) -> Stage:

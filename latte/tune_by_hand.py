@@ -85,8 +85,8 @@ class Bench:
                  threads: int | None = None, whole_numbers: bool = False):  # fmt: skip
         self.net, self.target, self.whole_numbers = net, target, whole_numbers
         self.layer = layer
-        chain = next((chain.members for chain in find_chains(net).found if chain.name == layer), None)
-        self.members: tuple[Ensemble, ...] = chain or (find_ensemble(net, layer),)
+        chains = {chain.name: chain.members for chain in find_chains(net).found}
+        self.members: tuple[Ensemble, ...] = chains.get(layer) or (find_ensemble(net, layer, list(chains)),)
         self.phase = PHASE_ALIASES.get(phase, phase)
         self._ordered = OrderedPrograms(net, net.batch_size)
         found = [item for item in self._ordered.programs(net.order()) if item.ensemble in self.members]

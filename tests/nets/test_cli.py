@@ -75,6 +75,28 @@ def test_a_layer_is_explained(file: Path) -> None:
     assert read["ensemble"] == "relu1" and len(read["phases"]) == 3
 
 
+def test_chains_are_shown_by_their_names(file: Path) -> None:
+    file.write_text(file.read_text().replace(', keep="all"', ""))
+    chain = "fully_connected1_relu1"
+    layers = {line.split()[0]: line for line in call("show", file).output.splitlines()}
+    assert f"forward in {chain}, backward" in layers["relu1"]
+    assert f"forward in {chain}, update" in layers["fully_connected1"]
+    assert f"{chain}.forward\n   0   lowered" in call("show", file, "--layer", chain, "--list").output
+    code = call("show", file, "--layer", chain, "--phase", "forward", "--stage", "c++").output
+    assert code == call("show", file, "--layer", "relu1", "--phase", "forward", "--stage", "c++").output
+    read = json.loads(call("show", file, "--layer", chain, "--json").output)
+    assert (read["ensemble"], read["kind"], read["shape"]) == (chain, "fully_connected_relu", [4])
+    assert {phase["phase"] for phase in read["phases"]} == {"inference", "forward"}
+    assert "did you mean 'fully_connected1_relu1'?" in call("show", file, "--layer", "fully_connected_relu1").output
+    assert f"{chain} has no phase 'backward'" in call("show", file, "--layer", chain, "--phase", "backward").output
+    of_chain, of_layer = (call("bisect", file, "--layer", name).output for name in (chain, "relu1"))
+    of_all = call("bisect", file).output
+    assert f"{chain}.forward: " in of_chain and "relu1.backward: " not in of_chain
+    assert f"{chain}.forward: " in of_layer and "relu1.backward: " in of_layer and "update" not in of_layer
+    assert of_all.count(f"{chain}.forward: ") == 1 and "fully_connected1.update: " in of_all
+    assert call("bisect", file, "--layer", "data1").output.startswith("Error: data1 computes nothing")
+
+
 def test_times_are_shown(file: Path) -> None:
     result = call("time", file, "--repeat", "1", "--phase", "backward")
     assert result.exit_code == 0, result.output
