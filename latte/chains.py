@@ -129,6 +129,8 @@ def possible_names(net: Net) -> set[str]:
 
 def _apart(net: Net, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainFile) -> str | None:
     """Why the layers are not compiled together, or None."""
+    if chain_name(members) in {ensemble.name for ensemble in net.ensembles}:
+        return "another layer has this name"
     for source, sink in pairwise(members):
         others = [edge.sink.name for edge in net.readers(source) if edge.sink is not sink]
         if others:

@@ -20,7 +20,7 @@ from latte.net import Net
 from latte.runtime import CompiledPhase
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
-from swirl.dump.bisect import bisect_stages, stage_folders
+from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
 from swirl.dump.compare import TOLERANCE, compare_stages
 from swirl.dump.write import dump_stages
 from swirl.errors import CommandError, LatteError, nearest
@@ -124,8 +124,11 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
     """
     with _plain_errors():
         net = _compiled(file, target)
-        if layer is None and (stage is not None or as_list):
-            raise CommandError("--stage and --list are about one layer", way_out="name it: --layer conv1")
+        if layer is None and (stage is not None or as_list or phase is not None or as_json):
+            raise CommandError("--phase, --stage, --list and --json are about one layer",
+                               way_out="name it: --layer conv1")  # fmt: skip
+        if layer is not None and (stage is not None or as_list) and not phases_of(net, layer):
+            raise CommandError(f"{layer} computes nothing: it has no stages", way_out="name another layer")
         if layer is None:
             for ensemble in net.ensembles:
                 phases = ", ".join(
@@ -206,7 +209,7 @@ def tune_by_hand(file: Path, layer: str, phase: str, recipe: Path | None, target
 @main.command()
 @click.argument("first", type=Source)
 @click.argument("second", type=Source)
-@click.option("--seed", default=0, show_default=True, help="of the data")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the data")
 @click.option(
     "--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer"
 )
@@ -229,7 +232,7 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--layer", help="only this ensemble, or chain (conv1_relu1)")
 @click.option("--phase", help="only this phase")
-@click.option("--seed", default=0, show_default=True, help="of the data")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the data")
 @click.option(
     "--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer"
 )
@@ -259,7 +262,7 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
                 raise CommandError(f"{layer or file} computes nothing", way_out="name another layer: --layer conv1")
             for item in items:
                 dump_stages(Path(scratch, item.unit.name, item.phase), item.stages)
-            wanted = _dumped(Path(scratch), None, phase)
+            wanted = _dumped(Path(scratch), layer, phase)
         code = None if compiled else resolve_target(target).name
         for found in wanted:
             result = bisect_stages(found, seed=seed, tolerance=tolerance, target=compiled, code=code)
@@ -270,14 +273,14 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
 
 
 def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
-    """The folders of a dump that hold the stages of a layer (or chain) and a phase; None is any.
+    """The folders of a dump that hold the stages of a layer (or chain, alone or in one) and a phase; None is any.
 
     Raises:
         LatteError: there are none; the message lists those that there are.
     """
     there = stage_folders(folder)
     asked = PHASE_ALIASES.get(phase, phase) if phase else None
-    found = [f for f in there if layer in (None, f.parent.name) and asked in (None, f.name)]
+    found = [f for f in there if asked in (None, f.name) and (layer is None or layer in dumped_layers(f))]
     if not found:
         names = ", ".join(f"{found.parent.name}.{found.name}" for found in there)
         raise CommandError(f"no stages of {layer or 'any layer'}, {phase or 'any phase'}", way_out=f"there are {names}")

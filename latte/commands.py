@@ -175,7 +175,10 @@ def older_prefetches(
     loop, multiplier and iterations in the same places from the end. They are hints: one that does not apply is skipped.
     """
     result = []
-    given = [prefetch_dict_list] if isinstance(prefetch_dict_list, Mapping) else list(prefetch_dict_list or ())
+    given = prefetch_dict_list if isinstance(prefetch_dict_list, (list, tuple)) else [prefetch_dict_list or {}]
+    if not all(isinstance(one, Mapping) for one in given):
+        raise CommandError(f"prefetch: {prefetch_dict_list!r} is no dictionary of buffers, nor a list of some",
+                           place=place, way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)")  # fmt: skip
     for buffer, entry in ((buffer, entry) for one in given for buffer, entry in one.items()):
         whole = isinstance(entry, (list, tuple)) and len(entry) == {1: 8, 2: 11}.get(entry[0] if entry else 0)
         if not whole or not all(type(entry[place]) is int for place in (-3, -2, -1)) or not isinstance(entry[-4], str):
@@ -194,4 +197,4 @@ def _is_older(arguments: tuple[Any, ...]) -> bool:
 def _phase_of(command: Recorded) -> Any:
     options = dict(command.options)
     phase: Any = options.get("phase", command.arguments[0] if command.arguments else None)
-    return PHASE_ALIASES.get(phase, phase)
+    return PHASE_ALIASES.get(phase, phase) if isinstance(phase, str) else phase

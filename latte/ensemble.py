@@ -20,7 +20,7 @@ from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
 from latte.place import user_place
 from swirl.errors import CommandError, DeclarationError
 from swirl.ir.buffers import Buffer
-from swirl.ir.hints import WORDS
+from swirl.ir.hints import is_name
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS
 
@@ -140,7 +140,7 @@ class Ensemble(CommandRecorder):
             raise DeclarationError(f"dims {names} must be {self.ndim} different names, as many as {self.shape} has",
                                    place=self.place, way_out="the batch, n, is not among them")  # fmt: skip
         for name in names:
-            if not name.isidentifier() or name in RESERVED or name in WORDS:
+            if not is_name(name) or name in RESERVED:
                 raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
         return names, "n"
 
@@ -292,8 +292,8 @@ class Ensemble(CommandRecorder):
         return instances.declarations(neurons, self.dims, self.batch_dim, written, parameters)
 
     def _check_field(self, name: str) -> None:
-        taken = name in RESERVED or name in WORDS or name in (*self.dims, self.batch_dim)
-        if taken or not name.isidentifier() or re.fullmatch(r"(grad_)?inputs?\d*", name):
+        taken = name in RESERVED or name in (*self.dims, self.batch_dim)
+        if taken or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name):
             raise DeclarationError(
                 f"{name!r} cannot name a field of {self!r}: the name has another meaning", place=self.place
             )

@@ -265,13 +265,15 @@ def phases_of(net: Running, layer: Ensemble | str, phase: str | None = None) -> 
     compiled = [item for item in net.executable.compiled if item.unit.name in names]
     if phase is None:
         return compiled
-    asked = PHASE_ALIASES.get(phase, phase)
+    asked = PHASE_ALIASES.get(phase, phase) if isinstance(phase, str) else phase
     found = [item for item in compiled if item.phase == asked]
     if found:
         return found
     phases = [item.phase for item in compiled]
     has = f"{nearest(asked, phases)}it has {', '.join(phases)}"
     way_out = has if phases else "it is a data layer: it computes nothing"
+    if any(asked == part for unit in units for part in unit.parts):
+        way_out = f"its recipe has made it a part of another: {has}"
     raise CommandError(f"{chain_name(members)} has no phase {phase!r}", place=user_place(), way_out=way_out)
 
 

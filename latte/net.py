@@ -89,7 +89,7 @@ class Net(Running):
                 place=place,
                 way_out="leave the name out, and the ensemble is numbered",
             )
-        if not name.isidentifier():
+        if not (name.isascii() and name.isidentifier()):
             raise DeclarationError(
                 f"{name!r} cannot name an ensemble",
                 place=place,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from latte.chains import chain_name, possible_names
+from latte.chains import possible_names
 from latte.checks import is_integer
 from latte.data import check_data
 from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
@@ -92,29 +92,33 @@ class Running:
         """Count what was compiled for this net elsewhere: by a solver."""
         self._reports.append(report)
 
-    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble], path: str | Path) -> None:
+    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path) -> None:
         """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
 
         Args:
             layers: an ensemble or its name, a kind; for a file that declares a chain, the kinds joined
-                (``"conv_relu"``) or the layers themselves (``[conv1, relu1]``).
+                (``"conv_relu"``) or the layers (``[conv1, relu1]``, or their names).
             path: of the file.
 
         Raises:
-            CommandError: the net is compiled already, or has no such ensemble, kind or chain.
+            CommandError: the net is compiled already, or has no such ensemble, kind or chain; or these are none.
         """
         if self.compiled:
             raise CommandError("use_recipe: the net is compiled already", place=user_place(),
                                way_out="call it before net.compile()")  # fmt: skip
-        if isinstance(layers, str):
-            name = layers
-        else:
-            name = layers.name if isinstance(layers, Ensemble) else chain_name(layers)
+        given = [layers] if isinstance(layers, (str, Ensemble)) else layers
+        if not isinstance(given, (list, tuple)) or not given or not all(isinstance(e, (str, Ensemble)) for e in given):
+            raise CommandError(f"use_recipe is for a layer, a kind or a list of layers, not for {layers!r}",
+                               place=user_place(), way_out='net.use_recipe(conv1, path), or "conv"')  # fmt: skip
+        if not isinstance(path, (str, Path)):
+            raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", place=user_place())
+        name = "_".join(one if isinstance(one, str) else one.name for one in given)
         known = {e.name for e in self.ensembles} | {e.kind for e in self.ensembles}
         if name not in known and name not in possible_names(self._whole):
-            if not isinstance(layers, (str, Ensemble)):
-                raise CommandError(f"{', '.join(layer.name for layer in layers)} is no chain of neighbours: each layer "
-                                   "reads the one before it", place=user_place(),
+            if len(given) > 1:
+                names = ", ".join(one if isinstance(one, str) else one.name for one in given)
+                raise CommandError(f"{names} is no chain of neighbours: each layer reads the one before it",
+                                   place=user_place(),
                                    way_out="name the layers from the source to the last reader")  # fmt: skip
             way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
             raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)

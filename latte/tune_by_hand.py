@@ -188,6 +188,10 @@ class Bench:
             if not names:
                 raise CommandError(f"{self.layer} is in no chain {', '.join(kinds)}", place=str(file),
                                    way_out="without `chain` it is a recipe for one layer")  # fmt: skip
+        elif len(self.members) > 1:
+            kinds = tuple(member.kind for member in self.members)
+            raise CommandError(f"declares no chain, but is used for {self.layer}", place=str(file),
+                               way_out=f"chain = {kinds} at its top, or --layer with one layer")  # fmt: skip
         else:
             names = [member.name for member in self.members]
         self._chosen = names[0]

@@ -131,7 +131,7 @@ class Questions:
 
     def _buffer(self, buffer: str) -> Buffer:
         for known in (*(program.buffers for program in self.programs.values()), self._elsewhere):
-            if buffer in known:
+            if isinstance(buffer, str) and buffer in known:
                 found = known[buffer]
                 return replace(found, role=self._roles.get(found.name, found.role))
         names = sorted({name for program in self.programs.values() for name in program.buffers})
@@ -148,8 +148,9 @@ class Questions:
         return program
 
     def _phase(self, phase: Any) -> str:
-        phase = PHASE_ALIASES.get(phase, phase)
-        phase = self._instead.get(phase, phase)
+        if isinstance(phase, str):
+            phase = PHASE_ALIASES.get(phase, phase)
+            phase = self._instead.get(phase, phase)
         if phase == INFERENCE and self._separate:
             return INFERENCE
         if phase not in PHASES:

@@ -122,6 +122,8 @@ class Schedule(Questions):
             CommandError: there is no recipe for this kind, or it doesn't schedule this phase.
         """
         asked = self._phase(phase)
+        if not isinstance(kind, str):
+            raise CommandError(f"a kind of layer is given by its name, not {kind!r}", place=caller())
         found = self._chained.recipes(kind)
         function = found.functions.get(asked) if found is not None else None
         if function is None:
@@ -253,6 +255,8 @@ class Schedule(Questions):
     def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
         allowed = options.pop("reorder", True)
+        if not isinstance(allowed, bool):
+            raise CommandError(f"reorder must be True or False, not {allowed!r}")
         check_arguments(command.name, Program("", (), {}), command.arguments, options)
         touched = False
         places = [program.buffers for program in self.programs.values()]

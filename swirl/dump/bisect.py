@@ -63,6 +63,13 @@ def stage_folders(folder: Path) -> list[Path]:
     return found
 
 
+def dumped_layers(folder: Path) -> set[str]:
+    """The layer whose stages a folder holds, or the chain and its layers: their nests are labelled by them."""
+    first = min((path for path in folder.iterdir() if STAGE.fullmatch(path.name)), key=_number)
+    labels = re.findall(rf"^def (\w+)_{folder.name}_\d+\(", first.read_text(encoding="utf-8"), re.MULTILINE)
+    return {folder.parent.name, *labels}
+
+
 def bisect_stages(
     folder: Path, *, seed: int = 0, tolerance: float = TOLERANCE, target: str | None = None, code: str | None = None
 ) -> Bisection:

@@ -58,7 +58,7 @@ class Comparison:
     Args:
         first, second: their files.
         differences: of every buffer that both have, in the order in which the first stage writes them.
-        skipped: temporary buffers that only one of the stages writes.
+        skipped: temporary buffers that only one of the stages writes, or that have other extents in the second one.
     """
 
     first: Path
@@ -80,7 +80,7 @@ class Comparison:
         if self.wrong is not None:
             lines.append(f"first in {self.wrong}")
         lines += [f"  {difference}" for difference in self.differences]
-        lines += [f"  {name}: temporary, written by one of them only" for name in self.skipped]
+        lines += [f"  {name}: temporary, and not the same in both" for name in self.skipped]
         return "\n".join(lines)
 
 
@@ -95,8 +95,10 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
         target: run both compiled for this target, in place of Python (which takes long for large layers).
 
     Raises:
-        LatteError: a file is no dumped stage, or the two have no buffer in common.
+        LatteError: a file is no dumped stage, the two are not of one layer and phase, or the tolerance is none.
     """
+    if not tolerance >= 0:
+        raise LatteError(f"a tolerance is a number of at least 0, not {tolerance}")
     stages = read_stage(first), read_stage(second)
     shared, skipped = _shared(*stages)
     if not shared:
@@ -129,11 +131,16 @@ def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], li
 
     stored = {buffer["storage"]: name for name, buffer in right.items()}
     others = {name: stored.get(left[name]["storage"], name) for name in names}
-    both = [name for name in names if others[name] in right and same(name)]
-    one_only = {
-        name for name in both if left[name]["role"] == "temporary" and (name in written) != (others[name] in also)
-    }
-    return {name: others[name] for name in both if name not in one_only}, sorted(one_only)
+    both = [name for name in names if others[name] in right]
+    apart = set()
+    for name in both:
+        temporary = left[name]["role"] == "temporary"
+        if temporary and (not same(name) or (name in written) != (others[name] in also)):
+            apart.add(name)
+        elif not same(name):
+            shapes = f"{left[name]['shape']} in {first.path} and {right[others[name]]['shape']} in {second.path}"
+            raise LatteError(f"{name} is {shapes}", way_out="compare stages of one ensemble and phase")
+    return {name: others[name] for name in both if name not in apart}, sorted(apart)
 
 
 def _written(program: Program) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 from dataclasses import dataclass
 
 from swirl.ir.nest import CALLS, LOOP_KINDS, constant
@@ -13,6 +14,13 @@ LEVELS = (0, 1, 2, 3)
 
 WORDS = frozenset({*CALLS, *LOOP_KINDS, STREAM, PREFETCH, "empty"})
 """Names that mean something in a nest: no buffer, local or loop variable can have one."""
+
+
+def is_name(name: object) -> bool:
+    """Whether a buffer, a local or a loop can have this name: an ASCII identifier, as isl reads no others, without a
+    meaning of its own."""
+    return (isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+            and name not in WORDS and name not in ("inf", "INFINITY"))  # fmt: skip
 
 
 def streamed(value: ast.expr) -> ast.expr | None:

@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError, nearest
+from swirl.ir.buffers import Buffer
 from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
+from swirl.ir.integers import LARGEST, too_large
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -34,6 +36,9 @@ from swirl.ir.trees import declared_in
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
+
+MOST_BYTES = 2**40
+"""A buffer that takes more is a mistake."""
 
 COMMANDS: dict[str, Callable[..., Program]] = {}
 """Every command by name: a pure function program → program that raises :class:`Refused` where it would change
@@ -117,10 +122,10 @@ def loop_at(program: Program, site: Site) -> ast.For:
     return node
 
 
-def check_names(names: object) -> list[str]:
-    """Several loops by their names, or a CommandError."""
+def check_names(names: object, what: str = "loops") -> list[str]:
+    """Several loops (or ``what``) by their names, or a CommandError."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
-        raise CommandError(f"several loops are given as a list of names, not as {names!r}")
+        raise CommandError(f"several {what} are given as a list of names, not as {names!r}")
     return list(names)
 
 
@@ -265,17 +270,39 @@ def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, 
 
 # --- after a rewrite ------------------------------------------------------------------------------------
 def checked(before: Program, after: Program) -> Program:
-    """``after``, if it is grammatical and its marks hold: parallel loops race-free, lanes independent.
+    """``after``, if it is grammatical, no number is too large, and its marks hold: parallel loops race-free, lanes
+    independent.
 
     A command that moves statements may break a mark that an earlier command made; this is where that is
     noticed.
     """
     validate(after)
+    for name, buffer in after.buffers.items():
+        if buffer is not before.buffers.get(name):
+            check_size(name, buffer)
     known = {nest.text for nest in before.nests}
     for nest in after.nests:
         if nest.text not in known:
+            check_integers(nest)
             check_marks(nest)
     return after
+
+
+def check_size(name: str, buffer: Buffer) -> None:
+    """Raises CommandError where a buffer would be larger than any memory."""
+    if buffer.nbytes > MOST_BYTES:
+        raise CommandError(f"{name} would take {buffer.nbytes:,} bytes",
+                           way_out="smaller blocks, or fewer zeros around it")  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def check_integers(nest: Nest) -> None:
+    """Raises Refused where loops or subscripts may pass what the generated code's integers hold."""
+    found = too_large(nest)
+    if found is not None:
+        path, what, size = found
+        raise refuse(f"{what} may come to {size:,}, and integers have 32 bits: at most {LARGEST:,}", nest, path,
+                     "too large", way_out="smaller numbers, or fewer loops in one")  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

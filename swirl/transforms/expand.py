@@ -32,7 +32,7 @@ from swirl.ir.nest import (
     walk,
 )
 from swirl.ir.statements import statements
-from swirl.transforms.base import checked, command, refuse, resolve, taken_names
+from swirl.transforms.base import check_names, checked, command, refuse, resolve, taken_names
 from swirl.transforms.sink import ExpandLocals
 
 MAX_ELEMENTS = 1 << 17
@@ -68,7 +68,7 @@ def scalar_expand(program: Program, scalar_vars: str | Sequence[str], loop_var: 
 
     Source: Allen, Kennedy, *Optimizing Compilers for Modern Architectures*, section 5.3 (scalar expansion).
     """
-    names = [scalar_vars] if isinstance(scalar_vars, str) else list(dict.fromkeys(scalar_vars))
+    names = [scalar_vars] if isinstance(scalar_vars, str) else list(dict.fromkeys(check_names(scalar_vars, "locals")))
     if not names:
         raise CommandError("scalar_expand takes the names of locals, not an empty list")
     wanted = None if loop_var is None else set(resolve(program, loop_var))

@@ -11,7 +11,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Nest, Program, at, fresh, loop_of, loops, make_nest, names_in, substitute
 from swirl.ir.trees import declared_in
-from swirl.transforms.base import Site, checked, command, refuse
+from swirl.transforms.base import Site, check_names, checked, command, refuse
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.contract import contract, own_buffers
 from swirl.transforms.fusion import fuse_at
@@ -99,6 +99,7 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
     Raises:
         CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined.
     """
+    keep = check_names(keep, "buffers")
     for name in keep:
         if name not in program.buffers:
             raise CommandError(f"no buffer named {name!r} in {program.name}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swirl.errors import CommandError, LayoutError
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
-from swirl.transforms.base import check_buffer, check_factor, checked, command, find_loops, loop_at
+from swirl.transforms.base import check_buffer, check_factor, check_size, checked, command, find_loops, loop_at
 from swirl.transforms.halo import without_dead_guards
 from swirl.transforms.split import tile_loop
 
@@ -59,6 +59,7 @@ def tile(program: Program, buffer: str, dim: int, factor: int, *, reorder: bool 
         raise LayoutError(f"dimension {dim} of {buffer} is blocked by {blocked} already, not {factor}")
     if blocked is None:
         program = program.with_buffers(**{buffer: target.with_layout(target.layout.tiled(axis, factor))})
+        check_size(buffer, program.buffers[buffer])
     for index in range(len(program.nests)):
         for var in _loops_over(program, buffer, axis, index):
             heads = [loop_of(loop_at(program, site)) for site in find_loops(program, var, index)]

@@ -182,7 +182,7 @@ def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
     return found
 
 
-def vars_below(node: ast.For) -> set[str]:
+def vars_below(node: ast.For | ast.If) -> set[str]:
     return {loop_of(inner).var for inner in statements_in(node) if isinstance(inner, ast.For)}
 
 
@@ -236,13 +236,15 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
 
 
 def _imperfect(nest: Nest, path: Path) -> Refused:
-    return refuse(
-        "the loops are not perfectly nested, and cannot be made so",
-        nest,
-        path,
-        "asked to move",
-        way_out="distribute first, or give this command before scalar_replace and hoist",
-    )
+    return refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
+                  way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
+
+
+def way_to_nest(loop: ast.AST) -> str:
+    """What to do about loops at and below ``loop`` that something stands between."""
+    if any(isinstance(node, ast.If) and vars_below(node) for node in ast.walk(loop)):
+        return "a condition stands between them: split where it changes, or tile_loop with tail='min' or 'peel'"
+    return "distribute first, or give this command before scalar_replace and hoist"
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:

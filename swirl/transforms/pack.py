@@ -11,6 +11,7 @@ from swirl.ir.affine import Affine, affine, bounds, ranges_at, simplify
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.deps import NotProved
 from swirl.ir.footprint import Span, footprint
+from swirl.ir.hints import is_name
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -100,8 +101,8 @@ def pack(program: Program, buffer: str, *, name: str | None = None, at: str | No
                            way_out=f"the buffers are {', '.join(program.buffers)}")  # fmt: skip
     taken = taken_names(program)
     name = name or fresh(f"{buffer}_packed", taken)
-    if not name.isidentifier() or name in taken:
-        raise CommandError(f"{name!r} cannot name the copy: it means something already")
+    if not is_name(name) or name in taken:
+        raise CommandError(f"{name!r} cannot name the copy: it is no name, or means something already")
     dims = memory_order(program, buffer, order)
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)

@@ -34,8 +34,13 @@ def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
     Source: Tollenaere (TTiLE), sections 3.4.3 and 5.3.
     """
     check_factor(extent, "extent")
-    allowed = range(1, check_factor(factors, "the largest tile") + 1) if isinstance(factors, int) else factors
-    sizes = sorted({check_factor(size, "a tile") for size in allowed if size <= extent}, reverse=True)
+    if isinstance(factors, Iterable) and not isinstance(factors, str):
+        allowed: Sequence[int] = list(factors)
+    else:
+        allowed = range(1, check_factor(factors, "the largest tile") + 1)
+    if not allowed:
+        raise CommandError("no tiles to choose from", way_out="s.combination(17, 6) allows every size up to 6")
+    sizes = sorted({size for size in allowed if check_factor(size, "a tile") <= extent}, reverse=True)
     # Beyond the square of the largest tile, tiles of that size in front leave the fewest: the rest is searched.
     whole = max(0, (extent - sizes[0] ** 2) // sizes[0]) if sizes else 0
     rest = extent - whole * sizes[0] if sizes else extent

@@ -9,6 +9,7 @@ from typing import Any
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, remapped
+from swirl.ir.hints import is_name
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -35,7 +36,7 @@ from swirl.transforms.base import (
 )
 from swirl.transforms.bounds import conjunction, conjuncts, restricted
 from swirl.transforms.guards import drop_decided_guards
-from swirl.transforms.order import chain_to, check_order, isolate, tagged, vars_below
+from swirl.transforms.order import chain_to, check_order, isolate, tagged, vars_below, way_to_nest
 from swirl.transforms.split import plain_loop
 
 NOTE = "asked to be reindexed"
@@ -107,11 +108,11 @@ def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tup
         raise CommandError(f"{text!r} is not an affine expression of loops")
     known = loop_names(program)
     unknown = sorted(_variables(form) - set(known))
-    if unknown or not form.terms:
+    if unknown or not _variables(form):
         missing = f"names {', '.join(unknown)}, which is no loop" if unknown else "names no loop"
         raise CommandError(f"{text!r} {missing} of {program.name}", way_out=f"the loops are {', '.join(known)}")
-    if not name.isidentifier() or name in taken_names(program):
-        raise CommandError(f"{name!r} cannot name the new loop: it means something already")
+    if not is_name(name) or name in taken_names(program):
+        raise CommandError(f"{name!r} cannot name the new loop: it is no name, or means something already")
     loop_var = loop_var or next(var for var in known if var in _variables(form))
     hidden = any(loop_var in names_in(form.atoms[key]) for key in form.terms if key != loop_var)
     if loop_var not in form.terms or hidden:
@@ -199,7 +200,7 @@ def _perfect(nest: Nest, path: Path, names: set[str]) -> tuple[Nest, Path]:
     pieces = isolate(node, names)
     if pieces is None:
         raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE,
-                     way_out="distribute first, or give this command before scalar_replace and hoist")  # fmt: skip
+                     way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
     new = replace_at(old, path, list(pieces))
     check_order(old, new, nest, path, NOTE)
     position = next(i for i, piece in enumerate(pieces) if names <= vars_below(piece))
@@ -207,7 +208,7 @@ def _perfect(nest: Nest, path: Path, names: set[str]) -> tuple[Nest, Path]:
     nest = nest.with_body(new)
     if chain_to(nest.body, path, names) is None:
         raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE,
-                     way_out="distribute first, or give this command before scalar_replace and hoist")  # fmt: skip
+                     way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
     return nest, path
 
 

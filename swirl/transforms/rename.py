@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import keyword
 from dataclasses import replace
 
 from swirl.errors import CommandError
-from swirl.ir.hints import WORDS
+from swirl.ir.hints import is_name
 from swirl.ir.nest import Program, loop_of, replace_at, substitute
 from swirl.transforms.base import Site, command, inner_name, loop_at, rewrite_each
 
@@ -30,7 +29,7 @@ def rename(program: Program, loop_var: str, name: str, *, occurrence: int | None
     Raises:
         CommandError: no such loop, or the name is none or means something there already.
     """
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name in WORDS:
+    if not is_name(name):
         raise CommandError(f"a loop is named by an identifier, not {name!r}")
 
     def rewrite(before: Program, site: Site) -> Program:

@@ -1,0 +1,66 @@
+"""Integers of the generated code have 32 bits: which of a nest's might not fit."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from swirl.ir.affine import Ranges, affine, loop_range
+from swirl.ir.nest import Nest, Path, loop_of, names_in, subscripts
+from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
+
+LARGEST = 2**31 - 1
+
+
+def too_large(nest: Nest) -> tuple[Path, str, int] | None:
+    """The first loop, subscript or comparison of loops that may pass :data:`LARGEST`, as it is or on the way: the
+    statement's path, what is too large, and what its parts add up to at the most; None where all fit.
+
+    Data count as nothing: what a program reads from an array it answers for itself.
+    """
+    return next(_found(nest.body, (), "body", {}), None)
+
+
+def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -> Iterator[tuple[Path, str, int]]:
+    for index, node in enumerate(body):
+        path, inside = (*prefix, (field, index)), ranges
+        if isinstance(node, ast.For):
+            loop = loop_of(node)
+            inside = {**ranges, **loop_range(loop, ranges)}
+            last = max(_size(loop.start, ranges), _size(loop.stop, ranges))
+            sizes = [(loop.var, last + abs(loop.step))]  # what ends the loop is one step further
+        else:
+            integers = _integers(node.test if isinstance(node, ast.If) else node, ranges)
+            sizes = [(unparse(expression), _size(expression, ranges)) for expression in integers]
+        yield from ((path, what, size) for what, size in sizes if size > LARGEST)
+        if isinstance(node, (ast.For, ast.If)):
+            yield from _found(node.body, path, "body", inside)
+            yield from _found(node.orelse, path, "orelse", inside)
+
+
+def _integers(tree: ast.AST, ranges: Ranges) -> Iterator[ast.expr]:
+    """Subscripts, and the sides of comparisons between loop variables."""
+    for node in nodes(tree):
+        if isinstance(node, ast.Subscript):
+            yield from subscripts(node)
+        elif isinstance(node, ast.Compare) and names_in(node) - {"min", "max"} <= ranges.keys():
+            yield from (side for side in (node.left, *node.comparators) if affine(side) is not None)
+
+
+def _size(node: ast.expr, ranges: Ranges) -> int:
+    """The sum of the magnitudes of an expression's parts: whatever order they are added in, no sum is larger."""
+    if isinstance(node, ast.Constant):
+        return abs(node.value) if isinstance(node.value, int) else 0
+    if isinstance(node, ast.Name):
+        return max(map(abs, ranges.get(node.id, (0, 0))))
+    if isinstance(node, ast.UnaryOp):
+        return _size(node.operand, ranges)
+    if isinstance(node, ast.BinOp):
+        left, right = _size(node.left, ranges), _size(node.right, ranges)
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        return left + right if isinstance(node.op, (ast.Add, ast.Sub)) else left
+    if isinstance(node, ast.Call):
+        return max((_size(argument, ranges) for argument in node.args), default=0)
+    return 0
