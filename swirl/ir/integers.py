@@ -13,16 +13,16 @@ from swirl.ir.trees import nodes
 LARGEST = 2**31 - 1
 
 
-def too_large(nest: Nest) -> tuple[Path, str, int] | None:
-    """The first loop, subscript or comparison of loops that may pass :data:`LARGEST`, as it is or on the way: the
-    statement's path, what is too large, and what its parts add up to at the most; None where all fit.
+def too_large(nest: Nest) -> tuple[Path, str] | None:
+    """The first loop, subscript or comparison of loops that may pass :data:`LARGEST`, as it is or on the way there: the
+    statement's path, and what is too large; None where all fit.
 
     Data count as nothing: what a program reads from an array it answers for itself.
     """
     return next(_found(nest.body, (), "body", {}), None)
 
 
-def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -> Iterator[tuple[Path, str, int]]:
+def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -> Iterator[tuple[Path, str]]:
     for index, node in enumerate(body):
         path, inside = (*prefix, (field, index)), ranges
         if isinstance(node, ast.For):
@@ -33,7 +33,7 @@ def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -
         else:
             integers = _integers(node.test if isinstance(node, ast.If) else node, ranges)
             sizes = [(unparse(expression), _size(expression, ranges)) for expression in integers]
-        yield from ((path, what, size) for what, size in sizes if size > LARGEST)
+        yield from ((path, what) for what, size in sizes if size > LARGEST)
         if isinstance(node, (ast.For, ast.If)):
             yield from _found(node.body, path, "body", inside)
             yield from _found(node.orelse, path, "orelse", inside)

@@ -300,8 +300,8 @@ def check_integers(nest: Nest) -> None:
     """Raises Refused where loops or subscripts may pass what the generated code's integers hold."""
     found = too_large(nest)
     if found is not None:
-        path, what, size = found
-        raise refuse(f"{what} may come to {size:,}, and integers have 32 bits: at most {LARGEST:,}", nest, path,
+        path, what = found
+        raise refuse(f"{what} may pass {LARGEST:,} where it is computed, and integers have 32 bits", nest, path,
                      "too large", way_out="smaller numbers, or fewer loops in one")  # fmt: skip
 
 

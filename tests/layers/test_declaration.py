@@ -234,8 +234,9 @@ def test_ensembles_and_names() -> None:
         Ensemble(Copy, 4, dims=("k", "y"))
     with pytest.raises(DeclarationError, match="different names"):
         Ensemble(Copy, 4, dims=("n",))
-    with pytest.raises(DeclarationError, match="cannot name a dimension"):
-        Ensemble(Copy, 4, dims=("value",))
+    for name in ("value", "class", "min", "INFINITY", "é", "a b"):
+        with pytest.raises(DeclarationError, match="cannot name a dimension"):
+            Ensemble(Copy, 4, dims=(name,))
     with pytest.raises(DeclarationError, match="belongs to no net"):
         Ensemble(Copy, 4).fields()
     assert Ensemble(Copy, 4).kind == "copy"

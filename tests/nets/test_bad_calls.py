@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,37 @@ def test_what_looks_into_a_net() -> None:
         net.timings("foreward")
     with pytest.raises(CommandError, match=r"at least 1, not 1.5"):
         net.timings(repeat=1.5)  # type: ignore[arg-type]
+
+
+def test_what_is_asked_about_a_phase_that_is_none() -> None:
+    net, _, _ = compiled()
+    with pytest.raises(CommandError, match=r"relu1 has no phase \[\]\n  it has"):
+        net.explain("relu1", [])  # type: ignore[arg-type]
+    other = Net(2)
+    scores = FullyConnectedLayer(other, MemoryDataLayer(other, (4,)), 2)
+    with pytest.raises(CommandError, match=r"no phase named \['forward'\]"):
+        scores.tile_loop(["forward"], "n", 4)
+    for entries in (3, [3], "value"):
+        with pytest.raises(CommandError, match="is no dictionary of buffers, nor a list of some"):
+            scores.prefetch("forward", prefetch_dict_list=entries)
+
+
+def test_recipes_for_what_is_no_layer(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text('chain = ("fully_connected", "relu")\ndef forward(s, target): s.fuse_layers("forward")\n')
+    net = Net(2)
+    scores = FullyConnectedLayer(net, MemoryDataLayer(net, (4,)), 2)
+    relu = ReLULayer(net, scores)
+    for nothing in (None, 3, [], [None], {"conv": 1}):
+        with pytest.raises(CommandError, match="use_recipe is for a layer, a kind or a list of layers, not for"):
+            net.use_recipe(nothing, path)  # type: ignore[arg-type]
+    with pytest.raises(CommandError, match="the path of a recipe is a string or a Path, not None"):
+        net.use_recipe(relu, None)  # type: ignore[arg-type]
+    with pytest.raises(CommandError, match="relu1, fully_connected1 is no chain of neighbours"):
+        net.use_recipe(["relu1", scores], path)
+    net.use_recipe(["fully_connected1", relu], path)
+    net.compile()
+    assert "applied  fuse_layers('forward')" in str(net.explain("fully_connected1_relu1"))
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -24,6 +24,7 @@ from latte import (
 )
 from latte.chains import chained_order, find_chains
 from latte.ensemble import Ensemble
+from latte.neuron import Neuron
 from latte.scheduling import planned
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, RecipeError
@@ -476,6 +477,23 @@ def test_backward_with_update_per_image(images: int, filters: int, window: int, 
             assert not any(step.phase == "update" for step in net.executable.compiled)
     for together, apart in zip(*results, strict=True):
         np.testing.assert_array_equal(together, apart)
+
+
+class Copied(Neuron):
+    def forward(self):
+        self.value = self.input
+
+
+def test_no_chain_has_the_name_of_another_layer() -> None:
+    net = Net(2)
+    data = MemoryDataLayer(net, (3, 5, 5))
+    relu = ReLULayer(net, ConvLayer(net, data, num_filters=4, kernel=3, pad=1))
+    other = net.add_ensemble(Ensemble(Copied, relu.shape, name="conv1_relu1"))
+    net.add_one_to_one_connections(relu, other)
+    net.compile(threads=1)
+    assert "not compiled as conv1_relu1: another layer has this name" in str(net.explain("conv1"))
+    assert net.explain("conv1_relu1").shape == relu.shape
+    assert len({step.unit.name for step in net.executable.compiled}) == 3
 
 
 def test_keep_is_checked() -> None:

@@ -97,6 +97,20 @@ def test_chains_are_shown_by_their_names(file: Path) -> None:
     assert call("bisect", file, "--layer", "data1").output.startswith("Error: data1 computes nothing")
 
 
+def test_layers_are_found_in_the_chains_of_a_dump(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(file.read_text().replace(', keep="all"', ""))
+    dump = tmp_path / "dump"
+    monkeypatch.setenv("SWIRL_DUMP", str(dump))
+    assert call("show", file).exit_code == 0
+    monkeypatch.delenv("SWIRL_DUMP")
+    for layer in ("relu1", "fully_connected1", "fully_connected1_relu1"):
+        assert call("bisect", dump, "--layer", layer).output == call("bisect", file, "--layer", layer).output
+    assert "there are fully_connected1.update" in call("bisect", dump, "--layer", "connected1").output
+    for place in (file, dump):
+        nothing = call("bisect", place, "--layer", "fully_connected1_relu1", "--phase", "update")
+        assert nothing.exit_code == 1 and "no stages of fully_connected1_relu1, update" in nothing.output
+
+
 def test_times_are_shown(file: Path) -> None:
     result = call("time", file, "--repeat", "1", "--phase", "backward")
     assert result.exit_code == 0, result.output
@@ -165,14 +179,25 @@ def test_stages_are_compared(file: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert wrong.exit_code == 1 and "first in grad_inputs[" in wrong.output
     nothing = call("compare", file, stages[0])
     assert nothing.exit_code == 1 and "is no dumped stage" in nothing.output
+    (other,) = (dump / "fully_connected1" / "update").glob("00_*.py")
+    unlike = call("compare", stages[0].parent.parent / "inference" / "00_lowered.py", other)
+    assert unlike.exit_code == 1 and "inputs is (2, 4) in " in unlike.output and "agree" not in unlike.output
+    for tolerance in ("nan", "-1"):
+        refused = call("compare", *stages[:2], "--tolerance", tolerance)
+        assert refused.exit_code == 1 and "a tolerance is a number of at least 0" in refused.output
+    assert "is not in the range" in call("compare", *stages[:2], "--seed", "-1").output
 
 
 def test_stages_are_listed(file: Path) -> None:
     text = call("show", file, "--layer", "relu1", "--phase", "forward", "--list").output
     assert text.startswith("relu1.forward\n   0   lowered\n   1") and "flatten('forward'" in text
     assert "physical" in text and text.rstrip().endswith("c++")
-    result = call("show", file, "--list")
-    assert result.exit_code == 1 and "--layer conv1" in result.output
+    for option in (("--list",), ("--json",), ("--phase", "forward"), ("--stage", "0")):
+        result = call("show", file, *option)
+        assert result.exit_code == 1 and "--layer conv1" in result.output
+    for option in (("--list",), ("--stage", "0")):
+        result = call("show", file, "--layer", "data1", *option)
+        assert result.exit_code == 1 and "data1 computes nothing" in result.output
 
 
 def test_bisect_finds_nothing_where_nothing_is_wrong(file: Path) -> None:

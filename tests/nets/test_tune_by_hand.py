@@ -159,6 +159,13 @@ def chained() -> Net:
     return net
 
 
+def test_a_chain_takes_no_recipe_for_one_layer(recipe: Path) -> None:
+    message = r"declares no chain, but is used for conv1_relu1\n  chain = \('conv', 'relu'\) at its top"
+    with pytest.raises(CommandError, match=message):
+        bench(chained(), "conv1_relu1", recipe=recipe).compile()
+    assert bench(chained(), "conv1", recipe=recipe).compile().stages
+
+
 @pytest.mark.parametrize("layer", ["conv1", "relu1", "conv1_relu1"])
 def test_a_layer_is_timed_in_its_chain(layer: str, recipe: Path) -> None:
     made = bench(chained(), layer)
