@@ -223,7 +223,7 @@ def test_files_that_are_no_stages(tmp_path: Path, text: str, message: str) -> No
 
 def test_stages_without_a_common_buffer(dumped: Path) -> None:
     first, second = stages(dumped, "conv1", "update")[0], stages(dumped, "softmax_loss1", "forward")[0]
-    with pytest.raises(LatteError, match="no buffer in common"):
+    with pytest.raises(LatteError, match="compare stages of one ensemble and phase"):
         compare_stages(first, second)
 
 
