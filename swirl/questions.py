@@ -151,11 +151,9 @@ class Questions:
         if isinstance(phase, str):
             phase = PHASE_ALIASES.get(phase, phase)
             phase = self._instead.get(phase, phase)
-        if phase == INFERENCE and self._separate:
-            return INFERENCE
-        if phase not in PHASES:
-            raise CommandError(
-                f"no phase named {phase!r}",
-                way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
-            )
-        return str(phase)
+            if phase in PHASES or (phase == INFERENCE and self._separate):
+                return phase
+        raise CommandError(
+            f"no phase named {phase!r}",
+            way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
+        )

@@ -34,10 +34,11 @@ def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
     Source: Tollenaere (TTiLE), sections 3.4.3 and 5.3.
     """
     check_factor(extent, "extent")
-    if isinstance(factors, Iterable) and not isinstance(factors, str):
-        allowed: Sequence[int] = list(factors)
-    else:
-        allowed = range(1, check_factor(factors, "the largest tile") + 1)
+    if not isinstance(factors, Iterable) or isinstance(factors, str):
+        count = -(-extent // check_factor(factors, "the largest tile"))
+        size, larger = divmod(extent, count)
+        return [size + 1] * larger + [size] * (count - larger)
+    allowed = list(factors)
     if not allowed:
         raise CommandError("no tiles to choose from", way_out="s.combination(17, 6) allows every size up to 6")
     sizes = sorted({size for size in allowed if check_factor(size, "a tile") <= extent}, reverse=True)

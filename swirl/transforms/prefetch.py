@@ -78,7 +78,7 @@ def prefetch(program: Program, buffer: str, loop_var: str, distance: int = 1, le
     """
     check_buffer(program, buffer)
     check_factor(distance, "distance")
-    if level not in LEVELS or isinstance(level, bool):
+    if not isinstance(level, int) or isinstance(level, bool) or level not in LEVELS:
         raise CommandError(f"level must be one of {', '.join(map(str, LEVELS))}, not {level!r}")
     return rewrite_each(
         program, loop_var, nest, lambda before, site: _prefetching(before, site, buffer, distance, level)

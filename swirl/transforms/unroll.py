@@ -46,7 +46,7 @@ def unroll(
 
     Source: Lake, section 2.2.
     """
-    if unroll_type not in (0, 1):
+    if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
         raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
     return _unroll(program, loop_var, factor, nest, jam=False, partials=unroll_type == 0)
 
@@ -78,7 +78,7 @@ def unroll_and_jam(program: Program, loop_var: str, factor: Factors, unroll_type
 
     Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2; for combinations Tollenaere (TTiLE), section 3.4.3.
     """
-    if unroll_type not in (0, 1):
+    if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
         raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
     return _unroll(program, loop_var, factor, nest, jam=True, partials=unroll_type == 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 from swirl.errors import CommandError, LatteError, LayoutError, Refused
@@ -33,7 +34,8 @@ GOOD: dict[str, Any] = {
     "loop_var": "x", "loop_vars": ["c", "x"], "order": ["x", "c"], "first": "c", "buffer": "weights", "dim": 0,
     "factor": 4, "at": [3], "name": "other", "scalar_vars": "t",
 }  # fmt: skip
-BAD = [None, True, -1, 1.5, 2**70, "", "nope", "lambda", "é", [], ["c"], [None], [["c"]], {}, {"c": 1}, object(), "min"]
+BAD = [None, True, -1, 1.5, 2**70, "", "nope", "lambda", "é", [], ["c"], [None], [["c"]], {}, {"c": 1}, object(), "min",
+       [10**9], np.array([1, 2])]  # fmt: skip
 
 
 def new() -> Schedule:
@@ -61,6 +63,12 @@ def test_any_argument_may_be_wrong(name: str) -> None:
                 getattr(s, name)(**{**given, key: bad}, optional=True)
                 assert s.programs == before and s.outcomes[-1].status == "skipped"
     assert errors
+
+
+@pytest.mark.parametrize("phase", [None, ["forward"], np.array(["forward"]), "foreward"])
+def test_phases_that_are_none(phase: Any) -> None:
+    for name in sorted(COMMANDS.keys() - LAYOUT_COMMANDS):
+        assert "no phase named" in str(refused(name, {"phase": phase}))
 
 
 def refused(name: str, given: dict[str, Any]) -> LatteError | None:

@@ -60,6 +60,8 @@ def test_no_combination_is_shorter_or_more_even() -> None:
 def test_long_loops_take_no_longer() -> None:
     sizes = combination(1_000_003, 14)
     assert sum(sizes) == 1_000_003 and len(sizes) == -(-1_000_003 // 14) and min(sizes) >= 13
+    assert combination(1_000_003, 600_000) == [500_002, 500_001]
+    assert combination(7, 10**12) == [7]
 
 
 @pytest.mark.parametrize(("extent", "factors"), [(0, 4), (5, 0), (5, []), (5, [0, 1]), (5, [7])])
