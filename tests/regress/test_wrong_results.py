@@ -472,6 +472,17 @@ for j in range(2):
     assert_compiles_to_same(assert_same(before, after), target)
 
 
+def test_loops_that_pass_32_bits(target: Target) -> None:
+    """The C++ has no others: they wrapped round, and elements outside of arrays were written."""
+    before = program("for n in range(2):\n for y in range(5):\n  v[n, y] = w[y] + 1.0", v=(2, 5), w=(5,))
+    reindex = COMMANDS["reindex"]
+    for text in ("y + 2147483646", "y - 3000000000", "y + n * 2147483647", "y + 10000000000"):
+        with pytest.raises(Refused, match="may pass 2,147,483,647"):
+            reindex(before, "y", z=text)
+    for text in ("y + 1000000000", "y - 1000000000"):
+        assert_compiles_to_same(assert_same(before, reindex(before, "y", z=text)), target)
+
+
 def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
     """A halo would make the condition needless, and the elements that nobody has set be read."""
     before = program("""
