@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-
 import islpy as isl
 
-from swirl.ir.affine import condition_to_isl
 from swirl.ir.deps import NotProved, before, least_point
 from swirl.ir.statements import Access, Statement
 
@@ -40,8 +37,7 @@ def unwritten_read(known: list[Statement], name: str, depth: int = 0) -> str | N
 
 def _certain(statement: Statement, access: Access) -> bool:
     """Whether the statement's instances are known exactly, so that the write certainly happens."""
-    exact = all(condition_to_isl(ast.parse(guard, mode="eval").body) is not None for guard in statement.guards)
-    return exact and all(template is not None for template in access.templates)
+    return statement.exact and None not in statement.subscripts(access)
 
 
 def _dominates(write: Statement, own: Access, read: Statement, access: Access) -> bool:
@@ -59,7 +55,8 @@ def _uncovered(
     read: Statement, access: Access, writes: list[tuple[Statement, Access]], depth: int
 ) -> dict[str, int] | None:
     """The least instance of the read that no write covers."""
-    if any(template is None for template in access.templates):
+    subscripts = read.subscripts(access)
+    if None in subscripts:
         raise NotProved
     names = [var + "_b" for var in read.variables()]
     head = f"{{ [{', '.join(names)}] : "
@@ -68,7 +65,7 @@ def _uncovered(
         rest = isl.Set.read_from_str(context, f"{head}{' and '.join(read.domain('_b') or ['1 = 1'])} }}")
         for write, own in writes:
             constraints = [*read.domain("_b"), *write.domain("_a"), before(write, read)]
-            for mine, theirs in zip(own.templates, access.templates, strict=True):
+            for mine, theirs in zip(write.subscripts(own), subscripts, strict=True):
                 constraints.append(f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}")
             constraints += [f"{loop.var}_a = {loop.var}_b" for loop in read.loops[:depth]]
             bound = ", ".join(var + "_a" for var in write.variables())

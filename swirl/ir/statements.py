@@ -73,9 +73,8 @@ class Statement:
     def subscripts(self, access: Access) -> list[str | None]:
         """The templates of an access of the statement; None where a subscript is not affine in the loops around, as one
         that a local holds."""
-        known = {*self.variables(), "min", "max"}
         pairs = zip(access.templates, access.names, strict=True)
-        return [text if names <= known else None for text, names in pairs]
+        return [text if names <= self._known else None for text, names in pairs]
 
     def domain(self, suffix: str) -> list[str]:
         """Constraints on the instances, every variable renamed with ``suffix``."""
@@ -94,12 +93,25 @@ class Statement:
             )
             if abs(loop.step) != 1:
                 constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
-        known = {*self.variables(), "min", "max"}
-        for guard in map(parsed, self.guards):
-            renamed = condition_template(guard) if names_in(guard) <= known else None  # a local may be anything
-            if renamed is not None:
-                constraints.append(renamed)
-        return constraints
+        return constraints + [renamed for renamed in self._conditions if renamed is not None]
+
+    @cached_property
+    def _conditions(self) -> list[str | None]:
+        return [self.condition(parsed(guard)) for guard in self.guards]
+
+    def condition(self, node: ast.expr) -> str | None:
+        """A condition where the statement stands, for isl; None where it depends on data, in an array or in a local."""
+        return condition_template(node) if names_in(node) <= self._known else None
+
+    @property
+    def exact(self) -> bool:
+        """Whether :meth:`domain` is all the instances that run, and no others."""
+        return None not in self._conditions
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """What a subscript or a guard may name for isl to take it."""
+        return {*self.variables(), "min", "max"}
 
     @cached_property
     def ranges(self) -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.ir.statements import Statement, condition_template, statements, template
+from swirl.ir.statements import Statement, statements, template
 from swirl.transforms.base import refuse
 from swirl.transforms.bounds import conjunction, conjuncts
 
@@ -142,11 +142,9 @@ class _Check:
             return False
 
     def _all_idle(self, inside: list[Statement]) -> bool:
-        part, rest = condition_template(self.candidate.part), map(condition_template, self.candidate.rest)
-        if part is None:
-            return False
         for statement in inside:
-            if not names_in(self.candidate.part) - {"min", "max"} <= set(statement.variables()):
+            part, rest = statement.condition(self.candidate.part), map(statement.condition, self.candidate.rest)
+            if part is None:
                 return False
             then = [f"(not {part})"]
             if self.candidate.value is None:

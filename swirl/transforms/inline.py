@@ -163,8 +163,8 @@ def _between(write: Statement, access: Access, source: Access, change: Statement
     """Whether ``change`` may run after ``write`` and before the ``read`` of the same element, touching ``source``."""
     constraints = [*write.domain("_a"), *change.domain("_c"), *read.domain("_b")]
     constraints += [before(write, change, ("_a", "_c")), before(change, read, ("_c", "_b"))]
-    for pairs, suffix in ((zip(access.templates, element.templates, strict=True), "_b"),
-                          (zip(source.templates, changed.templates, strict=True), "_c")):  # fmt: skip
+    for pairs, suffix in ((zip(write.subscripts(access), read.subscripts(element), strict=True), "_b"),
+                          (zip(write.subscripts(source), change.subscripts(changed), strict=True), "_c")):  # fmt: skip
         for one, two in pairs:
             if one is not None and two is not None:  # an indirect subscript may be any element
                 constraints.append(f"{one.replace('@', '_a')} = {two.replace('@', suffix)}")

@@ -483,6 +483,70 @@ def test_loops_that_pass_32_bits(target: Target) -> None:
         assert_compiles_to_same(assert_same(before, reindex(before, "y", z=text)), target)
 
 
+def temporary(before: Program, *names: str) -> Program:
+    """The program with buffers that nobody else needs."""
+    shapes = {name: before.buffers[name].shape for name in names}
+    return before.with_buffers(**{name: Buffer(f"net.{name}", shape, "float32", "temporary")
+                                  for name, shape in shapes.items()})  # fmt: skip
+
+
+@pytest.mark.parametrize("compared", ["t > u", "t > 0.0", "not t > u", "t > u and i < 7"])
+def test_a_write_that_locals_decide_about_is_not_certain(compared: str) -> None:
+    """The condition was left out, and the write taken for one of every iteration."""
+    before = temporary(program(f"""
+for i in range(8):
+    t: float32 = x[i]
+    u: float32 = w[i]
+    if i < 1:
+        d[0] = 5.0
+    if {compared}:
+        d[0] = 2.0
+    y[i] = d[0]
+""", x=(8,), w=(8,), d=(1,), y=(8,)), "d")  # fmt: skip
+    with pytest.raises(Refused, match="a read of d sees what another iteration, or nothing, has written") as caught:
+        COMMANDS["contract"](before, "d")
+    assert "i=1 reads d[0]" in str(caught.value)
+
+
+@pytest.mark.parametrize("between", ["m += 1", "m = k[7 - i]", "pass"])
+def test_a_local_in_a_subscript_may_have_changed_before_the_read(between: str) -> None:
+    """The subscripts look alike; and isl was asked about the local where they do not."""
+    before = temporary(program(f"""
+for i in range(8):
+    m: int32 = k[i]
+    d[m] = 1.0
+    {between}
+    y[i] = d[m]
+    z[i] = d[m + 1]
+""", k=(8,), d=(9,), y=(8,), z=(8,)), "d")  # fmt: skip
+    before = before.with_buffers(k=Buffer("net.k", (8,), "int32", "value"))
+    for command in ("contract", "inline"):
+        with pytest.raises(Refused, match=r"not proved that each read of d|do not tell the loops' variables"):
+            COMMANDS[command](before, "d")
+
+
+def test_a_private_copy_that_is_added_to_where_data_say() -> None:
+    before = program("for j in range(1):\n y[m[0], j] += x[0, j]", x=(1, 1), y=(1, 1), m=(1,))
+    before = before.with_buffers(m=Buffer("net.m", (1,), "int32", "value"))
+    after = COMMANDS["scalar_replace"](COMMANDS["privatize"](before, "y", "j", copies=3))
+    assert "y_private[j, m_t, j] += x[0, j]" in after.text
+    joined = COMMANDS["fuse_layers"](after, required=False)  # isl was asked about m_t
+    assert "y_private" in joined.buffers
+
+
+def test_zeros_around_what_a_local_and_a_border_select() -> None:
+    before = program("""
+for i in range(8):
+    t: float32 = x[i]
+    u: float32 = w[i]
+    y[i] = z[i - 1] if i >= 1 and t > u else 0.0
+""", x=(8,), w=(8,), z=(8,), y=(8,))  # fmt: skip
+    before = before.with_buffers(z=Buffer("net.z", (8,), "float32", "param"))
+    after = COMMANDS["set_padding"](before, "z", (1, 0))  # isl was asked about t and u
+    assert "z[i - 1] if t > u else 0.0" in after.text
+    assert_same(before, after)
+
+
 def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
     """A halo would make the condition needless, and the elements that nobody has set be read."""
     before = program("""
