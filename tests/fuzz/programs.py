@@ -136,10 +136,14 @@ class ProgramMaker:
                     f"{one} % 2 == 0",
                 )
             )
-        return f"{self.input(scope)} > 0.0" if data else "1 > 0"
+        if not data:
+            return "1 > 0"
+        if scope.scalars and self.chance(1, 1):
+            return f"{self.pick(scope.scalars)} > {self.pick((*scope.scalars, self.input(scope)))}"
+        return f"{self.input(scope)} > 0.0"
 
     def target(self, scope: _Scope) -> str:
-        return self.element(self.pick(WRITTEN), scope)
+        return self.element(self.pick((*WRITTEN, *WRITTEN, BETWEEN)), scope)
 
     def assignment(self, scope: _Scope) -> str:
         kind = self.chance(4, 4, 1, 1, 1)
