@@ -109,7 +109,9 @@ def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: s
             return None
         try:
             point = points.lexmin().sample_point()
-        except isl.Error:  # some sets with // and % are too much for isl's lexmin; any point is a witness
+        except isl.Error:  # some sets with // and % are too much for isl's lexmin
+            point = points.sample_point()
+        if point.is_void():  # and of some that are not empty it finds no least point; any point is a witness
             point = points.sample_point()
     except isl.Error as error:
         if "max" in str(error).lower():

@@ -547,6 +547,20 @@ for i in range(8):
     assert_same(before, after)
 
 
+def test_a_set_of_one_point_of_which_isl_finds_no_least() -> None:
+    """i + 1 = 2 k, l = j ≤ i, k ≤ l: only i = j = k = l = 1."""
+    before = program("""
+for i in range(2):
+    for l in range(i + 1):
+        for j in range(2):
+            for k in range(l + 1):
+                y[2 * k, l] = 0.0
+                z[3] += y[i + 1, j]
+""", y=(3, 2), z=(4,))  # fmt: skip
+    after = assert_same(before, scalar_replace(before))
+    assert "z_t += y[i + 1, j]" in after.text  # which y[2 * k, l] may be: it is no local
+
+
 def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
     """A halo would make the condition needless, and the elements that nobody has set be read."""
     before = program("""
