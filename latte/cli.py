@@ -127,8 +127,6 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
         if layer is None and (stage is not None or as_list or phase is not None or as_json):
             raise CommandError("--phase, --stage, --list and --json are about one layer",
                                way_out="name it: --layer conv1")  # fmt: skip
-        if layer is not None and (stage is not None or as_list) and not phases_of(net, layer):
-            raise CommandError(f"{layer} computes nothing: it has no stages", way_out="name another layer")
         if layer is None:
             for ensemble in net.ensembles:
                 phases = ", ".join(
@@ -137,14 +135,26 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
                 )
                 click.echo(f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}")
         elif as_list:
-            for item in phases_of(net, layer, phase):
+            for item in _computed(net, layer, phase):
                 click.echo(_stage_list(item))
         elif stage is None:
             explanation = net.explain(layer, phase)
             click.echo(explanation.to_json() if as_json else explanation)
         else:
-            for item in phases_of(net, layer, phase):
+            for item in _computed(net, layer, phase):
                 click.echo(_stage_text(net, item, stage))
+
+
+def _computed(net: Net, layer: str, phase: str | None = None) -> list[CompiledPhase]:
+    """The compiled phases of a layer or a chain, at least one.
+
+    Raises:
+        CommandError: there is no such layer or phase, or it is a data layer.
+    """
+    found = phases_of(net, layer, phase)
+    if not found:
+        raise CommandError(f"{layer} computes nothing: it has no stages", way_out="name another layer")
+    return found
 
 
 def _stage_list(item: CompiledPhase) -> str:
@@ -257,10 +267,7 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
             wanted = _dumped(file, layer, phase)
         else:
             net = _compiled(file, compiled or target)
-            items = net.executable.compiled if layer is None else phases_of(net, layer)
-            if not items:
-                raise CommandError(f"{layer or file} computes nothing", way_out="name another layer: --layer conv1")
-            for item in items:
+            for item in net.executable.compiled if layer is None else _computed(net, layer):
                 dump_stages(Path(scratch, item.unit.name, item.phase), item.stages)
             wanted = _dumped(Path(scratch), layer, phase)
         code = None if compiled else resolve_target(target).name

@@ -112,14 +112,12 @@ class Running:
                                place=user_place(), way_out='net.use_recipe(conv1, path), or "conv"')  # fmt: skip
         if not isinstance(path, (str, Path)):
             raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", place=user_place())
-        name = "_".join(one if isinstance(one, str) else one.name for one in given)
-        known = {e.name for e in self.ensembles} | {e.kind for e in self.ensembles}
+        names = [one if isinstance(one, str) else one.name for one in given]
+        name, known = "_".join(names), {name for e in self.ensembles for name in (e.name, e.kind)}
         if name not in known and name not in possible_names(self._whole):
-            if len(given) > 1:
-                names = ", ".join(one if isinstance(one, str) else one.name for one in given)
-                raise CommandError(f"{names} is no chain of neighbours: each layer reads the one before it",
-                                   place=user_place(),
-                                   way_out="name the layers from the source to the last reader")  # fmt: skip
+            if len(names) > 1:
+                raise CommandError(f"{', '.join(names)} is no chain of neighbours: each layer reads the one before it",
+                                   place=user_place(), way_out="name them from the source to the reader")  # fmt: skip
             way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
             raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
         self.recipes[name] = Path(path)

@@ -46,9 +46,7 @@ def unroll(
 
     Source: Lake, section 2.2.
     """
-    if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
-        raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
-    return _unroll(program, loop_var, factor, nest, jam=False, partials=unroll_type == 0)
+    return _unroll(program, loop_var, factor, nest, jam=False, unroll_type=unroll_type)
 
 
 @command()
@@ -78,14 +76,15 @@ def unroll_and_jam(program: Program, loop_var: str, factor: Factors, unroll_type
 
     Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2; for combinations Tollenaere (TTiLE), section 3.4.3.
     """
-    if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
-        raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
-    return _unroll(program, loop_var, factor, nest, jam=True, partials=unroll_type == 0)
+    return _unroll(program, loop_var, factor, nest, jam=True, unroll_type=unroll_type)
 
 
 def _unroll(
-    program: Program, loop_var: str, factor: Factors, nest: int | str | None, *, jam: bool, partials: bool
+    program: Program, loop_var: str, factor: Factors, nest: int | str | None, *, jam: bool, unroll_type: int
 ) -> Program:
+    if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
+        raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
+    partials = unroll_type == 0
     factors = check_factors(factor)
 
     def rewrite(before: Program, site: Site, copies: int) -> Program:

@@ -142,8 +142,8 @@ def trained(declare: Callable[[Net], Layers], batch: int, smaller: int, keep: st
     (norm_relu_of_vectors, BATCH, 1, True),
     (two_readers, BATCH, 2, True),
     pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
-    pytest.param(in_blocks, 17, BATCH, False, marks=pytest.mark.slow),
-    pytest.param(one_tap, BATCH, 1, False, marks=pytest.mark.slow),
+    pytest.param(in_blocks, 17, BATCH, True, marks=pytest.mark.slow),
+    pytest.param(one_tap, BATCH, 1, True, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_trained_together_and_apart(
     declare: Callable[[Net], Layers], batch: int, smaller: int, force: bool
