@@ -14,7 +14,7 @@ from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import MAX_OPERATIONS, NotProved
 from swirl.ir.nest import names_in
-from swirl.ir.statements import Access, Statement, template
+from swirl.ir.statements import Access, Statement
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ def _span(indices: Sequence[tuple[Statement, ast.expr]], low: int, high: int, ou
         least: int | None = None
         most = 0
         for (statement, _), form in zip(indices, forms, strict=True):
-            known = {*statement.variables(), "min", "max"}
-            text = None if form is None else template(form.add(start, -1).to_expr())
-            if form is None or text is None or not names_in(form.to_expr()) <= known:
+            text = None if form is None else statement.subscript(form.add(start, -1).to_expr())
+            if text is None:
                 return whole
             ends = extremes(statement, text)
             if ends is not None:

@@ -99,6 +99,10 @@ class Statement:
     def _conditions(self) -> list[str | None]:
         return [self.condition(parsed(guard)) for guard in self.guards]
 
+    def subscript(self, node: ast.expr) -> str | None:
+        """A subscript that may stand here, for isl; None where it is not affine in the loops around."""
+        return template(node) if names_in(node) <= self._known else None
+
     def condition(self, node: ast.expr) -> str | None:
         """A condition where the statement stands, for isl; None where it depends on data, in an array or in a local."""
         return condition_template(node) if names_in(node) <= self._known else None

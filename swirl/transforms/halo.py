@@ -20,7 +20,7 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.ir.statements import Statement, statements, template
+from swirl.ir.statements import Statement, statements
 from swirl.transforms.base import refuse
 from swirl.transforms.bounds import conjunction, conjuncts
 
@@ -112,11 +112,6 @@ def _without(statement: ast.stmt, number: int, rest: list[ast.expr]) -> ast.stmt
     return result
 
 
-def _text(statement: Statement, index: ast.expr) -> str | None:
-    """The subscript for isl; None where it is not affine in the loops around the statement."""
-    return template(index) if names_in(index) <= {*statement.variables(), "min", "max"} else None
-
-
 @dataclass
 class _Check:
     """Whether the statements that a part of a condition keeps from running would do nothing, in the halo."""
@@ -196,7 +191,7 @@ class _Check:
         """Whether a reference never touches the buffer's own elements."""
         within = []
         for index, extent in zip(subscripts(reference), self.program.buffers[self.buffer].shape, strict=True):
-            text = _text(statement, index)
+            text = statement.subscript(index)
             if text is not None:
                 within.append(f"0 <= {text} < {extent}")
         return instance(statement, [*then, *within]) is None
@@ -217,7 +212,7 @@ class _Check:
             if name in self.program.buffers and not stored and not own:
                 halo = self.program.buffers[name].layout.halo or halo
             for index, extent, (before, after) in zip(subscripts(reference), shape, halo, strict=True):
-                text = _text(statement, index)
+                text = statement.subscript(index)
                 ends = (-1, extent) if text is None else extremes(statement, text, then)
                 if ends is None or -before <= ends[0] and ends[1] < extent + after:
                     continue
@@ -253,7 +248,7 @@ class _Check:
             for reference in references(statement.node):
                 if ast.unparse(reference.value) == self.buffer:
                     for index, extent, sides in zip(subscripts(reference), shape, needed, strict=True):
-                        text = _text(statement, index)
+                        text = statement.subscript(index)
                         ends = None if text is None else extremes(statement, text)
                         if ends is not None and sides[0]:
                             sides[0] = max(sides[0], -ends[0])
