@@ -93,3 +93,23 @@ def test_no_contraction_without_permission():
     target = target_named("avx512")
     code = disassembled(parse_program(CONVOLUTION, CONVOLUTION_BUFFERS), target, contract=False)
     assert not [text for _, text in code if "fmadd" in text]
+
+
+@pytest.mark.parametrize(("pixels", "stores"), [(784, 5), (192, 12)])
+def test_unrolled_loops_are_not_unrolled_again(pixels, stores):
+    """A pass over images of 28 × 28, four vectors at a time, is a loop of four; a few more copies are welcome."""
+    target = target_named("avx512")
+    whole = pixels // 64 * 64
+    text = f"""
+for n in range(64):
+    for x in range(0, {whole}, 64):
+        for part in unrolled(4):
+            for v in vector(16):
+                y[n, x + part * 16 + v] = a[0] * inputs[n, x + part * 16 + v]
+    for x in range({whole}, {pixels}, 16):
+        for v in vector(16):
+            y[n, x + v] = a[0] * inputs[n, x + v]
+"""
+    buffers = {"a": Buffer("a", (1,)), "inputs": Buffer("inputs", (64, pixels)), "y": Buffer("y", (64, pixels))}
+    code = [text for _, text in disassembled(parse_program(text, buffers), target)]
+    assert sum(bool(re.match(r"vmov[au]ps (ZMMWORD PTR )?\[.*zmm", text)) for text in code) == stores
