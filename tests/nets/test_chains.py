@@ -606,7 +606,9 @@ def test_statistics_in_registers_keep_their_digits(mean: float) -> None:
     np.testing.assert_allclose(relu.get_value(), np.maximum(scaled, 0.0), rtol=0, atol=2e-3 if mean else 1e-5)
 
 
-@pytest.mark.parametrize("declare", [conv_bn_relu, pytest.param(in_blocks, marks=pytest.mark.slow), one_tap])
+@pytest.mark.parametrize("declare", [
+    conv_bn_relu, *(pytest.param(declare, marks=pytest.mark.slow) for declare in (in_blocks, one_tap))
+])  # fmt: skip
 def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net], Layers]) -> None:
     results = []
     for threads in (1, 2, 2):

@@ -198,7 +198,7 @@ REARRANGED = {
 
 @pytest.mark.parametrize("how", list(REARRANGED))
 @pytest.mark.parametrize("kernel", [1, 3])
-@pytest.mark.parametrize("filters", [4, 40])
+@pytest.mark.parametrize("filters", [4, pytest.param(40, marks=pytest.mark.slow)])
 def test_convolutions_of_a_rearranged_source(
     filters: int, kernel: int, how: str, plainly: Path, tmp_path: Path
 ) -> None:
@@ -219,6 +219,7 @@ def test_convolutions_of_a_rearranged_source(
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
 
 
+@pytest.mark.slow
 def test_blocks_may_be_ragged(tmp_path: Path) -> None:
     """Channels that do not fill their last block, in a net of all readers."""
     (tmp_path / "conv.py").write_text(CONV_IN_BLOCKS.replace(f"% {BLOCK}", "< 0"))
