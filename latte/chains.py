@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -73,11 +73,8 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
         file = chain_file(net, members, read)
         if file is None:
             continue
-        free = {
-            phase
-            for phase in joined_phases(file.recipe)
-            if not any((phase, member.name) in taken for member in members)
-        }
+        joined = joined_phases(file.recipe)
+        free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
         why = {phase: left[chain_name(members), phase] for phase in free if (chain_name(members), phase) in left}
         reason = _apart(net, members, seeded, file)
         if reason is not None:
@@ -88,17 +85,18 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
             for member in members:
                 note = f"{phase} is not compiled as {chain_name(members)}: {told}"
                 notes.setdefault(member.name, []).append(note)
-        free -= set(why)
+        free &= joined_phases(file.recipe, why)
         if free:
             found.append(Chain(members, file.recipe, frozenset(free)))
             taken |= {(phase, member.name) for phase in free for member in members}
     return Chains(tuple(found), {name: tuple(reasons) for name, reasons in notes.items()})
 
 
-def joined_phases(recipe: Recipe) -> set[str]:
-    """The phases that a recipe for a chain schedules. Inference follows forward where it has no function; the updates
-    are there for ``fuse_layers("backward", "update")`` wherever ``backward`` is."""
-    phases = set(recipe.functions)
+def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
+    """The phases that a recipe for a chain schedules, without those that it has left apart. Inference follows forward
+    where it has no function; the updates are there for ``fuse_layers("backward", "update")`` wherever ``backward``
+    is."""
+    phases = set(recipe.functions) - set(left)
     for phase, other in (("forward", "inference"), ("backward", "update")):
         phases |= {other} if phase in phases else set()
     return phases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -84,6 +85,11 @@ class Comparison:
         return "\n".join(lines)
 
 
+def _functions(program: Program) -> set[str]:
+    """What the nests are called, without their numbers: ``conv1_forward``."""
+    return {re.sub(r"_\d+$", "", nest.function.name) for nest in program.nests}
+
+
 def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tolerance: float = TOLERANCE,
                    target: str | None = None) -> Comparison:  # fmt: skip
     """Run two dumped stages on the same data and compare every buffer that both have.
@@ -100,12 +106,14 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
     if not tolerance >= 0:
         raise LatteError(f"a tolerance is a number of at least 0, not {tolerance}")
     stages = read_stage(first), read_stage(second)
+    way_out = "compare stages of one ensemble and phase"
+    names = [_functions(stage.program) for stage in stages]
+    if not names[0] & names[1]:
+        one, other = (" and ".join(sorted(name)) for name in names)
+        raise LatteError(f"{first} is a stage of {one}, {second} one of {other}", way_out=way_out)
     shared, skipped = _shared(*stages)
     if not shared:
-        raise LatteError(
-            f"{first} and {second} have no buffer in common",
-            way_out="compare stages of one ensemble and phase",
-        )
+        raise LatteError(f"{first} and {second} have no buffer in common", way_out=way_out)
     given = stages[0].arrays(seed)
     results = []
     for stage in stages:

@@ -30,7 +30,7 @@ def parallelize(
 
     Args:
         loop_var: the loop, or several, outermost first, that become one parallel range of iterations.
-        schedule: OpenMP's schedule, ``"static"`` (default) or ``"dynamic,1"``.
+        schedule: OpenMP's schedule: ``"static"`` (default), ``"dynamic"``, ``"dynamic,4"`` (of any size), ``"guided"``.
         nest: only in this nest (index or label).
 
     Raises:

@@ -227,6 +227,17 @@ def test_stages_without_a_common_buffer(dumped: Path) -> None:
         compare_stages(first, second)
 
 
+def test_stages_of_different_programs(dumped: Path) -> None:
+    """Buffers of the same names and extents make no layer the same."""
+    first, second = stages(dumped, "conv1", "forward")[0], stages(dumped, "conv1", "inference")[0]
+    with pytest.raises(LatteError) as caught:
+        compare_stages(first, second)
+    assert str(caught.value).splitlines() == [
+        f"{first} is a stage of conv1_forward, {second} one of conv1_inference",
+        "  compare stages of one ensemble and phase",
+    ]
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     from swirl.dump.write import dump_stages
     from swirl.pipeline import Stage

@@ -285,6 +285,46 @@ def test_a_layers_own_recipe_leaves_nothing_apart(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("phase", "follower"), [("forward", "inference"), ("backward", "update")])
+def test_what_follows_a_phase_is_left_with_it(tmp_path: Path, phase: str, follower: str) -> None:
+    """Joined without a function of its own it would have no commands at all."""
+    path = tmp_path / "mine.py"
+    path.write_text(f'chain = ("conv", "relu")\n\ndef {phase}(s, target):\n    s.leave_apart("{phase}", "too small")\n')
+    for joined in (set(), {follower}):
+        net = Net(2, seed=1)
+        net.force_backward = True
+        layers = conv_relu(net)
+        net.use_recipe("conv_relu", path)
+        net.compile(threads=1)
+        kernels = [kernel for kernels in net.executable.order.values() for kernel in kernels]
+        alone = {kernel.phase for kernel in kernels if kernel.ensemble is layers["conv"]}
+        assert alone == {"forward", "inference", "backward", "update"} - joined
+        assert f"{phase} is not compiled as conv1_relu1: too small" in net.explain(layers["conv"]).notes
+        path.write_text(f"{path.read_text()}\ndef {follower}(s, target):\n    pass\n")
+
+
+def test_the_last_iteration_of_a_reduction_is_peeled_for_what_follows(tmp_path: Path) -> None:
+    """docs/chains.md: PolyDL, Algorithm 3."""
+    text = (Path(__file__).parents[2] / "docs" / "chains.md").read_text()
+    commands = text.split("PolyDL, Algorithm 3", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    path = tmp_path / "peeled.py"
+    path.write_text(f'chain = ("conv", "relu")\n\n{commands}')
+    results = []
+    for recipe in (True, False):
+        net = Net(3, seed=1)
+        layers = conv_relu(net)
+        if recipe:
+            net.use_recipe("conv_relu", path)
+        net.compile(threads=1)
+        net.set_batch(np.random.default_rng(0).normal(size=(3, 3, 9, 9)), np.zeros(3))
+        net.forward()
+        results.append(layers["relu"].get_value())
+        if recipe:
+            (phase,) = net.explain("conv1_relu1", "forward").phases
+            assert phase.final.count("def ") == 1 and "for c in range(2)" in phase.final
+    np.testing.assert_allclose(*results, rtol=0, atol=TOLERANCE)
+
+
 def test_another_reader_stops_the_match_and_is_told() -> None:
     net, _ = compiled(two_readers)
     assert chains(net) == [("conv1_batch_norm1", ["forward", "inference"])]
