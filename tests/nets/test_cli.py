@@ -181,6 +181,9 @@ def test_stages_are_compared(file: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert nothing.exit_code == 1 and "is no dumped stage" in nothing.output
     (other,) = (dump / "fully_connected1" / "update").glob("00_*.py")
     unlike = call("compare", stages[0].parent.parent / "inference" / "00_lowered.py", other)
+    assert unlike.exit_code == 1 and "is a stage of relu1_inference" in unlike.output and "agree" not in unlike.output
+    other.write_text(other.read_text().replace("fully_connected1_update", "relu1_inference"))
+    unlike = call("compare", stages[0].parent.parent / "inference" / "00_lowered.py", other)
     assert unlike.exit_code == 1 and "inputs is (2, 4) in " in unlike.output and "agree" not in unlike.output
     for tolerance in ("nan", "-1"):
         refused = call("compare", *stages[:2], "--tolerance", tolerance)
