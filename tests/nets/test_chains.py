@@ -285,6 +285,7 @@ def test_a_layers_own_recipe_leaves_nothing_apart(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "follower"), [("forward", "inference"), ("backward", "update")])
 def test_what_follows_a_phase_is_left_with_it(tmp_path: Path, phase: str, follower: str) -> None:
     """Joined without a function of its own it would have no commands at all."""
@@ -303,6 +304,7 @@ def test_what_follows_a_phase_is_left_with_it(tmp_path: Path, phase: str, follow
         path.write_text(f"{path.read_text()}\ndef {follower}(s, target):\n    pass\n")
 
 
+@pytest.mark.slow
 def test_the_last_iteration_of_a_reduction_is_peeled_for_what_follows(tmp_path: Path) -> None:
     """docs/chains.md: PolyDL, Algorithm 3."""
     text = (Path(__file__).parents[2] / "docs" / "chains.md").read_text()
