@@ -221,10 +221,14 @@ def test_files_that_are_no_stages(tmp_path: Path, text: str, message: str) -> No
         read_stage(tmp_path / "missing.py")
 
 
-def test_stages_without_a_common_buffer(dumped: Path) -> None:
+def test_stages_without_a_common_buffer(dumped: Path, tmp_path: Path) -> None:
     first, second = stages(dumped, "conv1", "update")[0], stages(dumped, "softmax_loss1", "forward")[0]
     with pytest.raises(LatteError, match="compare stages of one ensemble and phase"):
         compare_stages(first, second)
+    renamed = tmp_path / second.name
+    renamed.write_text(second.read_text().replace("softmax_loss1_forward", "conv1_update").replace("inputs", "scores"))
+    with pytest.raises(LatteError, match="have no buffer in common\n  compare stages of one ensemble and phase"):
+        compare_stages(first, renamed)
 
 
 def test_stages_of_different_programs(dumped: Path) -> None:
