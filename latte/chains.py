@@ -73,23 +73,23 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
         file = chain_file(net, members, read)
         if file is None:
             continue
-        joined = joined_phases(file.recipe)
+        name, joined = chain_name(members), joined_phases(file.recipe)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
-        why = {phase: left[chain_name(members), phase] for phase in free if (chain_name(members), phase) in left}
+        why = {phase: left[name, phase] for phase in free if (name, phase) in left}
         reason = _apart(net, members, seeded, file)
         if reason is not None:
             for member in members:
-                notes.setdefault(member.name, []).append(f"not compiled as {chain_name(members)}: {reason}")
+                notes.setdefault(member.name, []).append(f"not compiled as {name}: {reason}")
             continue
         for phase, told in sorted(why.items()):
             for member in members:
-                note = f"{phase} is not compiled as {chain_name(members)}: {told}"
+                note = f"{phase} is not compiled as {name}: {told}"
                 notes.setdefault(member.name, []).append(note)
         free &= joined_phases(file.recipe, why)
         if free:
             found.append(Chain(members, file.recipe, frozenset(free)))
             taken |= {(phase, member.name) for phase in free for member in members}
-    return Chains(tuple(found), {name: tuple(reasons) for name, reasons in notes.items()})
+    return Chains(tuple(found), {ensemble: tuple(reasons) for ensemble, reasons in notes.items()})
 
 
 def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
