@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from swirl.codegen.context import Context
 from swirl.ir.nest import constant, expr, loop_of, names_in, subscripts, substitute
@@ -20,17 +21,18 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     lie in memory in the order in which they are added (tests/regress/test_gcc_sums_in_order.py). What is added may go
     through locals on the way.
     """
-    declared = declared_in(node)
-    targets = [target for statement in _one_lane(node.body) if (target := _target(statement))]
-    if not any(_is_float(target, context) for target in targets if _name(target) not in declared):
+    declared, var = declared_in(node), loop_of(node).var
+
+    def may_be_kept(target: ast.expr | None) -> TypeGuard[ast.expr]:
+        """Whether a target may be the same element in the next iteration."""
+        return target is not None and _name(target) not in declared and var not in names_in(target)
+
+    # Copies only add names to subscripts, and only floating-point sums depend on their order.
+    candidates = filter(may_be_kept, map(_target, _one_lane(node.body)))
+    if not any(_is_float(target, context) for target in candidates):
         return False
     copies = list(_copies(node.body, context, {}, 1))
-    var = loop_of(node).var
-    kept = {
-        _key(target, context)
-        for target in map(_target, copies)
-        if target is not None and _name(target) not in declared and var not in names_in(target)
-    }
+    kept = {_key(target, context) for target in map(_target, copies) if may_be_kept(target)}
     return _longest(copies, kept, context) > 1
 
 
