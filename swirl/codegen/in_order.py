@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeGuard
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import reduce
 
 from swirl.codegen.context import Context
-from swirl.ir.nest import constant, expr, loop_of, names_in, subscripts, substitute
+from swirl.ir.affine import Affine, Ranges, affine
+from swirl.ir.nest import loop_of, names_in, subscripts, substitute
+from swirl.ir.printing import unparse
 from swirl.ir.trees import declared_in
 
 UNROLLED = 16  # iterations, and
 COPIES = 512  # copies of a statement up to which g++ may unroll loops before it vectorises the one around
+
+Values = Mapping[str, Affine]
+"""The variables of unrolled loops, in one copy of a statement."""
+Copy = tuple[ast.stmt, Values]
+Element = tuple[str, tuple[Hashable, ...]]
+"""A local or buffer, and its subscripts in a form that is the same for equal ones."""
 
 
 def adds_in_order(node: ast.For, context: Context) -> bool:
@@ -22,59 +30,114 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     through locals on the way.
     """
     declared, var = declared_in(node), loop_of(node).var
-
-    def may_be_kept(target: ast.expr | None) -> TypeGuard[ast.expr]:
-        """Whether a target may be the same element in the next iteration."""
-        return target is not None and _name(target) not in declared and var not in names_in(target)
-
+    outer = {target for s in _one_lane(node.body) if (target := _target(s)) and _name(target) not in declared}
     # Copies only add names to subscripts, and only floating-point sums depend on their order.
-    candidates = filter(may_be_kept, map(_target, _one_lane(node.body)))
-    if not any(_is_float(target, context) for target in candidates):
+    if not any(context.dtype_of(_name(t)).startswith("float") and var not in names_in(t) for t in outer):
         return False
-    copies = list(_copies(node.body, context, {}, 1))
-    kept = {_key(target, context) for target in map(_target, copies) if may_be_kept(target)}
-    return _longest(copies, kept, context) > 1
+    elements = _Elements({name: limits for name, limits in context.ranges.items() if name != var})
+    copies = list(_copies(node.body, elements, {}, 1))
+    kept = {
+        elements.key(target, values)
+        for statement, values in copies
+        if (target := _target(statement)) and target in outer and not elements.moves(target, values, var)
+    }
+    return _longest(copies, kept, elements) > 1
 
 
-def _longest(copies: Sequence[ast.stmt], kept: set[str], context: Context) -> int:
+class _Elements:
+    """Which elements the copies of statements touch."""
+
+    def __init__(self, ranges: Ranges):
+        self.ranges = ranges
+        self.forms: dict[ast.expr, Affine | None] = {}
+
+    def form(self, index: ast.expr, values: Values) -> Affine | ast.expr:
+        """An index in a copy; an expression where it is not quasi-affine."""
+        if index not in self.forms:
+            self.forms[index] = affine(index)
+        general = self.forms[index]
+        if general is None or not all(isinstance(atom, ast.Name) for atom in general.atoms.values()):
+            here = substitute(index, {var: value.to_expr() for var, value in values.items()})
+            return affine(here, self.ranges, fix=True) or here
+        parts = (self._value(var, values).scale(factor) for var, factor in general.terms.items())
+        return reduce(Affine.add, parts, Affine(constant=general.constant))
+
+    def _value(self, var: str, values: Values) -> Affine:
+        found = values.get(var) or affine(ast.Name(var, ast.Load()), self.ranges, fix=True)
+        assert found is not None, "a variable is affine"
+        return found
+
+    def key(self, target: ast.expr, values: Values) -> Element:
+        """An element, the same for the same subscripts."""
+        forms = (self.form(index, values) for index in _subscripts(target))
+        return _name(target), tuple(
+            (form.constant, frozenset(form.terms.items())) if isinstance(form, Affine) else unparse(form)
+            for form in forms
+        )
+
+    def moves(self, target: ast.expr, values: Values, var: str) -> bool:
+        """Whether an element may be another one for each value of a variable."""
+        forms = (self.form(index, values) for index in _subscripts(target))
+        return any(form.mentions(var) if isinstance(form, Affine) else var in names_in(form) for form in forms)
+
+
+def _longest(copies: Sequence[Copy], kept: set[Element], elements: _Elements) -> int:
     """How many operations, at the most, make what is kept for the next iteration of what was kept in this one."""
     depths = dict.fromkeys(kept, 0)
-
-    def depth(node: ast.AST) -> int | None:
-        """Operations on the way from something kept to an expression; None where none leads there."""
-        if isinstance(node, (ast.Name, ast.Subscript)):
-            return depths.get(_key(node, context))
-        below = [found for child in ast.iter_child_nodes(node) if (found := depth(child)) is not None]
-        return max(below) + isinstance(node, ast.BinOp) if below else None
-
-    for statement in copies:
-        target = statement.target if isinstance(statement, ast.AnnAssign) else _target(statement)
-        value = getattr(statement, "value", None)
-        if target is None or value is None:
+    written = {_name(target) for statement, _ in copies if (target := _target(statement, declared=True))}
+    sources: dict[ast.stmt, list[tuple[ast.expr, int]]] = {}
+    for statement, values in copies:
+        target = _target(statement, declared=True)
+        if target is None:
             continue
-        if isinstance(statement, ast.AugAssign):
-            value = ast.BinOp(target, statement.op, value)
-        found, key = depth(value), _key(target, context)
-        if found is None:
-            depths.pop(key, None)
+        if statement not in sources:
+            sources[statement] = [source for source in _sources(statement) if _name(source[0]) in written]
+        reached = [
+            depths[key] + count
+            for source, count in sources[statement]
+            if (key := elements.key(source, values)) in depths
+        ]
+        if reached:
+            depths[elements.key(target, values)] = max(reached)
         else:
-            depths[key] = found
+            depths.pop(elements.key(target, values), None)
     return max((depths.get(key, 0) for key in kept), default=0)
 
 
-def _target(statement: ast.stmt) -> ast.expr | None:
-    """What a statement assigns to; declarations are none."""
+def _sources(statement: ast.stmt) -> Iterator[tuple[ast.expr, int]]:
+    """What an assignment reads, each with the number of operations between it and the result."""
+
+    def below(node: ast.AST, operations: int) -> Iterator[tuple[ast.expr, int]]:
+        if isinstance(node, (ast.Name, ast.Subscript)):
+            yield node, operations
+        else:
+            for child in ast.iter_child_nodes(node):
+                yield from below(child, operations + isinstance(node, ast.BinOp))
+
+    if isinstance(statement, ast.AugAssign):
+        yield statement.target, 1
+        yield from below(statement.value, 1)
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+        yield from below(statement.value, 0)
+
+
+def _target(statement: ast.stmt, declared: bool = False) -> ast.expr | None:
+    """What a statement assigns to; a declaration only where asked for."""
     if isinstance(statement, ast.Assign):
         return statement.targets[0]
-    return statement.target if isinstance(statement, ast.AugAssign) else None
+    if isinstance(statement, ast.AugAssign) or declared and isinstance(statement, ast.AnnAssign):
+        return statement.target
+    return None
 
 
 def _name(target: ast.expr) -> str:
-    return ast.unparse(target).split("[")[0]
+    named = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(named, ast.Name)
+    return named.id
 
 
-def _is_float(target: ast.expr, context: Context) -> bool:
-    return context.dtype_of(_name(target)).startswith("float")
+def _subscripts(target: ast.expr) -> list[ast.expr]:
+    return subscripts(target) if isinstance(target, ast.Subscript) else []
 
 
 def _one_lane(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -88,31 +151,24 @@ def _one_lane(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _one_lane(statement.body)
 
 
-def _copies(body: Sequence[ast.stmt], context: Context, values: Mapping[str, ast.expr],
-            copies: int) -> Iterator[ast.stmt]:  # fmt: skip
+def _copies(body: Sequence[ast.stmt], elements: _Elements, values: Values, copies: int) -> Iterator[Copy]:
     """The assignments and declarations of a body, one after the other, as they are when small loops are unrolled."""
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from _copies([*statement.body, *statement.orelse], context, values, copies)
+            yield from _copies([*statement.body, *statement.orelse], elements, values, copies)
         elif isinstance(statement, ast.For):
             loop = loop_of(statement)
-            start, stop = substitute(loop.start, values), substitute(loop.stop, values)
-            length = constant(context.index(expr("stop - start", stop=stop, start=start)))
-            if loop.kind == "vector" or length is None:
+            start, stop = elements.form(loop.start, values), elements.form(loop.stop, values)
+            if loop.kind == "vector" or not (isinstance(start, Affine) and isinstance(stop, Affine)):
                 continue
-            extent = len(range(0, length, loop.step))
+            length = stop.add(start, -1)
+            if length.terms:
+                continue
+            extent = len(range(0, length.constant, loop.step))
             if loop.kind != "unrolled" and (extent > UNROLLED or copies * extent > COPIES):
                 continue  # it stays a loop
-            for distance in range(0, length, loop.step):
-                here = {**values, loop.var: expr("start + distance", start=start, distance=distance)}
-                yield from _copies(statement.body, context, here, copies * extent)
+            for distance in range(0, length.constant, loop.step):
+                here = {**values, loop.var: start.add(Affine(constant=distance))}
+                yield from _copies(statement.body, elements, here, copies * extent)
         else:
-            yield substitute(statement, values)
-
-
-def _key(target: ast.expr, context: Context) -> str:
-    """An element as text, the same for the same subscripts."""
-    if not isinstance(target, ast.Subscript):
-        return ast.unparse(target)
-    indices = ", ".join(ast.unparse(context.index(index)) for index in subscripts(target))
-    return f"{ast.unparse(target.value)}[{indices}]"
+            yield statement, values

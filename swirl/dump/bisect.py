@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from swirl.dump.compare import TOLERANCE, Comparison, compare_stages, differences
-from swirl.dump.read import compile_stages, read_stage
+from swirl.dump.compare import TOLERANCE, Comparison, compared
+from swirl.dump.read import DumpedStage, compiled_stages, read_stage
 from swirl.errors import LatteError
+from swirl.ir.nest import Program
 from swirl.ir.work import program_work
 
 LARGE = "portable"
-"""What stages are compiled for that Python would run for too long: code as plain as it gets."""
+"""What stages are compiled for that Python would run for too long: code as plain as it gets, and"""
+QUICKLY = "-O2"
+"""without what takes g++ most of its time (-O3: four to eight times as long, where loops are unrolled)."""
 IN_PYTHON = 3_000_000
 """Operations of a stage that Python does in a few seconds."""
 STAGE = re.compile(r"(\d\d+)_\w+\.py")
@@ -57,16 +61,13 @@ def stage_folders(folder: Path) -> list[Path]:
     """
     found = sorted({path.parent for path in folder.rglob("*.py") if STAGE.fullmatch(path.name)})
     if not found:
-        raise LatteError(
-            "holds no dumped stages", place=str(folder), way_out="SWIRL_DUMP=folder at compile writes the stages"
-        )
+        raise _no_stages(folder)
     return found
 
 
 def dumped_layers(folder: Path) -> set[str]:
     """The layer whose stages a folder holds, or the chain and its layers: their nests are labelled by them."""
-    first = min((path for path in folder.iterdir() if STAGE.fullmatch(path.name)), key=_number)
-    labels = re.findall(rf"^def (\w+)_{folder.name}_\d+\(", first.read_text(encoding="utf-8"), re.MULTILINE)
+    labels = re.findall(rf"^def (\w+)_{folder.name}_\d+\(", _paths(folder)[0].read_text(encoding="utf-8"), re.MULTILINE)
     return {folder.parent.name, *labels}
 
 
@@ -87,30 +88,57 @@ def bisect_stages(
     Raises:
         LatteError: a stage cannot be read or run.
     """
-    stages = sorted((path for path in folder.iterdir() if STAGE.fullmatch(path.name)), key=_number)
-    if target is None and stages and _too_long(stages[0]):
-        target = LARGE
-    elif target is not None:
-        code = None
+    stages = [read_stage(path) for path in _paths(folder)]
+    bodies = [_body(stage.path) for stage in stages]
     if target is not None:
-        compile_stages(stages, target)
-    for first, second in pairwise(stages):
-        if _body(first) == _body(second):
+        code = None
+        stages = _compiled(stages, bodies, target)
+    elif _too_long(stages[0].program):
+        target = LARGE
+        stages = _compiled(stages, bodies, target, optimize=QUICKLY)
+    for (body, first), (next_body, second) in pairwise(zip(bodies, stages, strict=True)):
+        if body == next_body:
             continue  # a pass that had nothing to do
-        found = compare_stages(first, second, seed=seed, tolerance=tolerance, target=target)
+        found = compared(first, second, seed=seed, tolerance=tolerance)
         if not found.agree:
             return Bisection(folder, len(stages), found, target)
-    if code not in (None, target) and stages:
-        found = _translated(stages[-1], code, seed, tolerance, target)
+    if code is not None:
+        (translated,) = compiled_stages(stages[-1:], code)
+        translated = replace(translated, path=translated.path.with_name(f"the C++ for {code}"))
+        found = compared(stages[-1], translated, seed=seed, tolerance=tolerance)
         if not found.agree:
             return Bisection(folder, len(stages), found, target)
     return Bisection(folder, len(stages), None, target)
 
 
-def _too_long(path: Path) -> bool:
+def _too_long(program: Program) -> bool:
     """Whether Python takes longer over a stage than g++ and the machine."""
-    work = program_work(read_stage(path).program)
+    work = program_work(program)
     return max(work.operations, work.bytes / 4) > IN_PYTHON
+
+
+def _compiled(stages: Sequence[DumpedStage], bodies: Sequence[str], target: str, **options: str) -> list[DumpedStage]:
+    """The stages, compiled; those of equal text once. ``options``: of :func:`compiled_stages`."""
+    different = dict(zip(bodies, stages, strict=True))
+    runs = dict(zip(different, compiled_stages(different.values(), target, **options), strict=True))
+    return [replace(stage, compiled=runs[body].compiled) for body, stage in zip(bodies, stages, strict=True)]
+
+
+def _paths(folder: Path) -> list[Path]:
+    """The stages in a folder, in their order.
+
+    Raises:
+        LatteError: there are none.
+    """
+    found = sorted((path for path in folder.iterdir() if STAGE.fullmatch(path.name)), key=_number)
+    if not found:
+        raise _no_stages(folder)
+    return found
+
+
+def _no_stages(folder: Path) -> LatteError:
+    way_out = "SWIRL_DUMP=folder at compile writes the stages"
+    return LatteError("holds no dumped stages", place=str(folder), way_out=way_out)
 
 
 def _number(path: Path) -> int:
@@ -122,12 +150,3 @@ def _number(path: Path) -> int:
 def _body(path: Path) -> str:
     """The text of a stage without its title."""
     return path.read_text(encoding="utf-8").partition("\n")[2]
-
-
-def _translated(path: Path, code: str, seed: int, tolerance: float, target: str | None) -> Comparison:
-    """The last stage run as those before it were, and its C++."""
-    stage = read_stage(path)
-    executed = stage.run(stage.arrays(seed), target)
-    compiled = stage.run(stage.arrays(seed), code)
-    name = path.with_name(f"the C++ for {code}")
-    return Comparison(path, name, tuple(differences(executed, compiled, tolerance)))

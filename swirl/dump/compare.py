@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swirl.dump.read import DumpedStage, read_stage
+from swirl.dump.read import DumpedStage, compiled_stages, read_stage
 from swirl.errors import LatteError
 from swirl.ir.nest import Program, walk
 
@@ -103,27 +103,32 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
     Raises:
         LatteError: a file is no dumped stage, the two are not of one layer and phase, or the tolerance is none.
     """
+    stages = [read_stage(first), read_stage(second)]
+    return compared(*(stages if target is None else compiled_stages(stages, target)), seed=seed, tolerance=tolerance)
+
+
+def compared(first: DumpedStage, second: DumpedStage, *, seed: int, tolerance: float) -> Comparison:
+    """The same for stages that have been read, each run in its way.
+
+    Raises:
+        LatteError: the two are not of one layer and phase, or the tolerance is none.
+    """
     if not tolerance >= 0:
         raise LatteError(f"a tolerance is a number of at least 0, not {tolerance}")
-    stages = read_stage(first), read_stage(second)
     way_out = "compare stages of one ensemble and phase"
-    names = [_functions(stage.program) for stage in stages]
+    names = [_functions(stage.program) for stage in (first, second)]
     if not names[0] & names[1]:
         one, other = (" and ".join(sorted(name)) for name in names)
-        raise LatteError(f"{first} is a stage of {one}, {second} one of {other}", way_out=way_out)
-    shared, skipped = _shared(*stages)
+        raise LatteError(f"{first.path} is a stage of {one}, {second.path} one of {other}", way_out=way_out)
+    shared, skipped = _shared(first, second)
     if not shared:
-        raise LatteError(f"{first} and {second} have no buffer in common", way_out=way_out)
-    given = stages[0].arrays(seed)
-    results = []
-    for stage in stages:
-        arrays = stage.arrays(seed)
-        own = shared if stage is stages[1] else {name: name for name in shared}
-        arrays |= {own[name]: given[name].reshape(arrays[own[name]].shape) for name in shared}
-        results.append(stage.run(arrays, target))
+        raise LatteError(f"{first.path} and {second.path} have no buffer in common", way_out=way_out)
+    given, arrays = first.arrays(seed), second.arrays(seed)
+    arrays |= {other: given[name].reshape(arrays[other].shape) for name, other in shared.items()}
+    results = first.run(given), second.run(arrays)
     left = {name: results[0][name] for name in shared}
     right = {name: results[1][other].reshape(left[name].shape) for name, other in shared.items()}
-    return Comparison(Path(first), Path(second), tuple(differences(left, right, tolerance)), tuple(skipped))
+    return Comparison(first.path, second.path, tuple(differences(left, right, tolerance)), tuple(skipped))
 
 
 def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], list[str]]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 import runpy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from swirl.codegen.emit import emit
+from swirl.codegen.emit import KernelSource, emit
 from swirl.errors import LatteError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.execute import execute
 from swirl.ir.nest import Nest, Program, declare, local_type, make_nest
 from swirl.ir.validate import validate
-from swirl.jit import Unit, build, load
+from swirl.jit import Kernel, Unit, build, load
 from swirl.memory import allocate
 from swirl.runner import Runner
 from swirl.target import resolve_target
@@ -33,20 +33,21 @@ class DumpedStage:
         path: its file.
         namespace: what running the file defines.
         program: its nests, on buffers as they lie in memory.
+        compiled: runs the nests compiled (:func:`compiled_stages`); by default Python runs them.
     """
 
     path: Path
     namespace: Mapping[str, Any]
     program: Program
+    compiled: Callable[[Arrays], None] | None = None
 
     def arrays(self, seed: int = 0) -> Arrays:
         """The logical contents that a seed gives."""
         return dict(self.namespace["make_arrays"](seed))
 
-    def run(self, arrays: Arrays, target: str | None = None) -> Arrays:
-        """The logical arrays after the stage, run by Python, or compiled for ``target``."""
-        how = None if target is None else _compiled(self.program, target)
-        return dict(self.namespace["run"](arrays, how))
+    def run(self, arrays: Arrays) -> Arrays:
+        """The logical arrays after the stage."""
+        return dict(self.namespace["run"](arrays, self.compiled))
 
 
 def read_stage(path: str | Path) -> DumpedStage:
@@ -100,7 +101,9 @@ class _Declared(ast.NodeTransformer):
 # --- other ways to run --------------------------------------------------------------------------------------
 def compiled_run(file: str, target: str) -> Callable[[Arrays], None]:
     """Runs the nests of a dumped file compiled for a target, on arrays as they lie in memory."""
-    return _compiled(read_stage(file).program, target)
+    (stage,) = compiled_stages([read_stage(file)], target)
+    assert stage.compiled is not None
+    return stage.compiled
 
 
 def checked_run(file: str, seed: int) -> Callable[[Arrays], None]:
@@ -115,19 +118,23 @@ def _arithmetic(program: Program) -> str:
     return "float64" if floats == {"float64"} else "float32"
 
 
-def compile_stages(paths: Iterable[Path], target: str) -> None:
-    """Compile stages all at once, so that running them compiled one after the other finds them in the cache."""
-    made_for = resolve_target(target)
-    sources = [emit(read_stage(path).program, made_for, contract=False) for path in paths]
-    build([Unit(source.name, source.source) for source in sources], made_for, contract=False)
+def compiled_stages(stages: Iterable[DumpedStage], target: str, *, optimize: str = "-O3") -> list[DumpedStage]:
+    """The same stages, to be run compiled for a target; they are compiled all at once.
+
+    Args:
+        optimize: the compiler's flag; ``-O3`` is what kernels of nets are compiled with.
+    """
+    stages, made_for = list(stages), resolve_target(target)
+    sources = [emit(stage.program, made_for, contract=False) for stage in stages]
+    units = [Unit(source.name, source.source) for source in sources]
+    built = build(units, made_for, contract=False, optimize=optimize)
+    return [
+        replace(stage, compiled=_run(stage.program, source, load(library)))
+        for stage, source, library in zip(stages, sources, built, strict=True)
+    ]
 
 
-def _compiled(program: Program, target: str) -> Callable[[Arrays], None]:
-    made_for = resolve_target(target)
-    source = emit(program, made_for, contract=False)
-    (built,) = build([Unit(source.name, source.source)], made_for, contract=False)
-    kernel = load(built)
-
+def _run(program: Program, source: KernelSource, kernel: Kernel) -> Callable[[Arrays], None]:
     def run(arrays: Arrays) -> None:
         runner = Runner()
         sizes = {name: (b.physical_shape, DTYPES[b.dtype]) for name, b in program.buffers.items()}
