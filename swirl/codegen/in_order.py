@@ -30,11 +30,14 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     through locals on the way.
     """
     declared, var = declared_in(node), loop_of(node).var
+    low, high = context.ranges.get(var, (0, 1))
+    if low == high:
+        return False  # one iteration
     outer = {target for s in _one_lane(node.body) if (target := _target(s)) and _name(target) not in declared}
     # Copies only add names to subscripts, and only floating-point sums depend on their order.
     if not any(context.dtype_of(_name(t)).startswith("float") and var not in names_in(t) for t in outer):
         return False
-    elements = _Elements({name: limits for name, limits in context.ranges.items() if name != var})
+    elements = _Elements(context.ranges)
     copies = list(_copies(node.body, elements, {}, 1))
     kept = {
         elements.key(target, values)

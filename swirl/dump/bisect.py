@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from swirl.dump.compare import TOLERANCE, Comparison, compared
@@ -15,9 +14,9 @@ from swirl.ir.nest import Program
 from swirl.ir.work import program_work
 
 LARGE = "portable"
-"""What stages are compiled for that Python would run for too long: code as plain as it gets, and"""
+"""What stages are compiled for that Python would run for too long: code as plain as it gets."""
 QUICKLY = "-O2"
-"""without what takes g++ most of its time (-O3: four to eight times as long, where loops are unrolled)."""
+"""How these are compiled: -O3 takes g++ four to eight times as long where loops are unrolled."""
 IN_PYTHON = 3_000_000
 """Operations of a stage that Python does in a few seconds."""
 STAGE = re.compile(r"(\d\d+)_\w+\.py")
@@ -81,34 +80,35 @@ def bisect_stages(
         seed: of the data.
         tolerance: relative to the largest magnitude in a buffer.
         target: run the stages compiled for this target, in place of Python. By default Python runs them, or where that
-            takes too long, they are compiled for the portable target: ``compiled`` of the result says so.
-        code: also run the last stage compiled for this target, and compare it with what the stages were run by; not
-            where ``target`` is given.
+            takes too long, they are compiled for the portable target with ``-O2``: ``compiled`` of the result says so.
+        code: also run the last stage compiled for this target as nets are, and compare it with what the stages were run
+            by; not where ``target`` is given.
 
     Raises:
-        LatteError: a stage cannot be read or run.
+        LatteError: there are no stages, or one cannot be read or run.
     """
-    stages = [read_stage(path) for path in _paths(folder)]
-    bodies = [_body(stage.path) for stage in stages]
+    paths = _paths(folder)
+    stages: Iterable[DumpedStage] = map(read_stage, paths)  # as they are needed: one behind a wrong one may be broken
     if target is not None:
         code = None
-        stages = _compiled(stages, bodies, target)
-    elif _too_long(stages[0].program):
+        stages = _compiled(list(stages), target)
+    elif _too_long(read_stage(paths[0]).program):
         target = LARGE
-        stages = _compiled(stages, bodies, target, optimize=QUICKLY)
-    for (body, first), (next_body, second) in pairwise(zip(bodies, stages, strict=True)):
-        if body == next_body:
-            continue  # a pass that had nothing to do
-        found = compared(first, second, seed=seed, tolerance=tolerance)
+        stages = _compiled(list(stages), target, optimize=QUICKLY)
+    before: DumpedStage | None = None
+    for stage in stages:
+        if before is not None and _body(before.path) != _body(stage.path):  # or a pass had nothing to do
+            found = compared(before, stage, seed=seed, tolerance=tolerance)
+            if not found.agree:
+                return Bisection(folder, len(paths), found, target)
+        before = stage
+    if code is not None and before is not None:
+        (translated,) = compiled_stages([before], code)
+        translated = replace(translated, path=before.path.with_name(f"the C++ for {code}"))
+        found = compared(before, translated, seed=seed, tolerance=tolerance)
         if not found.agree:
-            return Bisection(folder, len(stages), found, target)
-    if code is not None:
-        (translated,) = compiled_stages(stages[-1:], code)
-        translated = replace(translated, path=translated.path.with_name(f"the C++ for {code}"))
-        found = compared(stages[-1], translated, seed=seed, tolerance=tolerance)
-        if not found.agree:
-            return Bisection(folder, len(stages), found, target)
-    return Bisection(folder, len(stages), None, target)
+            return Bisection(folder, len(paths), found, target)
+    return Bisection(folder, len(paths), None, target)
 
 
 def _too_long(program: Program) -> bool:
@@ -117,8 +117,9 @@ def _too_long(program: Program) -> bool:
     return max(work.operations, work.bytes / 4) > IN_PYTHON
 
 
-def _compiled(stages: Sequence[DumpedStage], bodies: Sequence[str], target: str, **options: str) -> list[DumpedStage]:
+def _compiled(stages: Sequence[DumpedStage], target: str, **options: str) -> list[DumpedStage]:
     """The stages, compiled; those of equal text once. ``options``: of :func:`compiled_stages`."""
+    bodies = [_body(stage.path) for stage in stages]
     different = dict(zip(bodies, stages, strict=True))
     runs = dict(zip(different, compiled_stages(different.values(), target, **options), strict=True))
     return [replace(stage, compiled=runs[body].compiled) for body, stage in zip(bodies, stages, strict=True)]

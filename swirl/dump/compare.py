@@ -103,32 +103,50 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
     Raises:
         LatteError: a file is no dumped stage, the two are not of one layer and phase, or the tolerance is none.
     """
+    _check(tolerance)
     stages = [read_stage(first), read_stage(second)]
-    return compared(*(stages if target is None else compiled_stages(stages, target)), seed=seed, tolerance=tolerance)
+    if target is not None:
+        _comparable(*stages)  # before compiling what takes long
+        stages = compiled_stages(stages, target)
+    return compared(*stages, seed=seed, tolerance=tolerance)
 
 
 def compared(first: DumpedStage, second: DumpedStage, *, seed: int, tolerance: float) -> Comparison:
-    """The same for stages that have been read, each run in its way.
+    """Two stages that have been read, each run in its way: see :func:`compare_stages`.
 
     Raises:
         LatteError: the two are not of one layer and phase, or the tolerance is none.
     """
-    if not tolerance >= 0:
-        raise LatteError(f"a tolerance is a number of at least 0, not {tolerance}")
-    way_out = "compare stages of one ensemble and phase"
-    names = [_functions(stage.program) for stage in (first, second)]
-    if not names[0] & names[1]:
-        one, other = (" and ".join(sorted(name)) for name in names)
-        raise LatteError(f"{first.path} is a stage of {one}, {second.path} one of {other}", way_out=way_out)
-    shared, skipped = _shared(first, second)
-    if not shared:
-        raise LatteError(f"{first.path} and {second.path} have no buffer in common", way_out=way_out)
+    _check(tolerance)
+    shared, skipped = _comparable(first, second)
     given, arrays = first.arrays(seed), second.arrays(seed)
     arrays |= {other: given[name].reshape(arrays[other].shape) for name, other in shared.items()}
     results = first.run(given), second.run(arrays)
     left = {name: results[0][name] for name in shared}
     right = {name: results[1][other].reshape(left[name].shape) for name, other in shared.items()}
     return Comparison(first.path, second.path, tuple(differences(left, right, tolerance)), tuple(skipped))
+
+
+def _check(tolerance: float) -> None:
+    if not tolerance >= 0:
+        raise LatteError(f"a tolerance is a number of at least 0, not {tolerance}")
+
+
+def _comparable(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], list[str]]:
+    """What :func:`_shared` finds.
+
+    Raises:
+        LatteError: the stages are of different layers or phases, or have no buffer in common, or one of another shape.
+    """
+    way_out = "compare stages of one ensemble and phase"
+    one, other = _functions(first.program), _functions(second.program)
+    if one != other and not one & other:
+        words = [" and ".join(sorted(names)) or "nothing" for names in (one, other)]
+        raise LatteError(f"{first.path} is a stage of {words[0]}, {second.path} one of {words[1]}", way_out=way_out)
+    shared, skipped = _shared(first, second)
+    if not shared:
+        raise LatteError(f"{first.path} and {second.path} have no buffer in common", way_out=way_out)
+    return shared, skipped
 
 
 def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], list[str]]:

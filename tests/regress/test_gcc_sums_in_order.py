@@ -33,6 +33,9 @@ def test_sums_of_elements_from_the_last_to_the_first(target: Target) -> None:
         "for j in range(3):\n for k in range(40):\n  for m in range(2):\n   for l in range(m + 1):\n"
         "    y[j] += x[k, 7 - 4 * m - l]",
     ]
+    # Bounds that are constants only in the range of the loop around.
+    for bounds in ("min(2, k + 2)", "max(0, 0 - k), 2", "3 - k // 40"):
+        texts.append(f"for j in range(3):\n for k in range(40):\n  for l in range({bounds}):\n   y[j] += x[k, 3 - l]")
     programs = [scalar_replace(program(text, y=(4,), x=(40, 8))) for text in texts]
     programs += [program(text, y=(4,), x=(40, 8)) for text in texts]
     assert_compiles_to_same(merged(programs), target)
@@ -55,6 +58,8 @@ def test_only_loops_that_add_twice_to_one_number_are_left_alone(target: Target) 
     assert left_alone("for i in range(99):\n for l in range(2):\n  y[0, 0] += x[i, l]")
     assert left_alone("for i in range(99):\n u: float32 = y[0, 0] + x[i, 1]\n y[0, 0] = u + x[i, 0]")
     assert left_alone("for i in range(99):\n for m in range(2):\n  for l in range(m + 1):\n   y[0, 0] += x[i, m + l]")
+    assert left_alone("for i in range(99):\n for l in range(min(2, i + 2)):\n  y[0, 0] += x[i, l]")
+    assert not left_alone("for i in range(1):\n for l in range(i, 2):\n  y[0, i] += x[i, l]\n y[1, 0] += x[i, 0]")
     assert not left_alone("for i in range(99):\n y[0, 0] += x[i, 0]")
     assert not left_alone("for i in range(99):\n u: float32 = y[0, 0]\n y[0, 0] = u + x[i, 0]")
     assert not left_alone("for i in range(99):\n u: float32 = x[i, 0] - y[1, 0]\n y[0, 0] += u * u")
