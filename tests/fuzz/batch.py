@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from swirl.ir.nest import Program
@@ -12,6 +13,7 @@ from swirl.target import TARGETS, Target, why_not
 from tests.fuzz.checks import Case, Wrong, make_case, problem_of, random_pick
 from tests.fuzz.commands import Command
 from tests.fuzz.compiled import Batch, comparable
+from tests.fuzz.features import features
 from tests.fuzz.shrink import Failing, regression_test, shrink
 
 SHRUNK = 3
@@ -25,20 +27,22 @@ def run_batch(first: int, count: int, commands: int, optimized: bool) -> dict[st
     failures: list[tuple[int, Program, list[Command], str, Failing]] = []
     for seed in range(first, first + count):
         try:
-            case = cases[seed] = make_case(random_pick(seed), commands, finish=True)
+            case = cases[seed] = make_case(random_pick(seed), commands, finish=True, seed=seed)
         except Wrong as error:
             case = error.case
-            failures.append((seed, case.program, case.commands, error.what, executed_problem))
+            fails = partial(executed_problem, seed=seed)
+            failures.append((seed, case.program, case.commands, error.what, fails))
         for (name, _, _), applied in list(zip(case.commands, case.applied, strict=False))[:commands]:
             counts[f"tried {name}"] += 1
             counts[f"applied {name}"] += applied
         counts["changed"] += any(case.applied[:commands])
+        counts[f"floats {case.floats}"] += bool(case.floats)
+        counts.update(f"drawn {feature}" for feature in features(case.program))
     results = {seed: case.result or case.program for seed, case in cases.items()}
-    groups = {
-        dtype: {seed: result for seed, result in results.items()
-                if comparable(result) and cases[seed].program.buffers["x"].dtype == dtype}
-        for dtype in ("float32", "float64")
-    }  # fmt: skip
+    groups: dict[str, dict[int, Program]] = {"float32": {}, "float64": {}}
+    for seed, result in results.items():
+        if comparable(result):
+            groups["float64" if has_doubles(result) else "float32"][seed] = result
     optimize = "-O3" if optimized else "-O0"
     batches = {dtype: Batch(programs, first) for dtype, programs in groups.items() if programs}
     for target in (target for target in TARGETS.values() if why_not(target) is None):
@@ -56,16 +60,22 @@ def run_batch(first: int, count: int, commands: int, optimized: bool) -> dict[st
     return {"counts": dict(counts), "wrong": wrong}
 
 
-def executed_problem(program: Program, commands: Sequence[Command]) -> str | None:
+def has_doubles(program: Program) -> bool:
+    """Whether anything is of float64, which only the portable target has."""
+    touched = {name for nest in program.nests for name in nest.arguments}
+    return "float64" in program.text or any(program.buffers[name].dtype == "float64" for name in touched)
+
+
+def executed_problem(program: Program, commands: Sequence[Command], seed: int = 0) -> str | None:
     """What is wrong with a case without compiling it."""
-    return problem_of(program, commands)[0]
+    return problem_of(program, commands, seed)[0]
 
 
 def compiled_problem(target: Target, optimize: str, seed: int) -> Failing:
     """What asks whether a case computes something else on a target."""
 
     def problem(program: Program, commands: Sequence[Command]) -> str | None:
-        other, after = problem_of(program, commands)
+        other, after = problem_of(program, commands, seed)
         return other or Batch({0: after}, seed).wrong(target, optimize).get(0)
 
     return problem

@@ -17,6 +17,7 @@ from swirl.transforms.canonical import canonicalise
 from swirl.transforms.tidy import tidy
 from swirl.transforms.whole_vectors import whole_vectors
 from tests.fuzz.commands import RECIPES, Command, CommandMaker
+from tests.fuzz.floats import State, floating_problem
 from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker
 from tests.support import difference
 
@@ -37,6 +38,8 @@ class Case:
     commands: list[Command] = field(default_factory=list)
     applied: list[bool] = field(default_factory=list)
     result: Program | None = None
+    floats: str = ""
+    """How it was compared in floating point, see :func:`tests.fuzz.floats.floating_problem`."""
 
     def __str__(self) -> str:
         shown = [
@@ -78,23 +81,39 @@ def compare(before: Program, after: Program) -> str | None:
     return difference(before, after, seed=1, given=contents(before))
 
 
-def problem_of(program: Program, commands: Sequence[Command]) -> tuple[str | None, Program]:
+def problem_of(program: Program, commands: Sequence[Command], seed: int = 0) -> tuple[str | None, Program]:
     """What is wrong with a program after commands, each applied where it is not refused, and that program.
 
-    The first word is ``differs``, or the kind of an exception.
+    The first word is ``differs`` (over rationals), ``floats`` (in floating point), or the kind of an exception.
+
+    Args:
+        seed: of the floating-point data.
     """
     after = program
+    states = [("", program)]
     try:
         for command in commands:
             after = apply(after, command) or after
-        found = compare(program, after)
+            states.append((command[0], after))
+        return _problem(states, seed)[0], after
     except Exception as error:
         return _told(error), after
-    return found and f"differs: {found}", after
 
 
-def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
+def _problem(states: Sequence[State], seed: int) -> tuple[str | None, str]:
+    """What is wrong by one oracle or the other, and how the second one was asked."""
+    found = compare(states[0][1], states[-1][1])
+    if found is not None:
+        return f"differs: {found}", ""
+    found, how = floating_problem(states, seed)
+    return found and f"floats: {found}", how
+
+
+def make_case(pick: Pick[Any], commands: int, finish: bool, seed: int = 0) -> Case:
     """One random case, the result compared with the program at the start.
+
+    Args:
+        seed: of the floating-point data.
 
     Raises:
         Wrong: it computes something else, or a command broke.
@@ -103,6 +122,7 @@ def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
     case = Case(ProgramMaker(pick).program(CommandMaker.shape(recipe)))
     validate(case.program)
     program = case.program
+    states = [("", program)]
     try:
         for number in range(commands + (len(FINISH) if finish else 0)):
             if number < commands:
@@ -114,11 +134,12 @@ def make_case(pick: Pick[Any], commands: int, finish: bool) -> Case:
             case.applied.append(after is not None)
             if after is not None:
                 case.result = program = after
-        found = compare(case.program, program)
+                states.append((command[0], after))
+        found, case.floats = _problem(states, seed)
     except Exception as error:
         raise Wrong(case, _told(error)) from error
     if found is not None:
-        raise Wrong(case, f"differs: {found}")
+        raise Wrong(case, found)
     return case
 
 

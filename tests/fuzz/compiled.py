@@ -17,12 +17,16 @@ from swirl.ir.nest import Program
 from swirl.jit import Unit, build, load
 from swirl.runner import Runner
 from swirl.target import Target
-from tests.codegen.conftest import aligned, arrays_for
+from tests.codegen.conftest import aligned
+from tests.fuzz.floats import EVERY_BIT, data, different
 from tests.fuzz.programs import INDEX_LIMIT, INDICES
 from tests.support import joined, numbered
 
 INEXACT = ("exp(", "log(", "tanh(", "pow(")
 """Calls whose last bits are the library's own."""
+
+RUNS = (2, 3, 2, 5)
+"""Threads of each run of a kernel with parallel loops: a race shows in one run or another."""
 
 
 def comparable(program: Program) -> bool:
@@ -31,7 +35,7 @@ def comparable(program: Program) -> bool:
 
 
 class Batch:
-    """Programs of one floating-point type, with random contents and what they compute of them.
+    """Programs with random contents, special values among them, and what they compute of them.
 
     Args:
         programs: by number.
@@ -40,14 +44,15 @@ class Batch:
     def __init__(self, programs: Mapping[int, Program], seed: int = 0):
         self.parts = {number: numbered(program, number) for number, program in programs.items()}
         self.together = joined(self.parts.values())
-        touched = {name for nest in self.together.nests for name in nest.arguments}
-        self.given = arrays_for({name: b for name, b in self.together.buffers.items() if name in touched}, seed)
-        for name, array in self.given.items():
-            if array.dtype == np.int32 and name.startswith(f"{INDICES}_of_"):
-                array %= INDEX_LIMIT
+        self.given = {}
+        for number, part in self.parts.items():
+            touched = {name for nest in part.nests for name in nest.arguments}
+            limits = {name: INDEX_LIMIT for name in touched if name.startswith(f"{INDICES}_of_")}
+            style = EVERY_BIT[(seed + number) % len(EVERY_BIT)]
+            own = {name: buffer for name, buffer in part.buffers.items() if name in touched}
+            self.given |= data(own, seed + number, style, limits)
         self.expected = {name: array.copy() for name, array in self.given.items()}
-        dtypes = {str(array.dtype) for array in self.given.values()}
-        execute(self.together, self.expected, arithmetic="float64" if "float64" in dtypes else "float32")
+        execute(self.together, self.expected)
 
     def wrong(self, target: Target, optimize: str = "-O3") -> dict[int, str]:
         """Number → what is wrong, of the programs that compute something else on a target.
@@ -58,14 +63,16 @@ class Batch:
         if source is None:
             return result
         (built,) = build([Unit(source.name, source.source)], target, contract=False, optimize=optimize)
-        arrays = {name: aligned(self.together.buffers[name].layout.pack(self.given[name])) for name in source.buffers}
-        _runner().phase([(load(built), list(arrays.values()))]).run()
+        runs = RUNS if any("parallel(" in nest.text for nest in self.together.nests) else RUNS[:1]
+        for threads in runs:
+            arrays = {name: aligned(self.together.buffers[name].layout.pack(self.given[name])) for name in source.buffers}
+            _runner(threads).phase([(load(built), list(arrays.values()))]).run()
+            for name, array in arrays.items():
+                number = int(name.rsplit("_of_", 1)[1])
+                problem = self._problem(name, array)
+                if problem is not None and number not in result:
+                    result[number] = f"{target.name} {optimize}, {threads} threads: {problem}"
         shutil.rmtree(built.path.parent, ignore_errors=True)  # thousands of kernels, none of them asked for again
-        for name, array in arrays.items():
-            number = int(name.rsplit("_of_", 1)[1])
-            problem = self._problem(name, array)
-            if problem is not None and number not in result:
-                result[number] = f"{target.name} {optimize}: {problem}"
         return result
 
     def _source(self, target: Target) -> tuple[KernelSource | None, dict[int, str]]:
@@ -90,17 +97,16 @@ class Batch:
         """Where an array differs from the executed one, or holds something in its padding."""
         buffer, expected = self.together.buffers[name], self.expected[name]
         got = buffer.layout.unpack(physical_array, buffer.shape)
-        integers = {4: np.uint32, 8: np.uint64, 1: np.uint8}[got.dtype.itemsize]
-        different = (got.view(integers) != expected.view(integers)) & ~((got != got) & (expected != expected))
+        unlike = different(got, expected)
         own = name.rsplit("_of_", 1)[0]
-        if different.any():
-            where = tuple(int(i) for i in np.argwhere(different)[0])
+        if unlike.any():
+            where = tuple(int(i) for i in np.argwhere(unlike)[0])
             return f"{own}{list(where)} is {got[where]!r}, executed {expected[where]!r}"
         if buffer.layout.blocks and not np.array_equal(buffer.layout.pack(got), physical_array, equal_nan=True):
             return f"the padding of {own} is not zero"
         return None
 
 
-@lru_cache(maxsize=1)
-def _runner() -> Runner:
-    return Runner(2)
+@lru_cache
+def _runner(threads: int) -> Runner:
+    return Runner(threads)

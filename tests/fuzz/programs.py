@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, expr, parse_program
 from tests.fuzz.chains import CHAIN, Chains
+from tests.fuzz.expressions import KINDS, Expressions, Scope
 from tests.fuzz.shapes import SHAPES, Shapes
 
 T = TypeVar("T")
 Pick = Callable[[Sequence[T]], T]
 """Takes one of a sequence; the first is the simplest."""
 
-RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2, "e": 2, "h": 3}
-READ_ONLY = ("x", "w", "f")
+RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2, "e": 2, "h": 3,
+         "n": 2, "q": 2, "p": 1, "b": 2, "c": 1, "a": 1, "o": 2}  # fmt: skip
+TYPES = {"m": "int32", "n": "int32", "q": "int32", "p": "int32", "b": "bool", "c": "bool", "a": "float64", "o": "float64"}
+"""The types of the elements; the others have the program's floating-point type."""
 PARAMETERS = ("w", "s", "f", "g")
 """The others are values: their first dimension is the batch, which stays as it is in memory."""
 WRITTEN = ("y", "z", "u", "s", "g")
+OTHERS = {"float32": WRITTEN, "int32": ("q", "p"), "bool": ("c",), "float64": ("o",)}
+"""What is written, by type."""
 BETWEEN = "d"
 """A buffer that the program alone needs: its first nest sets it, the others read it."""
 PRIVATE = (BETWEEN, "e", "h")
@@ -28,20 +32,9 @@ PRIVATE = (BETWEEN, "e", "h")
 INDICES = "m"
 """An array of int32, which holds subscripts below :data:`INDEX_LIMIT`."""
 INDEX_LIMIT = 3
+LOCALS = ("t", "v", "t1", "l", "k", "inverse", "total", "j_outer", "s_lanes", "i")
+"""Names of locals: few, so that most are used again; some are those of loops elsewhere, or that commands would take."""
 EXTENTS = (3, 1, 2, 4, 5, 7, 8, 9)
-
-
-@dataclass
-class _Scope:
-    """What is visible at a place: loop variables with their ranges, scalars, and the product of the
-    extents."""
-
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    scalars: list[str] = field(default_factory=list)
-    work: int = 1
-
-    def inside(self, var: str, low: int, high: int, extent: int) -> _Scope:
-        return _Scope({**self.ranges, var: (low, high)}, list(self.scalars), self.work * max(1, extent))
 
 
 class ProgramMaker:
@@ -51,14 +44,13 @@ class ProgramMaker:
     def __init__(self, pick: Pick[Any]):
         self.pick = pick
         self.extents: dict[str, list[int]] = {name: [1] * rank for name, rank in RANKS.items()}
-        self.locals = 0
-
-    def chance(self, *weights: int) -> int:
-        """An index, as likely as its weight."""
-        return self.pick([index for index, weight in enumerate(weights) for _ in range(weight)])
+        self.expressions = Expressions(pick, self.element, {**OTHERS, "float32": (*WRITTEN, "x", BETWEEN)})
+        self.chance = self.expressions.chance
+        self.tangled = False
+        """Whether locals are many: declared again under one name, deciding conditions, carried over iterations."""
 
     # Subscripts are made to lie inside: the buffers grow to fit.
-    def subscript(self, scope: _Scope) -> str:
+    def subscript(self, scope: Scope) -> str:
         names = list(scope.ranges)
         if not names or self.chance(9, 1):
             return str(self.pick((0, 1)))
@@ -78,15 +70,18 @@ class ProgramMaker:
                 "max(0, {v} - 1)",
                 "3 - {v}",
                 "{v} % 3",
+                f"{INDICES}[{{v}}]",
             )
         )
+        if form.startswith(f"{INDICES}["):
+            self.extents[INDICES][0] = max(self.extents[INDICES][0], scope.ranges[var][1] + 1)
         return form.format(v=var, o=self.pick(names))
 
-    def element(self, name: str, scope: _Scope) -> str:
+    def element(self, name: str, scope: Scope) -> str:
         indices = []
         for dim in range(RANKS[name]):
             text = self.subscript(scope)
-            limits = bounds(expr(text), scope.ranges)
+            limits = (0, INDEX_LIMIT - 1) if text.startswith(f"{INDICES}[") else bounds(expr(text), scope.ranges)
             assert limits is not None
             if limits[0] < 0:
                 text, limits = f"{text} + {-limits[0]}", (0, limits[1] - limits[0])
@@ -94,110 +89,101 @@ class ProgramMaker:
             indices.append(text)
         return f"{name}[{', '.join(indices)}]"
 
-    def input(self, scope: _Scope) -> str:
-        return self.element(self.pick(READ_ONLY), scope)
-
-    def value(self, scope: _Scope) -> str:
-        if scope.scalars and self.chance(1, 1):
-            return self.pick(scope.scalars)
-        return self.element(self.pick((*WRITTEN, "x", BETWEEN)), scope)
-
-    def expression(self, scope: _Scope) -> str:
-        form = self.pick(
-            (
-                "{i}",
-                "{v}",
-                "{v} + {i}",
-                "{v} * {i}",
-                "{i} * {j} + {v}",
-                "({v} - {i}) / 4.0",
-                "{v} / sqrt({i} + 0.5)",
-                "{i} / sqrt({j})",
-                "max({v}, {i})",
-                "({v} if {c} else {i})",
-                "0.0",
-                "{v} - {v} * {i}",
-                "exp({i}) + {v}",
-            )
-        )
-        return form.format(v=self.value(scope), i=self.input(scope), j=self.input(scope), c=self.condition(scope, True))
-
-    def condition(self, scope: _Scope, data: bool) -> str:
-        names = list(scope.ranges)
-        if names and self.chance(3, 1) == 0:
-            one, two = self.pick(names), self.pick(names)
-            return self.pick(
-                (
-                    f"{one} < 2",
-                    f"{one} > 0",
-                    f"{one} == 1",
-                    f"{one} + {two} < 4",
-                    f"1 <= {one} and {two} < 3",
-                    f"{one} % 2 == 0",
-                )
-            )
-        if not data:
-            return "1 > 0"
-        if scope.scalars and self.chance(1, 1):
-            return f"{self.pick(scope.scalars)} > {self.pick((*scope.scalars, self.input(scope)))}"
-        return f"{self.input(scope)} > 0.0"
-
-    def target(self, scope: _Scope) -> str:
-        return self.element(self.pick((*WRITTEN, *WRITTEN, BETWEEN)), scope)
-
-    def assignment(self, scope: _Scope) -> str:
+    def assignment(self, scope: Scope) -> str:
         kind = self.chance(4, 4, 1, 1, 1)
-        target = self.target(scope)
-        if scope.scalars and self.chance(2, 1):
-            target = self.pick(scope.scalars)
+        make = self.expressions
+        dtype = self.pick(make.types) if make.mixed and self.chance(1, 1) else "float32"
+        target = self.element(self.pick((*OTHERS[dtype], *OTHERS[dtype], *([BETWEEN] if dtype == "float32" else []))), scope)
+        scalars = scope.locals_of(dtype)
+        if scalars and self.chance(2, 1):
+            target = self.pick(scalars)
+        if dtype == "bool":
+            return f"{target} = {make.of(dtype, scope)}"
         if kind == 0:
-            return f"{target} = {self.expression(scope)}"
+            return f"{target} = {make.of(dtype, scope)}"
         if kind == 1:
-            return f"{target} += {self.expression(scope)}"
+            return f"{target} += {make.of(dtype, scope)}"
         if kind == 2:
             call = self.pick(("max", "min"))
-            return f"{target} = {call}({target}, {self.expression(scope)})"
+            return f"{target} = {call}({target}, {make.of(dtype, scope)})"
         if kind == 3:
-            return f"{target} -= {self.expression(scope)}"
-        return f"{target} *= {self.input(scope)}"
+            return f"{target} -= {make.of(dtype, scope)}"
+        return f"{target} *= {make.input(scope, dtype)}"
 
-    def statements(self, scope: _Scope, indent: str, depth: int) -> list[str]:
+    def fresh(self, scope: Scope) -> str | None:
+        """A name for a local that nothing has here; most are used elsewhere too."""
+        free = [name for name in LOCALS if name not in scope.ranges and name not in scope.scalars]
+        return self.pick(free[:3] if self.tangled else free) if free else None
+
+    def declaration(self, scope: Scope, indent: str, dtype: str | None = None) -> list[str]:
+        """A local of some type, or nothing where no name is free."""
+        name = self.fresh(scope)
+        if name is None:
+            return []
+        make = self.expressions
+        dtype = dtype or (self.pick(make.types) if make.mixed and self.chance(1, 1) else "float32")
+        line = f"{indent}{name}: {dtype} = {make.of(dtype, scope)}"
+        scope.scalars[name] = dtype
+        return [line]
+
+    def carried(self, scope: Scope, indent: str) -> list[str]:
+        """A local that a loop carries on, and that decides what it does; then its value is stored."""
+        lines = self.declaration(scope, indent, self.pick(self.expressions.types) if self.chance(3, 1) else "float32")
+        var = next((name for name in "lkji" if name not in scope.ranges and name not in scope.scalars), None)
+        if not lines or var is None:
+            return lines
+        t = next(reversed(scope.scalars))
+        inside = scope.inside(var, 0, 3, 4)
+        e, c = self.expressions.input(inside), self.expressions.simple(inside, True)
+        forms = [[f"if {t} < {e}:", f"    {t} += {e}"], [f"{t} = max({t} + {e}, 0.0)"], [f"{t} = {t} * 0.5 + {e}"],
+                 [f"if {var} < {t}:", f"    {self.assignment(inside)}", f"{t} += {e}"], [f"if {c}:", f"    {t} = {e}"],
+                 [f"if {t} != {t} or {c}:", f"    {t} = 0.0", f"{t} += {e}"]]  # fmt: skip
+        lines += [f"{indent}for {var} in range(4):", *(f"{indent}    {line}" for line in self.pick(forms))]
+        return [*lines, f"{indent}{self.element(self.pick(WRITTEN), scope)} {self.pick(('=', '+='))} {t}"]
+
+    def statements(self, scope: Scope, indent: str, depth: int) -> list[str]:
         lines: list[str] = []
-        scope = _Scope(dict(scope.ranges), list(scope.scalars), scope.work)
-        for _ in range(1 + self.chance(3, 2, 1)):
-            kind = self.chance(5, 1, 2)
-            if kind == 2 and depth < 4:
-                name = f"t{self.locals}"
-                self.locals += 1
-                lines.append(f"{indent}{name}: float32 = {self.expression(scope)}")
-                scope.scalars.append(name)
+        scope = scope.copy()
+        condition = self.expressions.condition
+        for _ in range(2 + self.chance(2, 1) if self.tangled else 1 + self.chance(3, 2, 1)):
+            kind = self.chance(3, 3, 4, 4) if self.tangled else self.chance(5, 1, 2, 1)
+            if kind >= 2 and depth < 4:
+                lines += self.declaration(scope, indent) if kind == 2 else self.carried(scope, indent)
             elif kind == 1:
-                lines.append(f"{indent}if {self.condition(scope, True)}:")
-                lines += [f"{indent}    {self.assignment(scope)}" for _ in range(1 + self.chance(3, 1))]
+                inner = scope.copy()
+                lines.append(f"{indent}if {condition(scope, True)}:")
+                lines += self.declaration(inner, indent + "    ") if self.tangled or self.chance(3, 1) else []
+                lines += [f"{indent}    {self.assignment(inner)}" for _ in range(1 + self.chance(3, 1))]
                 if self.chance(2, 1):
-                    lines += [f"{indent}else:", f"{indent}    {self.assignment(scope)}"]
+                    inner = scope.copy()
+                    lines.append(f"{indent}else:")
+                    lines += self.declaration(inner, indent + "    ") if self.tangled or self.chance(3, 1) else []
+                    lines.append(f"{indent}    {self.assignment(inner)}")
             else:
                 lines.append(indent + self.assignment(scope))
             if depth < 4 and scope.work < 300 and self.chance(depth + 1, 2 if depth < 3 else 1):
                 lines += self.loop(scope, indent, depth)
-        return lines
+        return lines or [indent + self.assignment(scope)]
 
-    def loop(self, scope: _Scope, indent: str, depth: int) -> list[str]:
-        var = next(name for name in "ijkl" if name not in scope.ranges)
-        if self.chance(4, 1):
-            var = next(name for name in "lkji" if name not in scope.ranges)
+    def loop(self, scope: Scope, indent: str, depth: int) -> list[str]:
+        free = [name for name in ("i", "j", "k", "l", "t") if name not in scope.ranges and name not in scope.scalars]
+        if not free:
+            return []
+        var = free[0] if self.chance(4, 1) == 0 else free[-1]
         head, low, high, extent = self.bounds(scope)
         inside = scope.inside(var, low, high, extent)
         lines = [f"{indent}for {var} in range({head}):"]
         if depth < 3 and inside.work < 300 and self.chance(1, 2):
-            return lines + self.loop(inside, indent + "    ", depth + 1)
+            inner = self.loop(inside, indent + "    ", depth + 1)
+            if inner:
+                return lines + inner
         return lines + self.statements(inside, indent + "    ", depth + 1)
 
-    def bounds(self, scope: _Scope) -> tuple[str, int, int, int]:
+    def bounds(self, scope: Scope) -> tuple[str, int, int, int]:
         """The loop's arguments, its least and greatest value, and about how often it runs."""
         extent = self.pick(EXTENTS)
         names = list(scope.ranges)
-        kind = self.chance(12, 1, 1, 2 if names else 0, 1 if names else 0, 1)
+        kind = self.chance(12, 1, 1, 2 if names else 0, 1 if names else 0, 1, 1 if names else 0)
         if kind == 0:
             return str(extent), 0, extent - 1, extent
         if kind == 1:
@@ -210,6 +196,9 @@ class ProgramMaker:
         high = scope.ranges[outer][1]
         if kind == 3:  # a window that is clipped at the borders
             return f"max(0, 1 - {outer}), min(3, {high + 2} - {outer})", 0, 2, 3
+        if kind == 6:  # the other triangles, and a band
+            head, end = self.pick(((f"{outer}, {high + 1}", high), (f"{high + 1} - {outer}", high), (f"{outer}, {outer} + 3", high + 2)))
+            return head, 0, end, 3
         return f"{outer} + 1", 0, high, high + 1
 
     def known(self, shape: str | None = None) -> list[str]:
@@ -223,17 +212,20 @@ class ProgramMaker:
     def program(self, shape: str | None = None) -> Program:
         """A program; where a shape is given, mostly nests of that alone."""
         lines: list[str] = self.known(shape) if shape else []
+        kinds = KINDS[self.pick(("floats", "floats", "mixed", "mixed", "all types"))]
         own = len(lines)
-        for _ in range(self.pick((0, 0, 0, 1)) if shape else 1 + self.chance(2, 2, 1)):
-            lines += self.loop(_Scope(), "", 0) if self.chance(1, 1) == 0 else self.known()
+        for _ in range(self.pick((0, 1, 0, 1)) if shape else 1 + self.chance(2, 2, 1)):
+            self.expressions.types = kinds
+            self.tangled = self.chance(2, 1) == 1
+            lines += self.known() if not self.tangled and self.chance(1, 1) else self.loop(Scope(), "", 0)
         alone = shape == CHAIN and len(lines) == own  # it sets them itself
         if not alone and any(f"{BETWEEN}[" in line for line in lines):
             lines = [*self.between(), *lines]
-        dtype = self.pick(("float32",) * 9 + ("float64",))
+        dtype = self.pick(("float32",) * 9 + ("float64",)) if len(kinds) == 1 else "float32"
         roles = dict.fromkeys(PARAMETERS, "param") | dict.fromkeys(PRIVATE, "temporary")
         buffers = {
             name: Buffer(
-                f"net.{name}", tuple(extents), "int32" if name == INDICES else dtype, roles.get(name, "value")
+                f"net.{name}", tuple(extents), TYPES.get(name, dtype), roles.get(name, "value")
             )
             for name, extents in self.extents.items()
         }
@@ -242,9 +234,10 @@ class ProgramMaker:
     def between(self) -> list[str]:
         """A nest that sets the buffer that the program alone needs, whole: by a formula, or by a sum."""
         rows, columns = self.extents[BETWEEN]
-        scope = _Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
+        scope = Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
+        self.expressions.types = KINDS["floats"]
         lines = [f"for i in range({rows}):", f"    for j in range({columns}):"]
-        lines.append(f"        {BETWEEN}[i, j] = {self.input(scope)} + {self.pick(('1.0', self.input(scope)))}")
+        lines.append(f"        {BETWEEN}[i, j] = {self.expressions.input(scope)} + {self.pick(('1.0', self.expressions.input(scope)))}")
         if self.chance(2, 1):
-            lines += ["        for k in range(3):", f"            {BETWEEN}[i, j] += {self.input(scope)}"]
+            lines += ["        for k in range(3):", f"            {BETWEEN}[i, j] += {self.expressions.input(scope)}"]
         return lines
