@@ -142,10 +142,11 @@ class Conversions:
     Args:
         leaf: what becomes of literals and loop variables outside of subscripts; by default literals stay, and a loop
             variable in floating-point arithmetic is cast.
+        fold: whether ``leaf`` gets arithmetic on literals as one literal, computed in double precision.
     """
 
-    def __init__(self, leaf: Leaf | None = None):
-        self.leaf = leaf
+    def __init__(self, leaf: Leaf | None = None, fold: bool = True):
+        self.leaf, self.fold = leaf, fold and leaf is not None
 
     # --- statements -----------------------------------------------------------------------------------------
     def block(self, body: Sequence[ast.stmt], scope: Scope) -> list[ast.stmt]:
@@ -205,8 +206,10 @@ class Conversions:
 
     def own(self, node: ast.expr, dtype: str, scope: Scope) -> ast.expr:
         """The expression, of a type that is its own, or that it takes being weak."""
-        if self.leaf is not None and (number := folded(node)) is not None:
-            return self.leaf(ast.Constant(number), dtype)
+        if self.leaf is not None and (self.fold or isinstance(node, (ast.Constant, ast.Name))):
+            number = folded(node)
+            if number is not None:
+                return self.leaf(ast.Constant(number), dtype)
         match node:
             case ast.Constant() | ast.Name("INFINITY" | "inf") | ast.Subscript():
                 return node
