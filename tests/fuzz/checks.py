@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swirl.errors import CommandError, LayoutError
-from swirl.ir.execute import random_arrays
+from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
@@ -77,8 +77,16 @@ def contents(program: Program, seed: int = 1) -> dict[str, Any]:
 
 
 def compare(before: Program, after: Program) -> str | None:
-    """Where two programs differ, or None."""
-    return difference(before, after, seed=1, given=contents(before))
+    """Where two programs differ, or None; also where the first one divides by zero, which fractions cannot."""
+    try:
+        return difference(before, after, seed=1, given=contents(before))
+    except ZeroDivisionError as error:
+        problem = f"{error} behind the commands"
+    try:
+        execute(before, contents(before), arithmetic="rational")
+    except ZeroDivisionError:
+        return None
+    return problem
 
 
 def problem_of(program: Program, commands: Sequence[Command], seed: int = 0) -> tuple[str | None, Program]:

@@ -166,11 +166,15 @@ def floating_problem(states: Sequence[State], seed: int = 0) -> tuple[str | None
         return None, "none"
     wanted = {name: buffer for name, buffer in before.buffers.items() if any(name in n.arguments for n in before.nests)}
     given = data(wanted, seed, EVERY_BIT[seed % len(EVERY_BIT)], limits)
-    problem, whole = _in_steps(states, given)
+    runs = keeping_bits(states)
     checked = executed(after, given, checking=True, seed=seed)
-    problem = problem or _told("checked, ", bits(checked, executed(after, given), before))
-    if problem is not None or whole:
-        return problem, "every bit"
+    for first, last in runs:
+        result = checked if last[1] is after else executed(last[1], given)
+        problem = bits(result, executed(first[1], given), before) if first[1] is not last[1] else None
+        if problem is not None:
+            return f"between {first[0] or 'the start'} and {last[0]}, {problem}", "every bit"
+    if len(runs) == 1:
+        return None, "every bit"
     expands = any(name in EXPAND for name, _ in states)
     styles = FINITE if expands else ANY_ORDER
     for turn in range(3):
@@ -181,26 +185,16 @@ def floating_problem(states: Sequence[State], seed: int = 0) -> tuple[str | None
     return None, "undecided"
 
 
-def _in_steps(states: Sequence[State], given: Arrays) -> tuple[str | None, bool]:
-    """What the first command changed that keeps every bit, and whether all of them do."""
-    whole = True
-    previous, known = states[0][1], None
-    for name, program in states[1:]:
-        if not keeps_bits(name, previous, program):
-            whole, known = False, None
-        elif program.text != previous.text or program.buffers != previous.buffers:
-            known = executed(previous, given) if known is None else known
-            now = executed(program, given)
-            problem = bits(now, known, states[0][1])
-            if problem is not None:
-                return f"after {name}, {problem}", whole
-            known = now
-        previous = program
-    return None, whole
-
-
-def _told(how: str, problem: str | None) -> str | None:
-    return problem and how + problem
+def keeping_bits(states: Sequence[State]) -> list[tuple[State, State]]:
+    """First and last states of the longest runs of commands that must keep every bit."""
+    runs = [(states[0], states[0])]
+    for state in states[1:]:
+        first, last = runs[-1]
+        if keeps_bits(state[0], last[1], state[1]):
+            runs[-1] = first, state
+        else:
+            runs.append((state, state))
+    return runs
 
 
 def subscripts(program: Program) -> dict[str, int] | None:
