@@ -16,6 +16,7 @@ from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
 from swirl.target import Target
 from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
+from tests.fuzz import floats
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -54,29 +55,54 @@ def difference(
     return None
 
 
-def assert_same(before: Program, after: Program) -> Program:
-    """``after``, if it computes exactly what ``before`` does."""
+def assert_same(before: Program, after: Program, *, keeps_bits: bool | None = None, expands: bool = False,
+                seeds: Iterable[int] = (0, 1)) -> Program:  # fmt: skip
+    """``after``, if it computes what ``before`` does: exactly, over rationals; and in floating point, with special
+    values among the data (see :mod:`tests.fuzz.floats`).
+
+    Args:
+        keeps_bits: whether the bits in floating point must be the same; by default where nothing is accumulated, which
+            commands may do in another order.
+        expands: products may be expanded, and data are finite.
+        seeds: of the data.
+    """
     validate(after)
-    for seed in (0, 1):
-        found = difference(before, after, seed)
+    if keeps_bits is None:
+        keeps_bits = not expands and floats.keeps_bits("reorder", before, after)
+    for seed in seeds:
+        found = difference(before, after, seed) or floating_difference(before, after, seed, keeps_bits, expands)
         if found is not None:
             pytest.fail(f"{found}\n{before.text}\n\nbecame\n\n{after.text}")
     return after
 
 
-def assert_compiles_to_same(program: Program, target: Target) -> None:
-    """The compiled program computes what the executed one does, bit for bit."""
-    given = arrays_for(
-        {name: b for name, b in program.buffers.items() if any(name in n.arguments for n in program.nests)}
-    )
-    expected = {name: array.copy() for name, array in given.items()}
-    execute(program, expected)
+def floating_difference(before: Program, after: Program, seed: int, keeps_bits: bool, expands: bool) -> str | None:
+    """Where two programs differ in floating point, in checking mode; None where they compute the same."""
+    limits = floats.subscripts(before)
+    if limits is None:  # an array of subscripts that nobody can fill
+        return None
+    if not keeps_bits:
+        return floats.in_any_order(before, after, seed, expands)[0]
+    given = floats.data(floats.touched(before), seed, floats.EVERY_BIT[seed % len(floats.EVERY_BIT)], limits)
+    return floats.bits(floats.executed(after, given, checking=True, seed=seed), floats.executed(before, given), before)
+
+
+def assert_compiles_to_same(program: Program, target: Target, seed: int = 0) -> None:
+    """The compiled program computes what the executed one does, bit for bit: of plain random numbers, and with special
+    values among them."""
     source = emit(program, target, contract=False)
-    packed = {name: program.buffers[name].layout.pack(array) for name, array in given.items()}
-    got = run_source(source, packed, target)
-    for name in given:
-        buffer = program.buffers[name]
-        assert_same_bits(buffer.layout.unpack(got[name], buffer.shape), expected[name], name)
+    buffers = floats.touched(program)
+    limits = floats.subscripts(program)
+    contents = [arrays_for(buffers)]
+    if limits is not None:
+        contents.append(floats.data(buffers, seed, floats.EVERY_BIT[seed % len(floats.EVERY_BIT)], limits))
+    for given in contents:
+        expected = {name: array.copy() for name, array in given.items()}
+        execute(program, expected)
+        packed = {name: buffers[name].layout.pack(array) for name, array in given.items()}
+        got = run_source(source, packed, target)
+        for name, buffer in buffers.items():
+            assert_same_bits(buffer.layout.unpack(got[name], buffer.shape), expected[name], name)
 
 
 def merged(programs: list[Program]) -> Program:

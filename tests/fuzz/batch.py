@@ -88,5 +88,5 @@ def _told(
     if number < SHRUNK:
         program, commands = shrink(program, commands, fails)
         what = fails(program, commands) or what
-    test = regression_test(program, commands, what, f"found_by_fuzzing_{seed}")
+    test = regression_test(program, commands, what, f"found_by_fuzzing_{seed}", seed)
     return {"seed": seed, "what": what, "test": test, "shrinking": time.monotonic() - start}

@@ -1,17 +1,17 @@
 """Numbers that know how far another order of the same arithmetic may lead, and programs executed with them.
 
-A command may sum in another order, multiply by a reciprocal instead of dividing, or expand a product. A :class:`Number` is
-what the program computes as written, together with
+A command may sum in another order, multiply by a reciprocal instead of dividing, or expand a product. A
+:class:`Number` is what the program computes as written, together with
 
 - ``size``: the same expression with every operand's absolute value, which no order of additions changes;
 - ``steps``: how many roundings lead to it, in any order (each of at most ``2**-24`` or ``2**-53`` of ``size``);
-- ``grain``: a power of two that divides the value and all that it was summed of; 0 where something was rounded. As long as
-  ``size / grain`` fits a mantissa, every order is exact.
+- ``grain``: a power of two that divides the value and all that it was summed of; 0 where something was rounded. As
+  long as ``size / grain`` fits a mantissa, every order is exact.
 
-So each admissible result lies within ``steps * size`` of the value (Higham, Accuracy and Stability of Numerical Algorithms,
-section 4.2), and is exactly that value where there is a grain. The sign of a zero is open. A value that overflows in some
-order and not in others, or divides by what may be zero, is unknown. Where a condition depends on less than the bound, the
-data do not decide it (:class:`Undecided`).
+So each admissible result lies within ``steps * size`` of the value (Higham, Accuracy and Stability of Numerical
+Algorithms, section 4.2), and is exactly that value where there is a grain. The sign of a zero is open. A value that
+overflows in some order and not in others, or divides by what may be zero, is unknown. Where a condition depends on less
+than the bound, the data do not decide it (:class:`Undecided`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type
 from swirl.ir.trees import located
 from swirl.ir.types import Conversions
+
 
 @dataclass(frozen=True)
 class _Format:
@@ -220,8 +221,8 @@ def _sum(one: Number, two: Number, sign: int) -> Number:
     if one.unknown or two.unknown:
         return _unknown(one.dtype)
     steps = one.steps + two.steps + FORMATS[one.dtype].roundoff
-    finite = one.finite and two.finite
-    return _rounded(one.value + sign * two.value, one.dtype, one.size + two.size, steps, min(one.grain, two.grain), finite)
+    finite, grain = one.finite and two.finite, min(one.grain, two.grain)
+    return _rounded(one.value + sign * two.value, one.dtype, one.size + two.size, steps, grain, finite)
 
 
 def _product(one: Number, two: Number) -> Number:
@@ -264,7 +265,8 @@ def _quotient(one: Number, two: Number) -> Number:
         return _unknown(dtype)
     value = one.value / two.value
     if two.grain and divisor == lowest_bit(divisor):  # by a power of two
-        return _rounded(value, dtype, one.size / divisor, one.steps + FORMATS[dtype].roundoff, one.grain / divisor, True)
+        steps = one.steps + FORMATS[dtype].roundoff
+        return _rounded(value, dtype, one.size / divisor, steps, one.grain / divisor, True)
     size = one.size / divisor + abs(value) * two.size / divisor
     return _rounded(value, dtype, size, max(one.steps, two.steps) + 3 * FORMATS[dtype].roundoff, 0.0, True)
 

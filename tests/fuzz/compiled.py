@@ -65,7 +65,8 @@ class Batch:
         (built,) = build([Unit(source.name, source.source)], target, contract=False, optimize=optimize)
         runs = RUNS if any("parallel(" in nest.text for nest in self.together.nests) else RUNS[:1]
         for threads in runs:
-            arrays = {name: aligned(self.together.buffers[name].layout.pack(self.given[name])) for name in source.buffers}
+            layouts = {name: self.together.buffers[name].layout for name in source.buffers}
+            arrays = {name: aligned(layout.pack(self.given[name])) for name, layout in layouts.items()}
             _runner(threads).phase([(load(built), list(arrays.values()))]).run()
             for name, array in arrays.items():
                 number = int(name.rsplit("_of_", 1)[1])

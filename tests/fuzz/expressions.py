@@ -134,8 +134,9 @@ class Expressions:
 
     def converted(self, scope: Scope, v: str) -> str:
         """Other types in floating-point arithmetic, with a cast or without."""
-        form = self.pick(("float32({n})", "{v} + {n}", "{v} * float32({n})", "{n} / 4.0", "sqrt({n} + 0.5)", "{v} + float32({b})",
-                          "max({v}, {n})", "({v} if {b} else {n})", "({n} and {v})", "{v} - {l}", "abs({n}) * {v}"))  # fmt: skip
+        form = self.pick(("float32({n})", "{v} + {n}", "{v} * float32({n})", "{n} / 4.0", "sqrt({n} + 0.5)",
+                          "{v} + float32({b})", "max({v}, {n})", "({v} if {b} else {n})", "({n} and {v})", "{v} - {l}",
+                          "abs({n}) * {v}"))  # fmt: skip
         if "float64" in self.types and self.chance(1, 1):
             form = self.pick(("float32(float64({v}) * 16777217.0)", "float64({v}) + {v}", "float32(float64({v}) - {n})",
                               "float64({n}) * {v}", "float32({v}) + {v}", "sqrt(float64({v}))"))  # fmt: skip
@@ -171,8 +172,9 @@ class Expressions:
         names = list(scope.ranges)
         if names and self.chance(3, 1) == 0:
             one, two = self.pick(names), self.pick(names)
-            return str(self.pick((f"{one} < 2", f"{one} > 0", f"{one} == 1", f"{one} + {two} < 4", f"1 <= {one} and {two} < 3",
-                                  f"{one} % 2 == 0", f"1 <= {one} < 3", f"{one} <= {two}", f"{one} != 1")))  # fmt: skip
+            return str(self.pick((f"{one} < 2", f"{one} > 0", f"{one} == 1", f"{one} + {two} < 4",
+                                  f"1 <= {one} and {two} < 3", f"{one} % 2 == 0", f"1 <= {one} < 3",
+                                  f"{one} <= {two}", f"{one} != 1")))  # fmt: skip
         if not data:
             return "1 > 0"
         if self.mixed and self.chance(2, 1):
@@ -182,10 +184,11 @@ class Expressions:
         scalars = scope.locals_of("float32")
         if scalars and self.chance(1, 2):
             t, i = self.pick(scalars), self.input(scope)
-            forms = [f"{t} > {i}", f"{t} > {self.pick(scalars)}", f"{t} != {t}", f"{t} + 1.0 > {t}", f"0.0 < {t} <= {i}",
-                     f"{t} == {t}", t, f"{t} * 0.0 == 0.0"]  # fmt: skip
+            forms = [f"{t} > {i}", f"{t} > {self.pick(scalars)}", f"{t} != {t}", f"{t} + 1.0 > {t}",
+                     f"0.0 < {t} <= {i}", f"{t} == {t}", t, f"{t} * 0.0 == 0.0"]  # fmt: skip
             if names:
                 forms += [f"{self.pick(names)} < {t}", f"{t} <= {self.pick(names)}"]
             return str(self.pick(forms))
         i = self.input(scope)
-        return str(self.pick((f"{i} > 0.0", f"{i} > 0.0", f"{i} <= {self.input(scope)}", f"{i} == {i}", f"-1.0 < {i} < 1.0")))
+        forms = [f"{i} > 0.0", f"{i} > 0.0", f"{i} <= {self.input(scope)}", f"{i} == {i}", f"-1.0 < {i} < 1.0"]
+        return str(self.pick(forms))

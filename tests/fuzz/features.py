@@ -34,9 +34,8 @@ def features(program: Program) -> set[str]:
         tests = {
             "a local's name used again": any(count > 1 for count in locals_.values()),
             "a local's name that is a loop's elsewhere": bool(loops & set(locals_)),
-            "float64": "float64" in types.values(), "int32": "int32" in types.values(), "bool": "bool" in types.values(),
         }  # fmt: skip
-        found |= {name for name, holds in tests.items() if holds}
+        found |= {name for name, holds in tests.items() if holds} | ({"float64", "int32", "bool"} & set(types.values()))
         _statements(nest.body, set(locals_), types, found)
         for statement in nest.body:
             for node in ast.walk(statement):
@@ -50,8 +49,11 @@ def _statements(body: list[ast.stmt], locals_: set[str], types: dict[str, str], 
             here = names_in(node.test)
             deciding = here & locals_
             changed = {_name(target) for inner in ast.walk(node) for target in _targets(inner)}
-            marks = {"a local that decides a condition": deciding, "a local that decides what changes it": deciding & changed,
-                     "a condition on data": here & set(types)}  # fmt: skip
+            marks = {
+                "a local that decides a condition": deciding,
+                "a local that decides what changes it": deciding & changed,
+                "a condition on data": here & set(types),
+            }
             found |= {name for name, holds in marks.items() if holds}
         elif isinstance(node, ast.For):
             loop = loop_of(node)
@@ -75,7 +77,8 @@ def _expression(node: ast.AST, types: dict[str, str], found: set[str]) -> None:
     if isinstance(node, ast.Compare):
         found |= {"a chained comparison"} if len(node.ops) > 1 else set()
         sides = [unparse(side) for side in (node.left, *node.comparators)]
-        found |= {"a test on NaN"} if any(one == two or one.startswith(f"{two} +") for one, two in pairwise(sides)) else set()
+        if any(one == two or one.startswith(f"{two} +") for one, two in pairwise(sides)):
+            found.add("a test on NaN")
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None:
         value = node.value
         kinds = {types[name] for name in _operands(value) if name in types}
@@ -102,8 +105,10 @@ def _operands(node: ast.expr) -> set[str]:
     """The names outside of subscripts."""
     if isinstance(node, ast.Subscript):
         return {_name(node)}
-    return {node.id} if isinstance(node, ast.Name) else {
-        name for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr) for name in _operands(part)}  # fmt: skip
+    if isinstance(node, ast.Name):
+        return {node.id}
+    parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+    return {name for part in parts for name in _operands(part)}
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

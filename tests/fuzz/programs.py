@@ -18,7 +18,8 @@ Pick = Callable[[Sequence[T]], T]
 
 RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2, "e": 2, "h": 3,
          "n": 2, "q": 2, "p": 1, "b": 2, "c": 1, "a": 1, "o": 2}  # fmt: skip
-TYPES = {"m": "int32", "n": "int32", "q": "int32", "p": "int32", "b": "bool", "c": "bool", "a": "float64", "o": "float64"}
+TYPES = {"m": "int32", "n": "int32", "q": "int32", "p": "int32", "b": "bool", "c": "bool", "a": "float64",
+         "o": "float64"}  # fmt: skip
 """The types of the elements; the others have the program's floating-point type."""
 PARAMETERS = ("w", "s", "f", "g")
 """The others are values: their first dimension is the batch, which stays as it is in memory."""
@@ -93,7 +94,8 @@ class ProgramMaker:
         kind = self.chance(4, 4, 1, 1, 1)
         make = self.expressions
         dtype = self.pick(make.types) if make.mixed and self.chance(1, 1) else "float32"
-        target = self.element(self.pick((*OTHERS[dtype], *OTHERS[dtype], *([BETWEEN] if dtype == "float32" else []))), scope)
+        names = [*OTHERS[dtype], *OTHERS[dtype], *([BETWEEN] if dtype == "float32" else [])]
+        target = self.element(self.pick(names), scope)
         scalars = scope.locals_of(dtype)
         if scalars and self.chance(2, 1):
             target = self.pick(scalars)
@@ -197,8 +199,9 @@ class ProgramMaker:
         if kind == 3:  # a window that is clipped at the borders
             return f"max(0, 1 - {outer}), min(3, {high + 2} - {outer})", 0, 2, 3
         if kind == 6:  # the other triangles, and a band
-            head, end = self.pick(((f"{outer}, {high + 1}", high), (f"{high + 1} - {outer}", high), (f"{outer}, {outer} + 3", high + 2)))
-            return head, 0, end, 3
+            heads = {f"{outer}, {high + 1}": high, f"{high + 1} - {outer}": high, f"{outer}, {outer} + 3": high + 2}
+            head = self.pick(list(heads))
+            return head, 0, heads[head], 3
         return f"{outer} + 1", 0, high, high + 1
 
     def known(self, shape: str | None = None) -> list[str]:
@@ -237,7 +240,8 @@ class ProgramMaker:
         scope = Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
         self.expressions.types = KINDS["floats"]
         lines = [f"for i in range({rows}):", f"    for j in range({columns}):"]
-        lines.append(f"        {BETWEEN}[i, j] = {self.expressions.input(scope)} + {self.pick(('1.0', self.expressions.input(scope)))}")
+        value, other = self.expressions.input(scope), self.pick(("1.0", self.expressions.input(scope)))
+        lines.append(f"        {BETWEEN}[i, j] = {value} + {other}")
         if self.chance(2, 1):
             lines += ["        for k in range(3):", f"            {BETWEEN}[i, j] += {self.expressions.input(scope)}"]
         return lines

@@ -3,6 +3,9 @@
 Each case has the number of its seed, so any part can be run again. Batches of cases run in processes of their own: one
 that crashes or hangs is cut in halves until the case is found. Finished batches are kept in a folder (``--state``); the
 same call after an interruption goes on behind them, as long as the sources are the same.
+
+Each case is compared by two oracles: executed over rationals; and executed in the types that it declares, on data with
+NaN, infinities, -0, denormals and huge values (``tests/fuzz/floats.py``). The compiled programs get such data, too.
 """
 
 from __future__ import annotations
@@ -155,7 +158,11 @@ def summary(total: Counter[str], seconds: float, options: argparse.Namespace) ->
               f"{total[f'tried {name}'] - total[f'applied {name}']:7} refused" for name in tried]  # fmt: skip
     for key in sorted(key for key in total if key.startswith(("compiled ", "no code "))):
         lines.append(f"{key}: {total[key]} cases")
-    return lines
+    compared = [key for key in total if key.startswith("floats ")]
+    how = ", ".join(f"{total[key]} {key.removeprefix('floats ')}" for key in sorted(compared))
+    lines.append(f"in floating point: {how}")
+    drawn = sorted((key for key in total if key.startswith("drawn ")), key=lambda key: -total[key])
+    return lines + [f"  {total[key]:7} with {key.removeprefix('drawn ')}" for key in drawn]
 
 
 def sources() -> str:

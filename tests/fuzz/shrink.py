@@ -14,6 +14,7 @@ from swirl.ir.nest import Path, Program, at, clone, constant, expr, loop_of, mak
 from swirl.ir.validate import validate
 from tests.fuzz.checks import PASSES, contents
 from tests.fuzz.commands import Command
+from tests.fuzz.floats import EXPAND
 
 Failing = Callable[[Program, Sequence[Command]], str | None]
 """What is wrong with a program under commands, or None."""
@@ -170,8 +171,12 @@ def _simpler(node: ast.expr) -> Iterator[ast.expr]:
 
 
 # --- as a test ----------------------------------------------------------------------------------------------
-def regression_test(program: Program, commands: Sequence[Command], problem: str, name: str) -> str:
-    """The text of a test that fails as long as the case does."""
+def regression_test(program: Program, commands: Sequence[Command], problem: str, name: str, seed: int = 0) -> str:
+    """The text of a test that fails as long as the case does.
+
+    Args:
+        seed: of the data in floating point.
+    """
     shapes = ", ".join(f"{key}={buffer.shape}" for key, buffer in program.buffers.items())
     others = [
         f'    before = before.with_buffers({key}=Buffer("net.{key}", {b.shape}, "{b.dtype}", "{b.role}"))'
@@ -180,15 +185,27 @@ def regression_test(program: Program, commands: Sequence[Command], problem: str,
     ]
     steps = [f"    {line}" for line in map(_step, commands)]
     target = problem.split()[0]
-    compiled = [f'    assert_compiles_to_same(after, TARGETS["{target}"])'] if target in TARGET_NAMES else []
+    if target in TARGET_NAMES:
+        compiled = [f'    assert_compiles_to_same(after, TARGETS["{target}"], seed={seed})']
+    else:
+        compiled = []
     return "\n".join([
         f"def test_{name}() -> None:", f"    # {problem.splitlines()[0]}", '    before = program("""',
         "\n".join(nest.body_text for nest in program.nests), f'""", {shapes})', *others, "    after = before", *steps,
-        "    assert_same(before, after)", *compiled,
+        f"    assert_same(before, after{_how(problem, commands, seed)})", *compiled,
     ])  # fmt: skip
 
 
 TARGET_NAMES = ("portable", "avx2", "avx512")
+
+
+def _how(problem: str, commands: Sequence[Command], seed: int) -> str:
+    """What says how the programs are compared in floating point."""
+    if not problem.startswith("floats: "):
+        return ""
+    expands = any(name in EXPAND for name, _, _ in commands)
+    how = ", keeps_bits=True" if " between " in problem else ", expands=True" if expands else ""
+    return f"{how}, seeds=[{seed}]"
 
 
 def _step(command: Command) -> str:
