@@ -76,6 +76,11 @@ def assert_same(before: Program, after: Program, *, keeps_bits: bool | None = No
     return after
 
 
+def assert_same_expanded(before: Program, after: Program) -> Program:
+    """:func:`assert_same`, where products may have been expanded: for the algebra of real numbers."""
+    return assert_same(before, after, expands=True)
+
+
 def floating_difference(before: Program, after: Program, seed: int, keeps_bits: bool, expands: bool) -> str | None:
     """Where two programs differ in floating point, in checking mode; None where they compute the same."""
     limits = floats.subscripts(before)

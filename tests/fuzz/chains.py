@@ -40,7 +40,7 @@ class Chains:
         extents = {
             "d": (self.rows, self.columns), "e": (self.rows, self.columns), "h": (self.rows, -(-self.columns // 4), 4),
             "x": (self.rows, self.columns + TAPS), "w": (side + TAPS,), "y": (side, side), "z": (side,), "s": (side,),
-            "u": (self.rows, self.columns + TAPS), "f": (1, side, side),
+            "u": (self.rows, self.columns + TAPS), "f": (1, side, side), "m": (side,),
         }  # fmt: skip
         used = "\n".join(lines)
         return lines, {name: shape for name, shape in extents.items() if f"{name}[" in used}
@@ -112,13 +112,18 @@ class Chains:
     def reader(self, source: str, width: int) -> Lines:
         """A nest that others see."""
         d = self.element(source)
-        form = self.pick(("value", "add", "sum", "columns", "product", "scatter", "greatest", "gradient"))
+        form = self.pick(("value", "add", "sum", "columns", "product", "scatter", "greatest", "gradient", "indirect"))
         if form in ("value", "gradient"):
             value = self.pick((f"max(0.0, {d})", f"{d} * {d} + 1.0", f"({d} if {d} > 0.0 else x[i, j])"))
             body = [f"y[i, j] = {value}"]
             if form == "gradient":
                 body.append(f"z[i] += {d} * x[i, j]")
             return self.loops(body, width)
+        if form == "indirect" and source != "h" and width >= 3:
+            both = self.pick(("", f" * {self.element(source, f'{width - 1} - j')}", f" + {d}"))
+            return self.loops([f"y[i, j] += {self.element(source, 'm[j]')}{both}"], width)
+        if form == "indirect":
+            return self.loops([f"z[i] += {d}"], width)
         if form == "product":
             return self.loops(["for k in range(2):", f"    y[i, k] += {d} * f[0, j, k]"], width) if self.fits(2) else (
                 self.loops([f"y[i, 0] += {d}"], width))  # fmt: skip

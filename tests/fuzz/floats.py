@@ -2,8 +2,9 @@
 
 The program as it was made, executed in the types that it declares, is the truth. A command that keeps the order of
 arithmetic keeps every bit (NaN equals NaN). The commands of :data:`REORDER` may take the terms of a sum, a product or
-an extremum in another order, those of :data:`EXPAND` may expand products and assume finite data, and ``hoist`` may
-divide by a multiplication: after them each element lies within the bound of :mod:`tests.fuzz.bounded`.
+an extremum in another order, those of :data:`EXPAND` may expand products, and ``hoist`` may divide by a multiplication:
+after them each element lies within the bound of :mod:`tests.fuzz.bounded`. Where a command assumes finite numbers
+(:data:`ASSUME_FINITE`), there are no others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ REORDER = frozenset({
 })  # fmt: skip
 """Commands after which accumulations (``+=``, ``-=``, ``*=``, ``max``, ``min``) may take another order."""
 EXPAND = frozenset({"factor", "moments"})
-"""Commands that use the laws of real numbers; their data are finite here."""
+"""Commands that use the laws of real numbers."""
+ASSUME_FINITE = EXPAND | {"set_padding"}
+"""Commands whose data are finite here, as ``docs/ir.md`` says of them."""
 
 SLACK = 2.0
 """Times the first-order bound, for its terms of higher order."""
@@ -55,7 +58,8 @@ def _whole(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -
 def _specials(dtype: str, infinite: bool) -> list[float]:
     form = np.finfo(dtype)
     least, normal, greatest = map(float, (form.smallest_subnormal, form.tiny, form.max))
-    finite = [0.0, -0.0, -0.0, least, -5 * least, normal / 3, greatest, -greatest, greatest**0.5, 2.0**24 + 2, 1.0, -1.0]
+    ends = [least, -5 * least, normal / 3, greatest, -greatest, greatest**0.5, 2.0**24 + 2]
+    finite = [0.0, -0.0, -0.0, 1.0, -1.0, *ends]
     return [*finite, np.nan, np.nan, np.nan, np.inf, -np.inf] if infinite else finite
 
 
@@ -144,7 +148,7 @@ def reciprocals(program: Program) -> int:
 
 def keeps_bits(name: str, before: Program, after: Program) -> bool:
     """Whether a command that made ``after`` of ``before`` must have kept every bit."""
-    if name in EXPAND or reciprocals(after) > reciprocals(before):
+    if name in ASSUME_FINITE or reciprocals(after) > reciprocals(before):
         return False
     return name not in REORDER or not (accumulates(before) or accumulates(after))
 
@@ -180,13 +184,21 @@ def floating_problem(states: Sequence[State], seed: int = 0) -> tuple[str | None
             return f"between {first[0] or 'the start'} and {last[0]}, {problem}", "every bit"
     if len(runs) == 1:
         return None, "every bit"
-    return in_any_order(before, after, seed, any(name in EXPAND for name, _ in states))
+    names = {name for name, _ in states}
+    return in_any_order(before, after, seed, expands=bool(names & EXPAND), finite=bool(names & ASSUME_FINITE))
 
 
-def in_any_order(before: Program, after: Program, seed: int, expands: bool) -> tuple[str | None, str]:
-    """Where a program that may add in another order is not within the bound; ``any order`` or ``undecided``."""
+def in_any_order(
+    before: Program, after: Program, seed: int, expands: bool = False, finite: bool = False
+) -> tuple[str | None, str]:
+    """Where a program that may add in another order is not within the bound; ``any order`` or ``undecided``.
+
+    Args:
+        expands: products may have been expanded; then data are finite, too.
+        finite: data are finite.
+    """
     limits = subscripts(before) or {}
-    styles = FINITE if expands else ANY_ORDER
+    styles = FINITE if expands or finite else ANY_ORDER
     for turn in range(3):
         given = data(touched(before), seed, styles[(seed + turn) % len(styles)], limits)
         with suppress(Undecided):

@@ -85,12 +85,22 @@ class Shapes:
             shift = f"{border} - {stride} * j"
             loop = f"for k in range(max(0, {shift}), min({taps}, {width} + {shift})):"
         body = [loop, *([f"    if {inside}:", f"        {update}"] if form == "guard" else [f"    {update}"])]
+        if form == "guard" and not local and self.pick((False, False, True)):
+            body = [loop, f"    if {inside}:", *("        " + line for line in self.terms(element, target))]
         if local:
             body = [f"t: float32 = {self.pick(('0.0', 'z[i]', '-100.0'))}", *body, "y[i, j] = t"]
         elif self.flip():
             body = [f"y[i, j] = {self.pick(('0.0', 'w[0]'))}", *body]
         lines = self.two(body, self.rows, out)
         return lines, {"x": (self.rows, width), "y": (self.rows, out), "w": (taps,), "z": (self.rows,)}
+
+    def terms(self, element: str, target: str) -> list[str]:
+        """Terms in locals of one name: some are zero where the element is, others are not."""
+        lines = []
+        for _ in range(2):
+            value = self.pick((f"{element} * w[k]", "w[k]", f"{element} * z[i]", f"{element} + w[0]"))
+            lines += ["for l in range(2):", f"    v: float32 = {value}", f"    {target} += v"]
+        return lines
 
     def scatter(self) -> Made:
         """The derivative of a window: several iterations add to one element."""

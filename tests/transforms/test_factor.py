@@ -20,7 +20,7 @@ from swirl.transforms import COMMANDS
 from swirl.transforms.hoist import hoist
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
-from tests.support import assert_compiles_to_same, assert_same, merged, program
+from tests.support import assert_compiles_to_same, assert_same_expanded, merged, program
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17)
 factor: Callable[..., Program] = COMMANDS["factor"]
@@ -82,7 +82,7 @@ def factored(name: str, extent: int, keep: bool) -> Program:
     after = before
     for loop in LOOPS[name]:
         after = factor(after, loop, keep_differences=keep)
-    return assert_same(before, after)
+    return assert_same_expanded(before, after)
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["split", "differences kept"])
@@ -95,7 +95,7 @@ def test_prints(name: str, keep: bool, snapshot: SnapshotAssertion) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_computes_exactly_the_same(name: str, keep: bool) -> None:
     for extent in EXTENTS:
-        assert_same(PROGRAMS[name](extent), hoist(scalar_replace(tidy(factored(name, extent, keep)))))
+        assert_same_expanded(PROGRAMS[name](extent), hoist(scalar_replace(tidy(factored(name, extent, keep)))))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -123,7 +123,7 @@ for i in range(4):
     s[0] += m[0] * x[i]
 """, s=(1,), m=(1,), x=(4,))  # fmt: skip
     one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
-    assert assert_same(one, factor(one, "i")).text.count("for i") == 2
+    assert assert_same_expanded(one, factor(one, "i")).text.count("for i") == 2
 
 
 def test_updates_right_behind_become_one() -> None:
@@ -135,7 +135,7 @@ for i in range(4):
     z[i] += x[i]
     z[i] += a[0] * x[i]
 """, a=(1,), x=(4,), y=(4,), z=(4,))  # fmt: skip
-    text = assert_same(before, factor(before, "i")).text
+    text = assert_same_expanded(before, factor(before, "i")).text
     assert text.count("y[i]") == text.count("z[i]") == 1
 
 
@@ -177,7 +177,7 @@ for j in range(3):
             y[j, i] = m[j - 1] * (m[j - 1] * x[i])
         r[j] += 2.0 * (x[i] * x[i])
 """, s=(3,), r=(3,), m=(2,), x=(4,), y=(3, 4))  # fmt: skip
-    text = assert_same(before, factor(before, "i")).text
+    text = assert_same_expanded(before, factor(before, "i")).text
     assert "s[j] += m[j - 1] * x[i]" in text and "r[j] += 2.0 * x_sum" in text
 
 
