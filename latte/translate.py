@@ -6,6 +6,7 @@ import ast
 
 from latte.body import MISSING
 from latte.constants import called
+from latte.ensemble import SCALARS
 from latte.expressions import Expressions
 from latte.guards import apply_guards, guarded_value
 from latte.index import as_index, variable
@@ -89,8 +90,32 @@ class Translator(Expressions):
         new = self.element(node)
         if not isinstance(new, ast.Subscript):
             self.fail(node, f"{ast.unparse(node)} cannot be assigned")
+        assert isinstance(new.value, ast.Name)
+        self._check_written(node, new.value.id)
         new.ctx = ast.Store()
         return new
+
+    def _check_written(self, node: ast.expr, name: str) -> None:
+        """Refuse stores to what is not this phase's to compute: it would change under those who read it."""
+        own = self.ensemble.fields(self.constants.fixed["self.batch_size"]).get(name)
+        text = ast.unparse(node)
+        if name in SCALARS:
+            self.fail(node, f"{text} is the net's own and cannot be written")
+        if own is None and not name.startswith("grad_"):
+            source = next(edge.source.name for edge in self.ensemble.connections if edge.name == name)
+            self.fail(
+                node,
+                f"{text} is the value of {source}, which this layer reads and cannot write",
+                "compute into a local, a Field of its own, or value",
+            )
+        if own is not None and own.role == "param":
+            self.fail(
+                node,
+                f"{text} is a Param, which training adjusts: no phase can write it",
+                f"declare a State, which lives from step to step, or compute its gradient, grad_{name}",
+            )
+        if self.phase == "forward" and (own is None or own.role in ("grad", "param_grad")):
+            self.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
 
     def _local(self, name: str) -> str:
         """The local's name in the intermediate representation, where no buffer may have it."""
