@@ -88,6 +88,7 @@ class Expressions:
         self.body = body
         self.buffers = buffers
         stores = _stores(body)
+        self.loop_names = _loop_names(body)
         self.variables = {name for name, values in stores.items() if values != 1}
         fixed = {
             "self.training": training,
@@ -105,8 +106,9 @@ class Expressions:
         self.rand_calls = 0
         # How many conditions on data are around: an assignment under one is no constant.
         self.conditional = 0
-        for name in stores:
-            self._check_name(name, body.tree)
+        for node in ast.walk(body.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._check_name(node.id, node)
 
     # --- what the subclasses say ----------------------------------------------------------------------------
     def shapes(self) -> dict[str, Any]:
@@ -353,6 +355,12 @@ class Expressions:
             for name in ("seed", "step")
         ]
         return ast.Call(ast.Name("rand", ast.Load()), [*scalars, ast.Constant(stream), position.tree], [])
+
+
+def _loop_names(body: Body) -> set[str]:
+    """Names of all loop variables of a body."""
+    targets = (node.target for node in ast.walk(body.tree) if isinstance(node, ast.For))
+    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
 def _stores(body: Body) -> dict[str, int]:

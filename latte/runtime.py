@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from latte.checks import PHASES
 from latte.ensemble import Ensemble
 from latte.phases import has_gradient_reader, is_loss
 from latte.place import user_place
@@ -277,7 +278,7 @@ def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target
         return generate(stages, target, memo=memo)
     except Unsupported as error:
         layer = unit.members[-1]
-        body = layer.body(phase if layer.has_phase(phase) else "forward")
+        body = layer.body(phase if phase in PHASES and layer.has_phase(phase) else "forward")
         raise Unsupported(
             f"{unit.name}, {phase}: {error.message}", place=body.place(), way_out=error.way_out
         ) from error

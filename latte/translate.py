@@ -118,9 +118,9 @@ class Translator(Expressions):
             self.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
 
     def _local(self, name: str) -> str:
-        """The local's name in the intermediate representation, where no buffer may have it."""
+        """The local's name in the intermediate representation, where no buffer and no loop of the body may have it."""
         if name not in self.locals:
-            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.locals.values()})
+            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.loop_names, *self.locals.values()})
         return self.locals[name]
 
     # --- loops ----------------------------------------------------------------------------------------------
