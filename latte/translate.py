@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from latte.body import MISSING
-from latte.constants import called
+from latte.constants import called, literal
 from latte.ensemble import SCALARS
 from latte.expressions import Expressions
 from latte.guards import apply_guards, guarded_value
 from latte.index import as_index, variable
+from latte.instances import is_number
 from latte.mapping import Window
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import fresh
@@ -67,15 +69,27 @@ class Translator(Expressions):
                 self.fail(node, f"{ast.unparse(node)}: only constants can be unpacked", "assign one by one")
             if len(values) != len(names):
                 self.fail(node, f"{ast.unparse(node)}: {len(names)} names for {len(values)} values")
-            self.constants.fixed |= dict(zip(names, values, strict=True))
-            return []
-        if isinstance(target, ast.Name) and target.id not in self.variables and not self.conditional:
+            return [
+                new
+                for part, number in zip(target.elts, values, strict=True)
+                for new in self._constant(node, part, number)
+            ]
+        if isinstance(target, ast.Name):
             known = self.constants.fold(value)
             if known is not MISSING:
-                self.constants.fixed[target.id] = known
-                return []
+                return self._constant(node, target, known)
         translated = self.expression(value)
         return [ast.Assign([self.target(target)], translated)]
+
+    def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
+        """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""
+        assert isinstance(target, ast.Name)
+        if target.id not in self.variables and not self.conditional:
+            self.constants.fixed[target.id] = number
+            return []
+        if not is_number(number):
+            self.fail(node, f"{target.id} is {number!r}, not a number")
+        return [ast.Assign([self.target(target)], literal(number))]
 
     def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""

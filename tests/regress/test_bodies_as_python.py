@@ -170,6 +170,21 @@ class Truncated(Neuron):
         self.value = int(self.inputs[0] * 1.5) * 16 + int(-2.5) + int(self.inputs[1]) // 2 + int(self.inputs[2]) % 3
 
 
+class Unpacked(Neuron):
+    """Names that are unpacked from constants are no constants where they are assigned elsewhere."""
+
+    def forward(self) -> None:
+        a, b = 1.0, 2.0
+        c, d = 3, 4
+        total, one = 0, 1
+        if self.inputs[0] > 0:
+            a, b = 3.0, 4.0
+        c = self.inputs[1]
+        for i in range(WIDTH):
+            total += self.inputs[i] * one
+        self.value = a + b * 16 + c + d * 64 + total
+
+
 class SiblingLocals(Neuron):
     """One name for several things, one after the other."""
 
