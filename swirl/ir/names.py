@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,32 +47,6 @@ Scope = Mapping[str, Named]
 def buffers_in_scope(buffers: Mapping[str, Buffer]) -> Scope:
     """The scope around a nest."""
     return {name: Named("buffer", buffer.dtype, buffer.shape) for name, buffer in buffers.items()}
-
-
-def scoped(
-    body: Sequence[ast.stmt], scope: Scope, prefix: Path = (), field: str = "body"
-) -> Iterator[tuple[Path, ast.stmt, Scope]]:
-    """Every statement with its path and the scope in which it is read, outer before inner.
-
-    The scope of a loop is that of its bounds, that of a declaration does not have the local yet.
-
-    Args:
-        body: statements one after the other.
-        scope: in which they stand.
-        prefix: path of the statement whose block they are.
-        field: of that statement.
-    """
-    here = dict(scope)
-    for index, node in enumerate(body):
-        path = (*prefix, (field, index))
-        yield path, node, here
-        if isinstance(node, ast.For):
-            yield from scoped(node.body, {**here, **of_loop(node, path)}, path)
-        elif isinstance(node, ast.If):
-            yield from scoped(node.body, here, path)
-            yield from scoped(node.orelse, here, path, "orelse")
-        elif isinstance(node, ast.AnnAssign):
-            here = {**here, **of_declaration(node, path)}
 
 
 def of_loop(node: ast.For, path: Path | None = None) -> Scope:

@@ -279,7 +279,8 @@ def test_a_safe_divisor_is_rounded_twice(divisor: str) -> None:
 
 # --- a name for several things ----------------------------------------------------------------------------------
 SHARED = [
-    "for j in range(1):\n v: float32 = x[0]\n if 0 <= 0:\n  t: float32 = v\n  y[0] = t\n t: float32 = v + z[0]\n y[1] = t",
+    "for j in range(1):\n v: float32 = x[0]\n if 0 <= 0:\n  t: float32 = v\n  y[0] = t\n t: float32 = v + z[0]\n"
+    " y[1] = t",
     "for i in range(1):\n t: float32 = x[i]\n for l in range(1):\n  t += w[3]\n l: float32 = x[1 + i]\n y[i] = t + l",
     "for i in range(3):\n for l in range(2):\n  y[i] += x[l]\n l: int32 = m[i]\n n[i] = l * 3",
     "for i in range(3):\n for l in range(2):\n  t: float32 = x[l] * z[i]\n  y[i] += t\n t: int32 = m[i]\n n[i] = t * 3",
