@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 from typing import Literal, NoReturn
@@ -15,6 +16,7 @@ Use = Literal["read", "store", "maybe"]
 # ("real") that of the floats it meets. "none" is a local's type before anything is known of it.
 _RANK = {"none": 0, "literal": 1, "bool": 2, "int32": 3, "real": 4, "float32": 5, "float64": 6}
 _WEAK = {"none": "int32", "literal": "int32", "real": "float32"}
+_LARGEST = sys.float_info.max
 # Largest exponent for which an integer's power is written as products.
 _MAX_POWER = 8
 
@@ -182,7 +184,13 @@ class Types:
     def convert(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node`` with casts inside; literals in floating-point arithmetic become floats."""
         number = constant(node)
+        if number is not None and wanted == "int32":
+            if not -(2**31) <= number < 2**31:
+                self.fail(node, f"{_shown(number)} does not fit an int32, in which it is computed here")
+            return node
         if number is not None and wanted.startswith("float"):
+            if abs(number) > _LARGEST:
+                self.fail(node, f"{_shown(number)} does not fit a float")
             literal = ast.Constant(float(abs(number)))
             return ast.UnaryOp(ast.USub(), literal) if number < 0 else literal
         found = self.of(node)
@@ -261,6 +269,12 @@ def _join(a: str, b: str) -> str:
 def _arithmetic(found: str) -> str:
     """The type of arithmetic on such operands: truth values count as 0 and 1."""
     return "int32" if found == "bool" else found
+
+
+def _shown(number: int) -> str:
+    """A whole number for messages."""
+    digits = str(abs(number))
+    return str(number) if len(digits) <= 20 else f"a whole number of {len(digits)} digits"
 
 
 def _strong(found: str) -> str:

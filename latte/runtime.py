@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latte.checks import PHASES
 from latte.ensemble import Ensemble
 from latte.phases import has_gradient_reader, is_loss
 from latte.place import user_place
@@ -277,11 +276,8 @@ def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target
     try:
         return generate(stages, target, memo=memo)
     except Unsupported as error:
-        layer = unit.members[-1]
-        body = layer.body(phase if phase in PHASES and layer.has_phase(phase) else "forward")
-        raise Unsupported(
-            f"{unit.name}, {phase}: {error.message}", place=body.place(), way_out=error.way_out
-        ) from error
+        error.message, error.place = f"{unit.name}, {phase}: {error.message}", unit.place(phase)
+        raise
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -89,7 +89,7 @@ class Translator(Expressions):
             return []
         if not is_number(number):
             self.fail(node, f"{target.id} is {number!r}, not a number")
-        return [ast.Assign([self.target(target)], literal(number))]
+        return [ast.Assign([self.target(target)], ast.copy_location(literal(number), node))]
 
     def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""
@@ -156,6 +156,9 @@ class Translator(Expressions):
             self.eachindex_loops.append(tuple(names))
         if any(window.extent == 0 for window in windows):
             return []
+        for window in windows:
+            if not -(2**31) <= window.start.low <= window.stop.high < 2**31:
+                self.fail(node, f"{ast.unparse(node.iter)} passes 2,147,483,647, and integers have 32 bits")
         outer_loops, outer_ranges = dict(self.loops), dict(self.ranges)
         for name, window in zip(names, windows, strict=True):
             if name in self.loops:

@@ -36,12 +36,10 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 class Unsupported(LatteError):
     """The construct named cannot be turned into C++ for this target."""
 
-    def __init__(
-        self, message: str, node: ast.AST | None = None, way_out: str | None = None, place: str | None = None
-    ):
+    def __init__(self, message: str, node: ast.AST | None = None, way_out: str | None = None):
         if node is not None:
             message = f"{message}: {ast.unparse(ast.fix_missing_locations(node))}"
-        super().__init__(message, place=place, way_out=way_out)
+        super().__init__(message, way_out=way_out)
 
 
 @dataclass(frozen=True)

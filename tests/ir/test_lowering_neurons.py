@@ -619,6 +619,34 @@ class Refused:
             self.mask = self.input > 0
             self.mask += 1  # here
 
+    class LargeInteger(Neuron):
+        """3000000000 does not fit an int32"""
+
+        def forward(self):
+            self.value = int(self.input) + 3000000000  # here
+
+    class LargeIntegerOfALocal(Neuron):
+        """2147483648 does not fit an int32"""
+
+        def forward(self):
+            t = int(self.input)
+            if t < 0:
+                t = 2**31  # here
+            self.value = t
+
+    class HugeInteger(Neuron):
+        """a whole number of 401 digits does not fit a float"""
+
+        def forward(self):
+            self.value = 10**400  # here
+
+    class LongLoop(Neuron):
+        """range\\(2 \\*\\* 31\\) passes 2,147,483,647"""
+
+        def forward(self):
+            for _ in range(2**31):  # here
+                self.value += 1
+
     class WritesInput(Neuron):
         """self.input is the value of data1, which this layer reads and cannot write"""
 
