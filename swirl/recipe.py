@@ -212,7 +212,8 @@ class Schedule(Questions):
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
         after = _call(self._memo, command, before, arguments, options)
-        self.programs[phase] = replace(after, commands=(*after.commands, command.text))
+        self._notes += after.remarks
+        self.programs[phase] = replace(after, commands=(*after.commands, command.text), remarks=())
         if command.name == "fuse_layers":
             self._notes += stored_between(after, options.get("keep", ()))
         if phase == "forward" and INFERENCE in self.programs and not self._separate:
@@ -222,7 +223,8 @@ class Schedule(Questions):
                     self.programs[INFERENCE] = self.programs[phase].renamed(inference.name)
                 else:
                     followed = _call(self._memo, command, inference, arguments, options)
-                    self.programs[INFERENCE] = replace(followed, commands=(*followed.commands, command.text))
+                    commands = (*followed.commands, command.text)
+                    self.programs[INFERENCE] = replace(followed, commands=commands, remarks=())
             except (CommandError, LayoutError) as error:
                 self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
         known = set(loop_names(before))

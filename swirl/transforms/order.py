@@ -27,7 +27,9 @@ from swirl.ir.nest import (
 from swirl.ir.statements import tag
 from swirl.ir.trees import statements_in
 from swirl.transforms.base import (
+    LeftAlone,
     Site,
+    WayOut,
     check_names,
     checked,
     command,
@@ -42,7 +44,7 @@ from swirl.transforms.base import (
 
 
 def check_order(
-    old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: str | None = None
+    old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: WayOut = None
 ) -> None:
     """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence
     round."""
@@ -99,17 +101,17 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
     loop_vars = check_names(loop_vars)
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {loop_vars}")
-    done = False
+    done, left = False, LeftAlone()
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
             for index in _nests_with(program, (first, second), nest):
-                program, done = _permute(program, index, [first, second], swap=True), True
+                program, done = _permute(program, index, [first, second], left, swap=True), True
     if not done:
         raise CommandError(
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
             way_out=f"the loops are {', '.join(loop_names(program))}",
         )
-    return program
+    return left.told(program)
 
 
 @command()
@@ -136,9 +138,10 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
     indices = _nests_with(program, tuple(names), nest)
     if not indices:
         raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
+    left = LeftAlone()
     for index in indices:
-        program = _permute(program, index, names)
-    return program
+        program = _permute(program, index, names, left)
+    return left.told(program)
 
 
 def _nests_with(program: Program, names: tuple[str, ...], nest: int | str | None) -> list[int]:
@@ -157,19 +160,23 @@ def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
     return {loop_of(node).var for node in nodes if isinstance(node, ast.For)}
 
 
-def _permute(program: Program, index: int, names: list[str], swap: bool = False) -> Program:
+def _permute(program: Program, index: int, names: list[str], left: LeftAlone, swap: bool = False) -> Program:
     """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped."""
     nest = program.nests[index]
     wanted = set(names)
+    result = program
     for path, node in reversed(list(loops(nest.body))):
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
         if loop_of(node).var in wanted and not wanted & outside and wanted <= vars_below(node):
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
-            if len(present) < len(names):  # a condition stands between, or they lie side by side
-                raise _imperfect(nest, path)
-            order = present[::-1] if swap else names
-            nest = permute_at(program, nest, path, dict(zip(present, order, strict=True)))
-    return checked(program, program.with_nest(index, nest))
+            with left.noting(result, Site(index, path)):
+                if len(present) < len(names):  # a condition stands between, or they lie side by side
+                    raise _imperfect(nest, path)
+                order = present[::-1] if swap else names
+                moved = permute_at(program, nest, path, dict(zip(present, order, strict=True)))
+                result, nest = checked(result, result.with_nest(index, moved)), moved
+                left.changed = True
+    return result
 
 
 def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:

@@ -25,6 +25,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.transforms.base import (
+    LeftAlone,
     Site,
     command,
     find_loops,
@@ -91,9 +92,11 @@ def reindex(program: Program, loop_var: str | None = None, *, nest: int | str | 
             return before
         return before.with_nest(site.nest, _reindexed(before, site, name, form))
 
+    left = LeftAlone()
     for number in found:
-        program = rewrite_each(program, loop_var, number, rewrite)
-    return program
+        with left.noting(program, _sites(program, loop_var, number)[-1]):
+            program, left.changed = rewrite_each(program, loop_var, number, rewrite), True
+    return left.told(program)
 
 
 def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tuple[Affine, str]:
@@ -175,7 +178,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     head = loop_of(for_loop(name, limits[1] + 1, [], start=limits[0]))
     undecided = []
     for part in conditions:
-        tighter = restricted(head, part) if names_in(part) == {name} else None
+        tighter = restricted(head, part) if isinstance(part, ast.Compare) and names_in(part) == {name} else None
         if tighter is None:
             undecided.append(part)
         else:

@@ -28,11 +28,11 @@ from swirl.ir.nest import (
 )
 from swirl.ir.trees import statements_in
 from swirl.ir.validate import vector_lanes
-from swirl.transforms.base import Site, loop_at, refuse, taken_names
+from swirl.transforms.base import Site, WayOut, loop_at, refuse, taken_names
 from swirl.transforms.order import check_order, tagged
 
 
-def sink(program: Program, site: Site, note: str, way_out: str | None = None) -> Program:
+def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Program:
     """Move the loop at ``site`` inwards around each leaf statement (jam); locals declared in it get a
     dimension.
 
