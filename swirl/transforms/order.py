@@ -16,6 +16,7 @@ from swirl.ir.nest import (
     Program,
     at,
     clones,
+    enclosing,
     expr,
     loop_of,
     loops,
@@ -39,6 +40,7 @@ from swirl.transforms.base import (
     resolve,
     rewrite_each,
 )
+from swirl.transforms.projection import projected
 
 # --- shared pieces ---------------------------------------------------------------------------------------
 
@@ -89,12 +91,15 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
             for c in range(C):      →           for n in range(N):
                 s                                   s
 
+    Where a bound of the inner loop moves with the outer one, the bounds in the other order follow by projection: a
+    triangle ``for i in range(n): for j in range(i + 1)`` becomes ``for j in range(n): for i in range(j, n)``.
+
     Args:
         loop_vars: the two loops, outer first or inner first.
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would turn round, or a bound of the inner loop moves with the outer one.
+        Refused: a dependence would turn round, or no bounds of the grammar say the same in the other order.
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
     """
@@ -128,7 +133,7 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would turn round, or a bound moves with a loop that would come further in.
+        Refused: a dependence would turn round, or no bounds of the grammar say the same in the new order.
 
     Source: Lake, section 3.2.
     """
@@ -222,16 +227,13 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         )
     by_name = {loop.var: loop for loop in chain}
     new_chain = [by_name[places.get(loop.var, loop.var)] for loop in chain]
-    for position, loop in enumerate(new_chain):
-        inner = {later.var for later in new_chain[position + 1 :]}
-        if (names_in(loop.start) | names_in(loop.stop)) & inner:
-            raise refuse(
-                f"the bounds of {loop.var} move with {', '.join(sorted(inner))}",
-                nest,
-                path,
-                "asked to move",
-                way_out="split the outer loop where they are constant (s.interior finds it)",
-            )
+    moving = {
+        loop.var: inner
+        for position, loop in enumerate(new_chain)
+        if (inner := names_in(loop.start) | names_in(loop.stop)) & {later.var for later in new_chain[position + 1 :]}
+    }
+    if moving:
+        new_chain = _projected(nest, body, path, chain, [loop.var for loop in new_chain], moving)
     leaf = at(body, end)
     assert isinstance(leaf, ast.For)
     inner_body = leaf.body
@@ -240,6 +242,27 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
     new = replace_at(body, path, inner_body)
     check_order(old, new, nest, start, "asked to move")
     return nest.with_body(new)
+
+
+def _projected(nest: Nest, body: list[ast.stmt], path: Path, chain: list[Loop], order: list[str],
+               moving: dict[str, set[str]]) -> list[Loop]:  # fmt: skip
+    """The loops of ``chain`` in another order, in which the bounds of some would move with loops inside of them.
+
+    Args:
+        body, path: where they are, ``body`` being that of ``nest`` or its loops distributed.
+        moving: those loops' variables, and the names in their bounds.
+    """
+    around = [loop_of(n) for n in enclosing(body, path) if isinstance(n, ast.For)]
+    try:
+        found = projected(chain, order, around, ranges_at(body, path))
+    except NotProved:
+        found = None
+    if found is not None:
+        return found
+    var, names = next(iter(moving.items()))
+    inner = [name for name in order[order.index(var) + 1 :] if name in names]
+    raise refuse(f"the bounds of {var} move with {', '.join(inner)}, and no bounds say the same in the other order",
+                 nest, path, "asked to move")  # fmt: skip
 
 
 def _imperfect(nest: Nest, path: Path) -> Refused:
