@@ -125,6 +125,10 @@ class Refused(CommandError):
     def way_out(self, way_out: str | None) -> None:
         self._way_out = way_out
 
+    def offering(self, way_out: Callable[[], str | None]) -> Refused:
+        """The same refusal with another way out."""
+        return Refused(self.message, place=self.place, nest=self.nest, witness=self.witness, way_out=way_out)
+
     def __str__(self) -> str:
         lines = [f"{self.place}: {self.message}" if self.place else self.message]
         if self.nest:

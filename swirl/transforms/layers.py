@@ -14,7 +14,7 @@ from swirl.ir.trees import declared_in
 from swirl.transforms.base import Site, check_names, checked, command, refuse
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.contract import contract, own_buffers
-from swirl.transforms.fusion import fuse_at
+from swirl.transforms.joining import fuse_at
 
 
 @dataclass(frozen=True)

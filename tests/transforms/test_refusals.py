@@ -314,7 +314,45 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(6):
                 z[i] = y[i + 1]
           i=1 writes y[1], which i=0 reads
-          interchange so that another loop is outermost, or leave the loops apart""",
+          fuse('i', shift=1) delays the second loop by 1 iteration""",
+    ),
+    "fuse across rows": (
+        program("for i in range(6):\n for j in range(4):\n  y[i, j] = x[i, j]\n"
+                "for i in range(6):\n for j in range(4):\n  z[i, j] = y[5 - i, j]", x=(6, 4), y=(6, 4), z=(6, 4)),
+        command("fuse", "i"),
+        """
+        a dependence would turn round
+            for i in range(6):    ← asked to fuse
+                for j in range(4):
+                    y[i, j] = x[i, j]
+            for i in range(6):
+                for j in range(4):
+                    z[i, j] = y[5 - i, j]
+          i=3 writes y[3, j], which i=2 reads
+          fuse('i', shift=5) delays the second loop by 5 iterations; interchange(['i', 'j']), then fuse('j')""",
+    ),
+    "fuse with too small a shift": (
+        program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 2]", x=(6,), y=(8,), z=(6,)),
+        command("fuse", "i", shift=1),
+        """
+        a dependence would turn round
+            for i in range(6):    ← asked to fuse
+                y[i] = x[i]
+            for i in range(6):
+                z[i] = y[i + 2]
+          i=2 writes y[2], which i=0 reads
+          fuse('i', shift=2) delays the second loop by 2 iterations""",
+    ),
+    "fuse with a shift of everything": (
+        program("for i in range(4):\n y[i] = x[i]\nfor i in range(4):\n z[i] = y[3 - i]", x=(4,), y=(4,), z=(4,)),
+        command("fuse", "i", shift=4),
+        """
+        i has 4 iterations, and a shift of 4 leaves none to join
+            for i in range(4):    ← asked to fuse
+                y[i] = x[i]
+            for i in range(4):
+                z[i] = y[3 - i]
+          fuse('i', shift=3) delays the second loop by 3 iterations""",
     ),
     "fuse without a neighbour": (
         SUMS,
@@ -335,7 +373,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 x[i] = 1.0
             for i in range(3):
                 y[i] = 2.0
-          split the longer one first""",
+          split('i', [3], nest=0), then fuse('i')""",
     ),
     "distribute": (
         program("for i in range(4):\n x[i + 1] = y[i]\n y[i + 1] = x[i]", x=(5,), y=(5,)),

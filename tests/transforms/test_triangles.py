@@ -17,8 +17,8 @@ def loops(*heads: str) -> Program:
     """A nest of loops ``i``, ``j``, … with these ranges that notes how often each point is visited."""
     names = "ijkl"[: len(heads)]
     text = "".join(f"{' ' * depth}for {names[depth]} in range({head}):\n" for depth, head in enumerate(heads))
-    where = ", ".join(f"{name} + 9" for name in names)
-    return program(f"{text}{' ' * len(heads)}x[{where}] += 1.0", x=(60,) * len(heads))
+    where = ", ".join(f"({name} + 64) % 32" for name in names)
+    return program(f"{text}{' ' * len(heads)}x[{where}] += 1.0", x=(32,) * len(heads))
 
 
 @pytest.mark.parametrize(
