@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError
-from swirl.ir.affine import loop_range, ranges_at, simplify
+from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import (
     Loop,
@@ -39,7 +39,8 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
             for x in range(56):             →           value[n, c, yx] = max(0.0, inputs[n, c, yx])
                 value[n, c, y, x] = …
 
-    In this program the arrays are seen with the joined dimension; memory is the same.
+    In this program the arrays are seen with the joined dimension; memory is the same. A random number's position may
+    name the loops' variables where it counts the elements in the same way: ``rand(s, 0, 1, (n * 56 + y) * 56 + x)``.
 
     Args:
         loop_vars: two or more loops, outermost first.
@@ -180,6 +181,22 @@ class _Join(ast.NodeTransformer):
         if node.id in self.group:
             raise self.fail(node, "is used outside of plain subscripts")
         return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """The position of a random number counts the elements as the joined loop does."""
+        if ast.unparse(node.func) != "rand" or not names_in(node.args[-1]) & set(self.group):
+            return self.generic_visit(node)
+        *others, index = node.args
+        form = affine(index, self.once, fix=True)
+        steps = [prod(self.extents[position + 1 :]) for position in range(len(self.group))]
+        unit = form.coefficient(self.group[-1]) if form is not None else 0
+        if form is None or [form.coefficient(var) for var in self.group] != [step * unit for step in steps]:
+            raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
+        rest = Affine({key: c for key, c in form.terms.items() if key not in self.group}, form.constant, form.atoms)
+        if any(rest.mentions(var) for var in self.group):
+            raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
+        joined = rest.add(Affine({self.var: unit}, 0, {self.var: expr(self.var)}))
+        return ast.Call(node.func, [*(self.visit(other) for other in others), joined.to_expr()], [])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         indices = subscripts(node)

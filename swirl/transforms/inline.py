@@ -162,6 +162,7 @@ def _between(write: Statement, access: Access, source: Access, change: Statement
              element: Access) -> bool:  # fmt: skip
     """Whether ``change`` may run after ``write`` and before the ``read`` of the same element, touching ``source``."""
     constraints = [*write.domain("_a"), *change.domain("_c"), *read.domain("_b")]
+    constraints += [*write.evaluated(source, "_a"), *read.evaluated(element, "_b")]
     constraints += [before(write, change, ("_a", "_c")), before(change, read, ("_c", "_b"))]
     for pairs, suffix in ((zip(write.subscripts(access), read.subscripts(element), strict=True), "_b"),
                           (zip(write.subscripts(source), change.subscripts(changed), strict=True), "_c")):  # fmt: skip
