@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from swirl.errors import CommandError
+from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify, simplify_body
 from swirl.ir.deps import Conflict, find
 from swirl.ir.nest import (
@@ -34,6 +34,7 @@ from swirl.ir.nest import (
 from swirl.ir.statements import statements
 from swirl.transforms.base import check_names, checked, command, refuse, resolve, taken_names
 from swirl.transforms.sink import ExpandLocals
+from swirl.transforms.ways import step, tried
 
 MAX_ELEMENTS = 1 << 17
 """Of one local array: locals live on the stacks of threads, which have 8 MiB where nobody asked for more."""
@@ -121,7 +122,15 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     around = [path for path, head in loops(nest.body)
               if declared[: len(path)] == path and (wanted is None or loop_of(head).var in wanted)]  # fmt: skip
     path = around[-1] if around else _loop_of_uses(nest, declared, name, wanted)
-    loop = _loop(nest, path, type_)
+    try:
+        loop = _loop(nest, path, type_)
+    except Refused as refusal:
+        head = at(nest.body, path)
+        assert isinstance(head, ast.For)
+        var = loop_of(head).var
+        tail = "peel" if loop_of(head).extent is None else None
+        inner = step("tile_loop", var, 16, tail=tail), step("scalar_expand", name, f"{var}_inner")
+        raise refusal.offering(tried(program, inner)) if loop_of(head).kind == "range" else refusal from None
     if not around:
         _check_private(nest, declared, path, name)
     # The array is visible around the loop: another local of that name may be, too.
@@ -181,12 +190,10 @@ def _loop(nest: Nest, path: Path, type_: LocalType) -> Loop:
         raise refuse(f"{loop.var} is a {loop.kind} loop: what it declares is private to an iteration already",
                      nest, path, _NOTE, way_out="give this command before the one that made it so")  # fmt: skip
     if loop.extent is None:
-        raise refuse(f"the bounds of {loop.var} are not constant", nest, path, _NOTE,
-                     way_out="tile_loop with tail='peel' makes an inner loop of constant extent")  # fmt: skip
+        raise refuse(f"the bounds of {loop.var} are not constant", nest, path, _NOTE)
     elements = loop.extent * prod(type_.shape)
     if elements > MAX_ELEMENTS:
-        raise refuse(f"an array of {elements} elements would not fit on the stack", nest, path, _NOTE,
-                     way_out="tile_loop first, and expand over the inner loop")  # fmt: skip
+        raise refuse(f"an array of {elements} elements would not fit on the stack", nest, path, _NOTE)
     return loop
 
 

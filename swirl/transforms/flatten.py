@@ -27,7 +27,18 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.transforms.base import Site, check_names, checked, command, find_loops, inner_name, refuse, resolve
+from swirl.transforms.base import (
+    Site,
+    WayOut,
+    check_names,
+    checked,
+    command,
+    find_loops,
+    inner_name,
+    refuse,
+    resolve,
+)
+from swirl.transforms.ways import step, tried
 
 
 @command()
@@ -61,6 +72,8 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
     if not groups:
         raise CommandError(f"{loop_vars} do not stand for the same number of loops each")
     joined: dict[str, tuple[int, int]] = {}
+    flat = step("flatten", loop_vars)
+    nested = tried(program, (step("reorder", loop_vars), flat), *((step("distribute", n), flat) for n in loop_vars))
     for nest in program.nests:
         for path, node in walk(nest.body):
             if prefetch_of(node) is not None:
@@ -68,7 +81,7 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
                              way_out="prefetch after flatten")  # fmt: skip
     for index, nest in enumerate(program.nests):
         for group in groups:
-            nest = _flatten_in(program, index, nest, group, joined)
+            nest = _flatten_in(program, index, nest, group, joined, nested)
         program = program.with_nest(index, nest)
     if not joined:
         site = find_loops(program, loop_vars[0])[0]
@@ -77,7 +90,7 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
             program.nests[site.nest],
             site.path,
             "asked to be flattened",
-            way_out="interchange or distribute first",
+            way_out=nested,
         )
     buffers = {}
     for name, (dim, count) in joined.items():
@@ -91,8 +104,9 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
 
 
 def _flatten_in(
-    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]]
-) -> Nest:
+    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]],
+    nested: WayOut,
+) -> Nest:  # fmt: skip
     """Every place in one nest where the loops of ``group`` are directly nested."""
     for path, node in reversed(list(loops(nest.body))):
         if loop_of(node).var != group[0]:
@@ -100,7 +114,7 @@ def _flatten_in(
         chain = _chain(nest, path, group)
         if chain is None:
             raise refuse("the loops are not directly nested", nest, path, "asked to be flattened",
-                         way_out="interchange or distribute first")  # fmt: skip
+                         way_out=nested)  # fmt: skip
         heads, inner = chain
         extents = []
         for head in heads:

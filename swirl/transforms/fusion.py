@@ -24,6 +24,7 @@ from swirl.transforms.base import (
     command,
     find_loops,
     loop_at,
+    loop_names,
     refuse,
     resolve,
     rewrite_each,
@@ -31,7 +32,7 @@ from swirl.transforms.base import (
 from swirl.transforms.blocks import block_at
 from swirl.transforms.joining import NOTE, fuse_at, next_position
 from swirl.transforms.order import check_order, split_body, tagged, vars_below
-from swirl.transforms.ways import Trial, either, step
+from swirl.transforms.ways import Trial, either, step, tried
 
 
 @command()
@@ -100,7 +101,7 @@ def fuse(program: Program, first: str, second: str | None = None, *, shift: int 
         program.nests[site.nest],
         site.path,
         NOTE,
-        way_out="interchange brings a loop outermost; distribute separates what stands between",
+        way_out=lambda: _brought_next(program, first, second),
     )
 
 
@@ -196,6 +197,15 @@ def _own_names(nest: Nest, number: int) -> list[ast.stmt]:
 
 
 # --- ways out -------------------------------------------------------------------------------------------
+def _brought_next(program: Program, first: str, second: str | None) -> str | None:
+    """What makes the loops neighbours: an interchange, or a distribution of a loop around."""
+    both = step("fuse", first, second) if second else step("fuse", first)
+    outer = [name for name in loop_names(program) if name not in (first, second)]
+    inner = dict.fromkeys((first, second or first))
+    swaps = [(step("interchange", [name, loop]), both) for name in outer for loop in inner]
+    return tried(program, *swaps, *((step("distribute", name), both) for name in outer))()
+
+
 def _ways_out(program: Program, first: str, second: str | None, nest: int | str | None,
               least: Callable[[], int | None]) -> str | None:  # fmt: skip
     """What joins the loops all the same: a delay, another loop outermost, or a part of the longer one."""
@@ -213,8 +223,10 @@ def _ways_out(program: Program, first: str, second: str | None, nest: int | str 
     if site is None or following is None:
         return either(ways)
     node = loop_at(program, site)
-    for inner in sorted(vars_below(node) & vars_below(following)):
-        outside = [step("interchange", [name, inner]) for name in dict.fromkeys((first, second or first))]
+    reachable = {*vars_below(following), loop_of(following).var}
+    for inner in sorted(vars_below(node) & reachable):
+        names = dict.fromkeys(name for name in (first, second or first) if name != inner)
+        outside = [step("interchange", [name, inner]) for name in names]
         if trial.works(*outside, step("fuse", inner)):
             ways.append(", then ".join(one.text for one in (*outside, step("fuse", inner))))
             break

@@ -41,6 +41,7 @@ from swirl.transforms.base import (
     rewrite_each,
 )
 from swirl.transforms.projection import projected
+from swirl.transforms.ways import nest_of, step, tried
 
 # --- shared pieces ---------------------------------------------------------------------------------------
 
@@ -359,7 +360,8 @@ def reverse(
             raise refuse("not proved within the time allowed", target, site.path, note) from None
         if conflict is not None:
             raise refuse("a dependence would turn round", target, site.path, note, witness=conflict,
-                         way_out="distribute separates the statements")  # fmt: skip
+                         way_out=tried(before, (step("distribute", loop.var, nest=nest_of(before, site)),
+                                                step("reverse", loop.var, nest=nest_of(before, site)))))  # fmt: skip
         last = expr("stop - 1", stop=loop.stop) if loop.step == 1 else _last(loop)
         value = simplify(expr("last - (v - start)", last=last, v=loop.var, start=loop.start))
         body = [substitute(statement, {loop.var: value}) for statement in node.body]

@@ -16,14 +16,13 @@ from swirl.transforms.base import (
     check_locals,
     check_names,
     command,
-    find_loops,
     loop_at,
     refuse,
     rewrite_each,
     taken_names,
 )
 from swirl.transforms.reductions import NEUTRAL
-from swirl.transforms.ways import Trial, others, step
+from swirl.transforms.ways import Trial, nest_of, others, step
 
 
 @command()
@@ -113,7 +112,7 @@ def _ways_out(program: Program, site: Site, race: Conflict | None) -> str:
     """What runs in parallel instead: other loops, copies of what is added to, a loop over the elements."""
     trial = Trial(program)
     var = loop_of(loop_at(program, site)).var
-    only = site.nest if len(find_loops(program, var)) > 1 else None
+    only = nest_of(program, site)
     found = others(trial, site, lambda name, **options: (step("parallelize", name, **options),))
     plain = [steps[0].arguments[0] for steps in found if not steps[0].options]
     single = [steps[0].text for steps in found if steps[0].options]

@@ -261,7 +261,6 @@ def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
                 nest,
                 site.path,
                 "asked for partial results",
-                way_out="fuse or distribute first",
             )
         nest = _replace(program, nest, around[0])
     program = program.with_nest(site.nest, nest)

@@ -16,6 +16,7 @@ from swirl.ir.nest import (
     at,
     clone,
     declare,
+    enclosing,
     expr,
     fresh,
     local_type,
@@ -47,7 +48,9 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     nest = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
     node = own_names(nest, loop_at(program, site))
-    node = with_inner(node, _conditions_inside(node, loop, taken_names(Program("", (nest,), program.buffers))))
+    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
+    taken = taken_names(Program("", (nest,), program.buffers)) | names_in(node)
+    node = with_inner(node, _conditions_inside(node, loop, around, taken))
     nest = nest.with_body(replace_at(nest.body, site.path, [node]))
     expanded = expand_locals(nest, site.path, loop)
     # So far one iteration ran after the other, whatever kind of loop this is going to be.
@@ -101,8 +104,7 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
         if isinstance(node, ast.For) and not (loop_of(node).kind == "vector" and loop.kind != "vector"):
             flush()
             if loop.var in names_in(node.iter):
-                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note,
-                             way_out="split the outer loop where they are constant (s.interior finds it)")  # fmt: skip
+                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note)
             result.append(with_inner(node, _sunk(node.body, loop, nest, path, note)))
         elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
             flush()
@@ -125,7 +127,7 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
     return result
 
 
-def _conditions_inside(outer: ast.For, loop: Loop, taken: set[str]) -> list[ast.stmt]:
+def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[str]) -> list[ast.stmt]:
     """The body of a loop that is to move inwards, with conditions that move with it inside of the loops that they stand
     around.
 
@@ -134,9 +136,13 @@ def _conditions_inside(outer: ast.For, loop: Loop, taken: set[str]) -> list[ast.
             for k in range(K): s    →           if i < 3: s
 
     A condition on data becomes a local first, which has the value that it had in front of the loops; not for lanes.
+
+    Args:
+        around: the variables of the loops around.
+        taken: names that a local must not have; those that are made are added.
     """
     moving = moving_locals(outer, loop.var) | {loop.var}
-    variables = {loop_of(n).var for n in statements_in(outer) if isinstance(n, ast.For)}
+    variables = around | {loop_of(n).var for n in statements_in(outer) if isinstance(n, ast.For)}
 
     def block(body: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []

@@ -20,7 +20,6 @@ from swirl.transforms.base import (
     WayOut,
     check_factor,
     command,
-    find_loops,
     in_current,
     inner_name,
     lane_conflict,
@@ -32,7 +31,7 @@ from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
 from swirl.transforms.split import strip
-from swirl.transforms.ways import Step, Trial, either, others, step
+from swirl.transforms.ways import Step, Trial, either, middle, nest_of, others, step
 
 
 @command("simd")
@@ -213,7 +212,7 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
     """What becomes lanes instead: another loop, as it stands or outermost; this one, in another layout or gathered."""
     trial = Trial(program)
     var = loop_of(loop_at(program, site)).var
-    only = site.nest if len(find_loops(program, var)) > 1 else None
+    only = nest_of(program, site)
 
     def lanes(name: str, **options: Any) -> tuple[Step, ...]:
         return (step("vectorize", name, factor, strided=strided, **options),)
@@ -229,6 +228,9 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
     for one in apart:
         if trial.works(one, *lanes(var, nest=only)):
             ways.append(f"{one.text}, then {lanes(var, nest=only)[0].text}")
+    inner = middle(program, site)
+    if inner is not None and trial.works(inner[0], *lanes(inner[1], nest=only)):
+        ways.append(f"{inner[0].text}, then {lanes(inner[1], nest=only)[0].text}")
     if strided is None:
         ways.append(_tiles(trial, site, factor) if only is None else "")
         if trial.works(step("vectorize", var, factor, strided="gather", nest=only)):

@@ -12,8 +12,9 @@ from typing import Any
 
 from swirl.errors import CommandError, LayoutError, ValidationError
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, loop_of, loops
+from swirl.ir.nest import Program, constant, loop_of, loops
 from swirl.transforms.base import COMMANDS, Site, find_loops, loop_at
+from swirl.transforms.borders import interior
 
 MOST_TRIED = 24
 """Commands that are run for one refusal."""
@@ -112,6 +113,33 @@ def _first(trial: Trial, site: Site, name: str, make: Make, apart: bool) -> list
         if trial.works(*steps):
             single.append(steps)
     return single
+
+
+def tried(program: Program, *alternatives: Sequence[Step]) -> Callable[[], str | None]:
+    """What finds out which of these commands work, one sequence for another, when a refusal is read."""
+
+    def find() -> str | None:
+        trial = Trial(program)
+        return either([", then ".join(one.text for one in steps) for steps in alternatives if trial.works(*steps)])
+
+    return find
+
+
+def nest_of(program: Program, site: Site) -> int | None:
+    """The nest that a command must name to mean the loop at ``site``; None where the loop's name alone does."""
+    name = loop_of(loop_at(program, site)).var
+    return site.nest if len(find_loops(program, name)) > len(find_loops(program, name, site.nest)) else None
+
+
+def middle(program: Program, site: Site) -> tuple[Step, str] | None:
+    """The split that takes a loop's borders off, where something is clipped, and the name of what is between them."""
+    loop, only = loop_of(loop_at(program, site)), nest_of(program, site)
+    start, stop = constant(loop.start), constant(loop.stop)
+    if start is None or stop is None or loop.step != 1 or start >= stop:
+        return None
+    low, high = interior(program, loop.var, nest=only)
+    cuts = [cut for cut in (low, high) if start < cut < stop]
+    return (step("split", loop.var, cuts, nest=only), f"{loop.var}_1" if low > start else loop.var) if cuts else None
 
 
 def either(texts: Sequence[str | None]) -> str | None:

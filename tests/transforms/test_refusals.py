@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import cleandoc
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from swirl.errors import CommandError, LayoutError, Refused
 from swirl.ir.nest import Program
 from swirl.transforms import COMMANDS
+from swirl.transforms.contract import OWN
 from tests.support import assert_same, program
 from tests.transforms.witness import assert_witness
 
@@ -32,6 +34,11 @@ BLUR = program(
 PREFIX = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]", s=(1,), x=(8,), y=(8,))
 LOCAL = program("for i in range(4):\n t: float32 = x[i]\n y[i] = t", x=(4,), y=(4,))
 JAM = program("for i in range(4):\n for j in range(3):\n  x[i + 1] = x[i] + y[j]", x=(5,), y=(3,))
+
+
+def private(program: Program, *names: str) -> Program:
+    """The program with buffers that nobody else reads."""
+    return program.with_buffers(**{name: replace(program.buffers[name], role=OWN) for name in names})
 
 
 def command(name: str, *arguments: Any, **options: Any) -> Callable[[Program], Program]:
@@ -361,8 +368,18 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         no loop 'i' follows directly
             for i in range(4):    ← asked to fuse
                 for j in range(6):
-                    s[i] += x[i, j]
-          interchange brings a loop outermost; distribute separates what stands between""",
+                    s[i] += x[i, j]""",
+    ),
+    "fuse what an interchange brings next": (
+        program("for n in range(3):\n for c in range(2):\n  t[c] += x[n, c]\nfor c in range(2):\n m[c] = t[c]",
+                t=(2,), m=(2,), x=(3, 2)),
+        command("fuse", "c"),
+        """
+        no loop 'c' follows directly
+            for n in range(3):
+                for c in range(2):    ← asked to fuse
+                    t[c] += x[n, c]
+          interchange(['n', 'c']), then fuse('c')""",
     ),
     "fuse unequal": (
         program("for i in range(4):\n x[i] = 1.0\nfor i in range(3):\n y[i] = 2.0", x=(4,), y=(3,)),
@@ -403,7 +420,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(5):
                 for j in range(0, i + 1):    ← asked to be unrolled
                     x[i, j] = 1.0
-          tile_loop with tail='peel' makes an inner loop of constant extent""",
+          tile_loop('j', 2, tail='peel'), then unroll('j_inner', 2)""",
     ),
     "jam": (
         JAM,
@@ -422,7 +439,18 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(5):    ← asked to be unrolled
                 for j in range(0, i + 1):
                     x[i, j] = 1.0
-          split the outer loop where they are constant (s.interior finds it)""",
+          unroll('i', 2)""",
+    ),
+    "jam between the borders": (
+        program("for y in range(9):\n for k in range(max(0, 1 - y), min(3, 10 - y)):\n  z[y] += x[y + k - 1] * w[k]",
+                z=(9,), x=(9,), w=(3,)),
+        command("unroll_and_jam", "y", 3),
+        """
+        the bounds of k move with y_unrolled
+            for y in range(9):    ← asked to be unrolled
+                for k in range(max(0, 1 - y), min(3, 10 - y)):
+                    z[y] += x[y + k - 1] * w[k]
+          split('y', [1, 8]), then unroll_and_jam('y_1', 3); unroll('y', 3)""",
     ),
     "tile a parallel loop": (
         COMMANDS["parallelize"](SUMS, "i"),
@@ -442,7 +470,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(5):
                 for j in range(0, i + 1):    ← asked to be split
                     x[i, j] = 1.0
-          split the loop that they move with""",
+          interchange(['i', 'j']), then split('j', [1])""",
     ),
     "reverse": (
         program("for j in range(3):\n for i in range(5):\n  x[i + 1, j] = x[i, j]", x=(6, 3)),
@@ -452,8 +480,18 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for j in range(3):
                 for i in range(5):    ← asked to run backwards
                     x[i + 1, j] = x[i, j]
-          i=0 writes x[1, j], which i=1 reads
-          distribute separates the statements""",
+          i=0 writes x[1, j], which i=1 reads""",
+    ),
+    "reverse one of two statements": (
+        program("for i in range(5):\n x[i + 1] = y[i] * 2.0\n z[i] = x[i]", x=(6,), y=(5,), z=(5,)),
+        command("reverse", "i"),
+        """
+        a dependence would turn round
+            for i in range(5):    ← asked to run backwards
+                x[i + 1] = y[i] * 2.0
+                z[i] = x[i]
+          i=0 writes x[1], which i=1 reads
+          distribute('i'), then reverse('i')""",
     ),
     "reverse what overwrites": (
         program("for i in range(6):\n y[i // 2] = x[i]", y=(3,), x=(6,)),
@@ -537,8 +575,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(5):
                 for j in range(0, i + 1):    ← asked for one element an iteration
                     t: float32 = x[j]
-                    y[i, j] = t
-          tile_loop with tail='peel' makes an inner loop of constant extent""",
+                    y[i, j] = t""",
     ),
     "scalar_expand in parallel": (
         COMMANDS["parallelize"](LOCAL, "i"),
@@ -558,7 +595,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(200000):    ← asked for one element an iteration
                 t: float32 = x[i]
                 y[i] = t
-          tile_loop first, and expand over the inner loop""",
+          tile_loop('i', 16), then scalar_expand('t', 'i_inner')""",
     ),
     "tiles of a moving bound": (
         TRIANGLE,
@@ -570,15 +607,106 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     x[i, j] = 1.0
           a combination of tiles needs a plain loop of constant extent""",
     ),
-    "scalar_replace": (
+    "scalar_replace beside another element": (
         program("for i in range(4):\n for j in range(3):\n  x[i] += x[j] * y[j]", x=(4,), y=(3,)),
         command("scalar_replace", "x"),
         """
-        no reference to x stays the same over a loop, or another one may touch its element
+        x[j] may touch the element x[i]
             for i in range(4):    ← asked for scalars
                 for j in range(3):
                     x[i] += x[j] * y[j]
-          interchange brings the loop inside""",
+          x[i] and x[j] are one element for i=0, j=0""",
+    ),
+    "scalar_replace what moves": (
+        program("for i in range(4):\n for j in range(3):\n  x[j] += y[i, j]", x=(3,), y=(4, 3)),
+        command("scalar_replace", "x"),
+        """
+        x[j] moves with j, and stays the same over no loop
+            for i in range(4):
+                for j in range(3):    ← asked for scalars
+                    x[j] += y[i, j]
+          interchange(['i', 'j']), then scalar_replace('x')""",
+    ),
+    "scalar_replace what may not be there": (
+        program("for i in range(4):\n for j in range(3):\n  if y[j] > 0.0:\n   x[i - 1] += y[j]", x=(3,), y=(3,)),
+        command("scalar_replace", "x"),
+        """
+        x[i - 1] is touched under conditions alone, and may lie outside of x otherwise
+            for i in range(4):    ← asked for scalars
+                for j in range(3):
+                    if y[j] > 0.0:
+                        x[i - 1] += y[j]""",
+    ),
+    "scalar_replace of one use": (
+        program("for i in range(4):\n y[i] = x[0] + x[1]\nz[0] = y[3]", x=(2,), y=(4,), z=(1,)),
+        command("scalar_replace", "y"),
+        """
+        y[i] moves with i, and stays the same over no loop
+            for i in range(4):    ← asked for scalars
+                y[i] = x[0] + x[1]""",
+    ),
+    "contract across nests": (
+        private(program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i] * 2.0",
+                        x=(6,), y=(6,), z=(6,)), "y"),
+        command("contract", "y"),
+        """
+        y is touched by another nest too: z[i] = y[i] * 2.0 in program_1 reads it
+            for i in range(6):    ← asked to contract y
+                y[i] = x[i]
+          fuse('i', nest=0), then contract('y')""",
+    ),
+    "contract what the next iteration reads": (
+        private(program("for i in range(6):\n y[i] = x[i]\n z[i] = y[i] + y[i + 1]", x=(6,), y=(7,), z=(6,)), "y"),
+        command("contract", "y"),
+        """
+        a read of y sees what another iteration, or nothing, has written
+            for i in range(6):    ← asked to contract y
+                y[i] = x[i]
+                z[i] = y[i] + y[i + 1]
+          in z[i] = y[i] + y[i + 1], i=0 reads y[i + 1], which nothing before it in the same iteration""",
+    ),
+    "prefetch where another loop of that name moves": (
+        program("for i in range(4):\n z[i] = 0.0\nfor i in range(64):\n y[i] = x[i]", x=(64,), y=(64,), z=(4,)),
+        command("prefetch", "x", "i"),
+        """
+        x[i] moves by 4 bytes an iteration of i
+            for i in range(64):    ← asked to prefetch
+                y[i] = x[i]""",
+    ),
+    "prefetch by less than a line": (
+        program("for n in range(4):\n for i in range(64):\n  y[n, i] = x[n, i]", x=(4, 64), y=(4, 64)),
+        command("prefetch", "x", "i", 2),
+        """
+        x[n, i] moves by 4 bytes an iteration of i
+            for n in range(4):
+                for i in range(64):    ← asked to prefetch
+                    y[n, i] = x[n, i]
+          prefetch('x', 'n', 2, 1); tile_loop('i', 16), then prefetch('x', 'i_outer', 2, 1)""",
+    ),
+    "prefetch what does not move": (
+        program("for n in range(4):\n for i in range(64):\n  y[n, i] = x[i]", x=(64,), y=(4, 64)),
+        command("prefetch", "x", "n"),
+        """
+        x[i] does not move with n
+            for n in range(4):    ← asked to prefetch
+                for i in range(64):
+                    y[n, i] = x[i]""",
+    ),
+    "hoist nothing": (
+        program("for i in range(4):\n y[i] = x[i] / sqrt(x[i])", x=(4,), y=(4,)),
+        command("hoist", "i"),
+        """
+        every operation in i needs what changes in it, or may not be evaluated at all
+            for i in range(4):    ← asked to move something out of
+                y[i] = x[i] / sqrt(x[i])""",
+    ),
+    "hoist out of threads": (
+        COMMANDS["parallelize"](program("for i in range(4):\n y[i] = x[i] * sqrt(w[0])", x=(4,), y=(4,), w=(1,)), "i"),
+        command("hoist", "i"),
+        """
+        i is a parallel loop: its threads would wait for one that computes
+            for i in parallel(4):    ← asked to move something out of
+                y[i] = x[i] * sqrt(w[0])""",
     ),
 }
 
@@ -617,7 +745,8 @@ def test_ways_out_run(name: str) -> None:
 
 # --- the witness ----------------------------------------------------------------------------------------
 # Locals are not among the arrays that are watched.
-WITNESSES = [name for name, (_, _, text) in REFUSALS.items() if re.search(r"\d (and|writes|reads) .*\[", text)]
+COLLIDING = re.compile(r"\d (and|writes|reads) .*\[(?!.*which nothing)")
+WITNESSES = [name for name, (_, _, text) in REFUSALS.items() if COLLIDING.search(text)]
 
 
 @pytest.mark.parametrize("name", WITNESSES)
@@ -703,3 +832,39 @@ def test_a_buffer_is_not_blocked_twice_in_different_ways() -> None:
     tiled = COMMANDS["tile"](state, "s", 0, 1)
     with pytest.raises(LayoutError, match="blocked"):
         COMMANDS["tile"](tiled, "s", 0, 2)
+
+
+# --- several loops of one name --------------------------------------------------------------------------
+def test_a_loop_that_does_not_qualify_does_not_block_another() -> None:
+    before = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]\nfor i in range(8):\n z[i] = x[i] * 2.0",
+                     s=(1,), x=(8,), y=(8,), z=(8,))  # fmt: skip
+    after = assert_same(before, COMMANDS["vectorize"](before, "i", 4))
+    assert after.nests[0] == before.nests[0] and "vector(4)" in after.nests[1].text
+    assert after.remarks == ("loop i of program_0 stays as it is: a dependence would turn round",)
+
+
+@pytest.mark.parametrize("name", ["interchange", "reorder"])
+def test_a_nest_that_does_not_qualify_does_not_block_another(name: str) -> None:
+    before = program("for i in range(5):\n for j in range(4):\n  x[i + 1, j] = x[i, j + 1]\n"
+                     "for i in range(5):\n for j in range(4):\n  y[i, j] = x[i, j]", x=(6, 5), y=(5, 4))  # fmt: skip
+    after = assert_same(before, COMMANDS[name](before, ["i", "j"] if name == "interchange" else ["j", "i"]))
+    assert after.nests[0] == before.nests[0] and after.nests[1].body_text.startswith("for j")
+    assert after.remarks == ("loop i of program_0 stays as it is: a dependence would turn round",)
+
+
+def test_the_first_is_told_about_where_none_qualifies() -> None:
+    before = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]\nfor i in range(8):\n x[i + 1] = x[i]",
+                     s=(1,), x=(9,), y=(8,))  # fmt: skip
+    with pytest.raises(Refused) as caught:
+        COMMANDS["vectorize"](before, "i", 4)
+    assert "y[i] = s[0]" in str(caught.value)
+
+
+def test_where_two_references_meet_they_do() -> None:
+    with pytest.raises(Refused) as caught:
+        COMMANDS["scalar_replace"](
+            program("for i in range(6):\n for j in range(3):\n  x[i + 1] += x[2 * j] * y[j]", x=(7,), y=(3,)), "x")
+    found = re.fullmatch(r"x\[(.*)\] and x\[(.*)\] are one element for (.*)", str(caught.value.witness))
+    assert found
+    values = {name: int(value) for name, value in re.findall(r"(\w)=(\d+)", found[3])}
+    assert values.keys() == {"i", "j"} and eval(found[1], dict(values)) == eval(found[2], dict(values))
