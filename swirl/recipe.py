@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError
+from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.questions import INFERENCE, PHASES, Questions
+from swirl.questions import INFERENCE, PHASES, Questions, touched_elsewhere
 from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
 from swirl.target import Target
@@ -211,7 +211,13 @@ class Schedule(Questions):
         if phase not in self.programs:
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
-        after = _call(self._memo, command, before, arguments, options)
+        try:
+            after = _call(self._memo, command, before, arguments, options)
+        except Refused as refusal:
+            if command.name not in ("contract", "inline") or not arguments or refusal.witness:
+                raise
+            reader = touched_elsewhere(self.programs, phase, str(arguments[0]))
+            raise Refused(refusal.message, nest=refusal.nest, witness=reader, way_out=refusal.way_out) from refusal
         self._notes += after.remarks
         self.programs[phase] = replace(after, commands=(*after.commands, command.text), remarks=())
         if command.name == "fuse_layers":
