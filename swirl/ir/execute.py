@@ -387,7 +387,7 @@ def execute(
     with np.errstate(all="ignore"):
         for nest in program.nests:
             literals = _Numbers({dtype: environment[dtype] for dtype in DTYPES}, rational)
-            body = Conversions(literals.leaf).block(nest.body, around)
+            body = Conversions(literals.leaf, fold=not rational).block(nest.body, around)
             function: ast.AST = clone(nest.with_body(body).function)
             if checking:
                 function = _Lanes().visit(function)
