@@ -180,7 +180,7 @@ def _check(nest: Nest, buffer: str, known: Sequence[Statement], block: _Block) -
         inner = [loop.var for loop in statement.loops[depth:] if loop.kind == "parallel"]
         if inner:
             raise refuse(f"the threads of {inner[0]} would share {buffer}", nest, where, note,
-                         way_out="contract before parallelize, or fuse inside the parallel loop")  # fmt: skip
+                         way_out="give this command before parallelize")  # fmt: skip
     try:
         witness = unwritten_read(list(known), buffer, depth)
     except NotProved:

@@ -132,7 +132,7 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
         inner = step("tile_loop", var, 16, tail=tail), step("scalar_expand", name, f"{var}_inner")
         raise refusal.offering(tried(program, inner)) if loop_of(head).kind == "range" else refusal from None
     if not around:
-        _check_private(nest, declared, path, name)
+        _check_private(program, nest, declared, path, name)
     # The array is visible around the loop: another local of that name may be, too.
     elsewhere = sum(1 for _ in _declarations(nest, name)) > 1
     new = fresh(name, taken_names(program, [nest])) if elsewhere else name
@@ -197,7 +197,7 @@ def _loop(nest: Nest, path: Path, type_: LocalType) -> Loop:
     return loop
 
 
-def _check_private(nest: Nest, declared: Path, path: Path, name: str) -> None:
+def _check_private(program: Program, nest: Nest, declared: Path, path: Path, name: str) -> None:
     """Raises Refused where a local that is declared outside of the loop at ``path`` carries a value into one of its
     iterations, or out of them."""
     node = at(nest.body, path)
@@ -205,15 +205,14 @@ def _check_private(nest: Nest, declared: Path, path: Path, name: str) -> None:
     first = next(statement for statement in node.body if name in names_in(statement))
     assigned = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == name
     if not assigned or not isinstance(first, ast.Assign) or name in names_in(first.value):
+        partial = (step("unroll", loop_of(node).var, 4),), (step("vectorize", loop_of(node).var),)
         raise refuse(f"{name} is read before it is assigned: its value is carried between iterations", nest, path,
-                     _NOTE, witness=_carried_value(nest, path, name),
-                     way_out="unroll or vectorize give a reduction partial results")  # fmt: skip
+                     _NOTE, witness=_carried_value(nest, path, name), way_out=tried(program, *partial))  # fmt: skip
     for other, statement in walk(nest.body):
         leaf = not isinstance(statement, (ast.For, ast.If))
         tree = statement if leaf else statement.iter if isinstance(statement, ast.For) else statement.test  # type: ignore[attr-defined]
         if other != declared and other[: len(path)] != path and name in names_in(tree):
-            raise refuse(f"{name} is used outside of the loop too", nest, other, f"uses {name}",
-                         way_out="distribute or split so that one loop holds all uses")  # fmt: skip
+            raise refuse(f"{name} is used outside of the loop too", nest, other, f"uses {name}")
 
 
 def _carried_value(nest: Nest, path: Path, name: str) -> Conflict | None:

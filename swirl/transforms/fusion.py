@@ -32,7 +32,7 @@ from swirl.transforms.base import (
 from swirl.transforms.blocks import block_at
 from swirl.transforms.joining import NOTE, fuse_at, next_position
 from swirl.transforms.order import check_order, split_body, tagged, vars_below
-from swirl.transforms.ways import Trial, either, step, tried
+from swirl.transforms.ways import Trial, either, nest_of, step, tried
 
 
 @command()
@@ -48,13 +48,9 @@ def fuse(program: Program, first: str, second: str | None = None, *, shift: int 
     Assignments between the two loops go in front of the first one, or behind the second one. Where no two neighbours
     can be joined, so does each of the nests between two outermost ones.
 
-    Where the second loop reads what a later iteration of the first one makes, it may be delayed (``shift = 1``):
-
-        for c in range(C): x[c] = e         for c_before in range(1): x[c_before] = e
-        for c in range(C):                  for c in range(1, C):
-            y[c] = x[c + 1]         →           x[c] = e
-                                                y[c - 1] = x[c]
-                                            for c_after in range(C - 1, C): y[c_after] = x[c_after + 1]
+    Where the second loop reads what a later iteration of the first one makes, ``shift=1`` delays it by one: iteration
+    ``c`` of the joined loop runs the first body for ``c`` and the second one for ``c - 1``. The first body's first
+    iteration and the second one's last are loops of their own, in front and behind.
 
     Args:
         first: name of the first loop.
@@ -287,7 +283,7 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
                 target,
                 site.path,
                 "asked to distribute",
-                way_out="distribute before the command that made the local (scalar_replace, hoist)",
+                way_out=_parted(before, site),
             )
         pieces = split_body(node, cuts)
         assert pieces is not None  # no cut parts a local from its declaration
@@ -297,6 +293,15 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         return before.with_nest(site.nest, *nests)
 
     return rewrite_each(program, loop_var, nest, rewrite)
+
+
+def _parted(program: Program, site: Site) -> Callable[[], str | None]:
+    """What gives each iteration locals of its own, so that the loop can be cut between their uses."""
+    node = loop_at(program, site)
+    var, only = loop_of(node).var, nest_of(program, site)
+    names = [ast.unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
+    expanded = step("scalar_expand", names[0] if len(names) == 1 else names, var, nest=only)
+    return tried(program, (expanded, step("distribute", var, nest=only)))
 
 
 def _cuts(body: list[ast.stmt]) -> list[int]:

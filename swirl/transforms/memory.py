@@ -99,17 +99,24 @@ def _check_store(program: Program, nest: Nest, statement: Statement, access: Acc
                   if isinstance(node, ast.For) and loop_of(node).kind == "vector"), None)  # fmt: skip
     if lanes is None:
         raise refuse(f"{access.text} is stored one element at a time", nest, statement.path, NOTE,
-                     way_out="vectorize the loop over neighbouring elements first")  # fmt: skip
+                     way_out=_lanes(program, statement, access.name))  # fmt: skip
     lane = loop_of(lanes).var
     if isinstance(at(nest.body, statement.path[:-1]), ast.If):
         raise refuse(f"{access.text} is stored by some lanes only", nest, statement.path, NOTE,
-                     way_out="split the loop where the condition changes, or store both cases by a select")  # fmt: skip
+                     way_out="store both cases by a select")  # fmt: skip
     target = statement.node.targets[0]
     assert isinstance(target, ast.Subscript)
     ranges = ranges_at(nest.body, statement.path)
     if memory_stride(program.buffers[access.name], subscripts(target), lane, ranges) != 1:
         raise refuse(f"lanes of {access.text} are not neighbours in memory", nest, statement.path, NOTE,
-                     way_out="vectorize the loop that is innermost in memory")  # fmt: skip
+                     way_out="the lanes must be those of the dimension that is innermost in memory")  # fmt: skip
+
+
+def _lanes(program: Program, statement: Statement, buffer: str) -> Callable[[], str | None]:
+    """The loops around a statement that can become lanes which store neighbours."""
+    stored = step("stream", buffer)
+    around = [loop.var for loop in statement.loops[::-1] if loop.kind == "range"]
+    return tried(program, *((step("vectorize", var), stored) for var in around))
 
 
 def _kept(program: Program, buffer: str) -> Callable[[], str | None]:

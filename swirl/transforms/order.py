@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from swirl.errors import CommandError, Refused
@@ -41,7 +41,7 @@ from swirl.transforms.base import (
     rewrite_each,
 )
 from swirl.transforms.projection import projected
-from swirl.transforms.ways import nest_of, step, tried
+from swirl.transforms.ways import Step, nest_of, step, tried
 
 # --- shared pieces ---------------------------------------------------------------------------------------
 
@@ -107,11 +107,11 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
     loop_vars = check_names(loop_vars)
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {loop_vars}")
-    done, left = False, LeftAlone()
+    done, left, again = False, LeftAlone(), step("interchange", loop_vars, nest=nest)
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
             for index in _nests_with(program, (first, second), nest):
-                program, done = _permute(program, index, [first, second], left, swap=True), True
+                program, done = _permute(program, index, [first, second], left, again, swap=True), True
     if not done:
         raise CommandError(
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
@@ -146,7 +146,7 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
         raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
     left = LeftAlone()
     for index in indices:
-        program = _permute(program, index, names, left)
+        program = _permute(program, index, names, left, step("reorder", list(order), nest=nest))
     return left.told(program)
 
 
@@ -166,8 +166,13 @@ def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
     return {loop_of(node).var for node in nodes if isinstance(node, ast.For)}
 
 
-def _permute(program: Program, index: int, names: list[str], left: LeftAlone, swap: bool = False) -> Program:
-    """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped."""
+def _permute(
+    program: Program, index: int, names: list[str], left: LeftAlone, again: Step, swap: bool = False
+) -> Program:
+    """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped.
+
+    ``again`` is the command as it was given.
+    """
     nest = program.nests[index]
     wanted = set(names)
     result = program
@@ -175,11 +180,13 @@ def _permute(program: Program, index: int, names: list[str], left: LeftAlone, sw
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
         if loop_of(node).var in wanted and not wanted & outside and wanted <= vars_below(node):
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
-            with left.noting(result, Site(index, path)):
+            site = Site(index, path)
+            way_out = way_to_nest(result, site, again)
+            with left.noting(result, site):
                 if len(present) < len(names):  # a condition stands between, or they lie side by side
-                    raise _imperfect(nest, path)
+                    raise _imperfect(nest, path, way_out)
                 order = present[::-1] if swap else names
-                moved = permute_at(program, nest, path, dict(zip(present, order, strict=True)))
+                moved = permute_at(program, nest, path, dict(zip(present, order, strict=True)), way_out)
                 result, nest = checked(result, result.with_nest(index, moved)), moved
                 left.changed = True
     return result
@@ -199,9 +206,13 @@ def vars_below(node: ast.For | ast.If) -> set[str]:
     return {loop_of(inner).var for inner in statements_in(node) if isinstance(inner, ast.For)}
 
 
-def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str]) -> Nest:
+def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str], way_out: WayOut = None) -> Nest:
     """``nest`` with the loops at and below ``path`` permuted: where loop ``v`` stood, ``places[v]`` will
-    stand."""
+    stand.
+
+    Args:
+        way_out: where something stands between the loops.
+    """
     old = tagged(nest.body)
     body, start = old, path
     end = chain_to(body, path, set(places))
@@ -210,13 +221,13 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         assert isinstance(node, ast.For)
         pieces = isolate(node, set(places))
         if pieces is None:
-            raise _imperfect(nest, path)
+            raise _imperfect(nest, path, way_out)
         position = next(i for i, piece in enumerate(pieces) if set(places) <= vars_below(piece))
         body = replace_at(body, path, list(pieces))
         path = (*path[:-1], (path[-1][0], path[-1][1] + position))
         end = chain_to(body, path, set(places))
         if end is None:
-            raise _imperfect(nest, start)
+            raise _imperfect(nest, start, way_out)
     chain: list[Loop] = []
     for depth in range(len(path), len(end) + 1):
         node = at(body, end[:depth])
@@ -266,16 +277,25 @@ def _projected(nest: Nest, body: list[ast.stmt], path: Path, chain: list[Loop], 
                  nest, path, "asked to move")  # fmt: skip
 
 
-def _imperfect(nest: Nest, path: Path) -> Refused:
+def _imperfect(nest: Nest, path: Path, way_out: WayOut) -> Refused:
     return refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
-                  way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
+                  way_out=way_out)  # fmt: skip
 
 
-def way_to_nest(loop: ast.AST) -> str:
-    """What to do about loops at and below ``loop`` that something stands between."""
-    if any(isinstance(node, ast.If) and vars_below(node) for node in ast.walk(loop)):
-        return "a condition stands between them: split where it changes, or tile_loop with tail='min' or 'peel'"
-    return "distribute first, or give this command before scalar_replace and hoist"
+def way_to_nest(program: Program, site: Site, again: Step) -> Callable[[], str | None]:
+    """What to do about loops at and below ``site`` that something stands between: a local with an element for each
+    iteration, a distribution.
+
+    Args:
+        again: the command that was refused.
+    """
+    loop = loop_at(program, site)
+    var, only = loop_of(loop).var, nest_of(program, site)
+    locals_ = [ast.unparse(node.target) for node in loop.body if isinstance(node, ast.AnnAssign)]
+    alternatives = [(step("scalar_expand", name, var, nest=only), again) for name in locals_]
+    if len(locals_) > 1:
+        alternatives.append((step("scalar_expand", locals_, var, nest=only), again))
+    return tried(program, *alternatives, (step("distribute", var, nest=only), again))
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:

@@ -31,7 +31,7 @@ from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
 from swirl.transforms.split import strip
-from swirl.transforms.ways import Step, Trial, either, middle, nest_of, others, step
+from swirl.transforms.ways import Step, Trial, either, middle, nest_of, others, step, tried
 
 
 @command("simd")
@@ -81,7 +81,8 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
     inner = [loop_of(n).var for _, n in loops(loop_at(program, site).body) if loop_of(n).kind == "vector"]
     if inner:
         raise refuse(f"{loop.var} holds the vector loop {inner[0]}", target, site.path, note,
-                     way_out="vectorize one of the loops, unroll_and_jam the other")  # fmt: skip
+                     way_out=tried(program, (step("unroll_and_jam", loop.var, 4, nest=nest_of(program, site)),)),
+                     )  # fmt: skip
     if prefetches(loop_at(program, site)):
         raise refuse(f"{loop.var} holds a prefetch", target, site.path, note, way_out="prefetch after vectorize")
     if strided is None:
