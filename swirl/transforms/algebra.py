@@ -348,7 +348,7 @@ class _Factoring:
     def _nothing(self, sums: list[Summand]) -> Refused:
         if not sums:
             return self._refusal(f"no sum runs over {self.loop.var}, and no assignment gets shorter",
-                                 way_out="name the loop that the sum runs over; fuse or distribute first")  # fmt: skip
+                                 way_out="name the loop that the sum runs over")  # fmt: skip
         node = sums[0].node
         divisors = [atom for s in sums for c in s.parts.values() for atom in c.atoms.values()
                     if atom.inverse and self.moving.moves(atom.node)]  # fmt: skip
@@ -356,16 +356,14 @@ class _Factoring:
             return self._refusal(
                 f"no factor stays the same: {ast.unparse(divisors[0].node)} moves with {self.loop.var}, and divides",
                 witness=ast.unparse(node),
-                way_out="factor an outer loop, or divide by something that does not move",
+                way_out="divide by something that does not move",
             )
         if not all(self._allowed(statement) for statement in sums):
             return self._refusal(
                 "the sum may be empty, and what would be computed outside may not exist then",
                 witness=ast.unparse(node),
-                way_out="split the loop so that the condition is the same in every part",
             )
-        return self._refusal("no factor and no summand stays the same", witness=ast.unparse(node),
-                             way_out="factor an outer loop")  # fmt: skip
+        return self._refusal("no factor and no summand stays the same", witness=ast.unparse(node))
 
 
 def reduction_kind(node: ast.stmt) -> str | None:
