@@ -57,7 +57,7 @@ def difference(
 
 
 def assert_same(before: Program, after: Program, *, keeps_bits: bool | None = None, expands: bool = False,
-                seeds: Iterable[int] = (0, 1)) -> Program:  # fmt: skip
+                finite: bool = False, seeds: Iterable[int] = (0, 1)) -> Program:  # fmt: skip
     """``after``, if it computes what ``before`` does: exactly, over rationals; and in floating point, with special
     values among the data (see :mod:`tests.fuzz.floats`).
 
@@ -65,15 +65,16 @@ def assert_same(before: Program, after: Program, *, keeps_bits: bool | None = No
         keeps_bits: whether the bits in floating point must be the same; by default where nothing is accumulated, which
             commands may do in another order.
         expands: products may be expanded, and data are finite.
+        finite: data are finite, which a command's documentation says that it assumes.
         seeds: of the data; the first one in floating point, too.
     """
     validate(after)
     if keeps_bits is None:
-        keeps_bits = not expands and floats.keeps_bits("reorder", before, after)
+        keeps_bits = not expands and not finite and floats.keeps_bits("reorder", before, after)
     for number, seed in enumerate(seeds):
         found = difference(before, after, seed)
         if found is None and number == 0:
-            found = floating_difference(before, after, seed, keeps_bits, expands)
+            found = floating_difference(before, after, seed, keeps_bits, expands, finite)
         if found is not None:
             pytest.fail(f"{found}\n{before.text}\n\nbecame\n\n{after.text}")
     return after
@@ -84,13 +85,15 @@ def assert_same_expanded(before: Program, after: Program) -> Program:
     return assert_same(before, after, expands=True)
 
 
-def floating_difference(before: Program, after: Program, seed: int, keeps_bits: bool, expands: bool) -> str | None:
+def floating_difference(
+    before: Program, after: Program, seed: int, keeps_bits: bool, expands: bool = False, finite: bool = False
+) -> str | None:
     """Where two programs differ in floating point, in checking mode; None where they compute the same."""
     limits = floats.subscripts(before)
     if limits is None:  # an array of subscripts that nobody can fill
         return None
     if not keeps_bits:
-        return floats.in_any_order(before, after, seed, expands)[0]
+        return floats.in_any_order(before, after, seed, expands, finite)[0]
     given = floats.data(floats.touched(before), seed, floats.EVERY_BIT[seed % len(floats.EVERY_BIT)], limits)
     return floats.bits(floats.executed(after, given, checking=True, seed=seed), floats.executed(before, given), before)
 

@@ -1,4 +1,4 @@
-"""Random vector loops: compiled = executed, bit for bit, on every target.
+"""Random vector loops: compiled = executed, bit for bit, on every target, special values among the data.
 
 Inputs are only read and outputs are written at the loops' own index, so every program is legal.
 """
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from swirl.ir.buffers import Buffer
+from tests.fuzz.floats import data
 
 ROWS, LANES = 3, 40
 
@@ -122,5 +123,8 @@ def test_random_vector_loops(check, seed):
         "y": Buffer("y", shape), "k": Buffer("k", shape, "int32"), "b": Buffer("b", shape, "bool"),
         "a": Buffer("a", (ROWS,)), "index": Buffer("index", (LANES,), "int32"),
     }  # fmt: skip
+    text = Programs(seed).program()
     index = np.random.default_rng(seed).integers(0, LANES, LANES).astype(np.int32)
-    check(Programs(seed).program(), buffers, {"index": index})
+    check(text, buffers, {"index": index})
+    for style in ("special", "zeros"):
+        check(text, buffers, data(buffers, seed, style, {"index": LANES}))

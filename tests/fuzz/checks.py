@@ -17,7 +17,7 @@ from swirl.transforms.canonical import canonicalise
 from swirl.transforms.tidy import tidy
 from swirl.transforms.whole_vectors import whole_vectors
 from tests.fuzz.commands import RECIPES, Command, CommandMaker
-from tests.fuzz.floats import State, floating_problem
+from tests.fuzz.floats import ZEROS, State, floating_problem
 from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker
 from tests.support import difference
 
@@ -102,7 +102,7 @@ def problem_of(program: Program, commands: Sequence[Command], seed: int = 0) -> 
     try:
         for command in commands:
             after = apply(after, command) or after
-            states.append((command[0], after))
+            states.append((_name(command), after))
         return _problem(states, seed)[0], after
     except Exception as error:
         return _told(error), after
@@ -142,13 +142,18 @@ def make_case(pick: Pick[Any], commands: int, finish: bool, seed: int = 0) -> Ca
             case.applied.append(after is not None)
             if after is not None:
                 case.result = program = after
-                states.append((command[0], after))
+                states.append((_name(command), after))
         found, case.floats = _problem(states, seed)
     except Exception as error:
         raise Wrong(case, _told(error)) from error
     if found is not None:
         raise Wrong(case, found)
     return case
+
+
+def _name(command: Command) -> str:
+    """The command's name, for :data:`tests.fuzz.floats.ASSUME_FINITE`."""
+    return command[0] + (ZEROS if command[2].get("zeros") else "")
 
 
 def _told(error: Exception) -> str:

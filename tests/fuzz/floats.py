@@ -32,7 +32,9 @@ REORDER = frozenset({
 """Commands after which accumulations (``+=``, ``-=``, ``*=``, ``max``, ``min``) may take another order."""
 EXPAND = frozenset({"factor", "moments"})
 """Commands that use the laws of real numbers."""
-ASSUME_FINITE = EXPAND | {"set_padding"}
+ZEROS = " with zeros"
+"""What is added to the name of ``pack`` with this option."""
+ASSUME_FINITE = EXPAND | {"set_padding", f"pack{ZEROS}"}
 """Commands whose data are finite here, as ``docs/ir.md`` says of them."""
 
 SLACK = 2.0

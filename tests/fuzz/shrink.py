@@ -14,7 +14,7 @@ from swirl.ir.nest import Path, Program, at, clone, constant, expr, loop_of, mak
 from swirl.ir.validate import validate
 from tests.fuzz.checks import PASSES, contents
 from tests.fuzz.commands import Command
-from tests.fuzz.floats import EXPAND
+from tests.fuzz.floats import ASSUME_FINITE, EXPAND
 
 Failing = Callable[[Program, Sequence[Command]], str | None]
 """What is wrong with a program under commands, or None."""
@@ -204,7 +204,9 @@ def _how(problem: str, commands: Sequence[Command], seed: int) -> str:
     if not problem.startswith("floats: "):
         return ""
     expands = any(name in EXPAND for name, _, _ in commands)
-    how = ", keeps_bits=True" if " between " in problem else ", expands=True" if expands else ""
+    finite = any(name in ASSUME_FINITE or options.get("zeros") for name, _, options in commands)
+    how = ", expands=True" if expands else ", finite=True" if finite else ""
+    how = ", keeps_bits=True" if " between " in problem else how
     return f"{how}, seeds=[{seed}]"
 
 

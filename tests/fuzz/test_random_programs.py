@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,7 +26,7 @@ from tests.fuzz.shrink import regression_test, shrink
 from tests.sanitize import sanitized
 from tests.support import program
 
-SLOW_IS_FINE = settings(deadline=None, max_examples=60, print_blob=True,
+SLOW_IS_FINE = settings(deadline=None, max_examples=45, print_blob=True,
                         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
 
 SEED = int(os.environ.get("FUZZ_SEED", "40000"))
@@ -46,9 +45,9 @@ def test_commands_keep_the_meaning(data: st.DataObject) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_plain_random_cases(part: int) -> None:
     """Larger programs than Hypothesis likes to make, compiled for every target that this machine runs."""
-    seed = SEED + 40 * part
+    seed = SEED + 30 * part
     print(f"seeds from {seed}")
-    found = run_batch(seed, 40, commands=5, optimized=part == 0 and not sanitized())
+    found = run_batch(seed, 30, commands=5, optimized=part == 0 and not sanitized())
     assert not found["wrong"], "\n\n".join(wrong["test"] for wrong in found["wrong"])
 
 
@@ -117,7 +116,7 @@ def test_a_wrong_kernel_is_found(target: Target) -> None:
     right = program("for i in range(5):\n    y[i] = x[i] + 1.0", x=(5,), y=(5,))
     batch = Batch({7: right, 9: right})
     assert batch.wrong(target, "-O0") == {}
-    batch.expected["y_of_9"][3] += np.float32(1)
+    batch.expected["y_of_9"][3] = 12345.0
     assert set(batch.wrong(target, "-O0")) == {9}
 
 
