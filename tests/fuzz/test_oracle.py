@@ -4,6 +4,8 @@ not show, and says nothing of results that another order of the same arithmetic 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ import pytest
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.transforms import COMMANDS
+from tests.fuzz.batch import executed_problem
 from tests.fuzz.bounded import Number, Undecided, bounded, outside
 from tests.fuzz.checks import random_pick
-from tests.fuzz.commands import RECIPES, CommandMaker
+from tests.fuzz.commands import RECIPES, Command, CommandMaker
 from tests.fuzz.features import FEATURES, features
 from tests.fuzz.floats import STYLES, bits, data, executed, floating_problem, in_any_order, keeping_bits, touched
 from tests.fuzz.programs import ProgramMaker
+from tests.fuzz.shrink import regression_test, shrink
 from tests.support import floating_difference, program
 
 SEEDS = range(10)
@@ -224,3 +228,30 @@ def test_every_feature_is_drawn() -> None:
         for feature in features(ProgramMaker(pick).program(CommandMaker.shape(pick(RECIPES)))):
             counts[feature] += 1
     assert not [feature for feature, count in counts.items() if count < 4], counts
+
+
+def _times_zero(nests: Program, loop_var: str) -> Program:
+    """A wrong command: over rationals, nobody sees it."""
+    return parse_program(nests.text.replace("x[i] * 0.0", "0.0"), nests.buffers)
+
+
+def test_what_only_floating_point_shows_becomes_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "split", _times_zero)
+    before = program("""
+for i in range(8):
+    if w[i] > 0.0:
+        z[i] = w[i] + 1.0
+    z[i] += x[i] * 0.0
+""", x=(8,), w=(8,), z=(8,))  # fmt: skip
+    commands: list[Command] = [("tidy", (), {}), ("split", ("i",), {})]
+    fails = partial(executed_problem, seed=2)
+    assert (fails(before, commands) or "").startswith("floats: between the start and split, z[")
+    smaller, fewer = shrink(before, commands, fails)
+    assert fewer == commands[1:]
+    assert smaller.text.count("\n") == 2  # the function, the loop, one statement
+    text = regression_test(smaller, fewer, fails(smaller, fewer) or "", "zero", 2)
+    assert "assert_same(before, after, keeps_bits=True, seeds=[2])" in text
+    scope: dict[str, Any] = {}
+    exec("from tests.support import assert_same, program\nfrom swirl.transforms import COMMANDS\n" + text, scope)
+    with pytest.raises(pytest.fail.Exception, match="became"):
+        scope["test_zero"]()
