@@ -188,6 +188,24 @@ def meets_later(first: Access, second: Access, *, carried_at: int | None = None,
     return False
 
 
+def variable_ranges(site: Site) -> list[tuple[int, int]] | None:
+    """The least and the greatest value of each loop variable around a site; None where a bound is not affine."""
+    try:
+        names, constraints = _domain(site, "a")
+    except _NotAffine:
+        return None
+    where = f" : {' and '.join(constraints)}" if constraints else ""
+    domain = isl.Set(f"{{ [{', '.join(names.values())}]{where} }}")
+    if domain.is_empty():
+        return [(0, 0)] * len(site.loops)
+    if not domain.is_bounded():
+        return None
+    return [
+        (domain.dim_min_val(axis).to_python(), domain.dim_max_val(axis).to_python())
+        for axis in range(len(site.loops))
+    ]
+
+
 def covers_once(site: Site, indices: Sequence[ast.expr], shape: Sequence[int]) -> bool:
     """Whether the site, unguarded, touches every element of an array of ``shape`` exactly once (proved)."""
     if site.guards:

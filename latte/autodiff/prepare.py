@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from latte.autodiff.order import Access, Site, accesses, injective, sites
 from latte.autodiff.terms import negated, same
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Path, declare, fresh, names_in, substitute
+from swirl.ir.nest import LocalType, Path, Program, declare, expr, fresh, make_nest, names_in, substitute
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
@@ -27,8 +27,10 @@ def origin(statement: ast.stmt) -> str:
 
 
 def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
+    """``statement`` with the text, the line and the number of the statement that it is made from."""
     statement.origin = origin(source)  # type: ignore[attr-defined]
     statement.line = line_of(source)  # type: ignore[attr-defined]
+    statement.place = getattr(source, "place", None)  # type: ignore[attr-defined]
     return statement
 
 
@@ -225,20 +227,24 @@ def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body])
     return [*body[:index], parent, *body[index + 1 :]]
 
 
-def edited(nests: list[Body], edits: Mapping[Path, Body]) -> list[Body]:
-    """The nests with the statements at some paths replaced."""
-    return [_edit(nest, (("body", index),), "body", edits) for index, nest in enumerate(nests)]
+def edited(
+    nests: list[Body], edits: Mapping[Path, Body], before: Mapping[Path, Body] | None = None
+) -> list[Body]:
+    """The nests with the statements at some paths replaced, and others put ``before`` those at some paths."""
+    return [_edit(nest, (("body", index),), "body", edits, before or {}) for index, nest in enumerate(nests)]
 
 
-def _edit(body: Body, prefix: Path, field: str, edits: Mapping[Path, Body]) -> Body:
+def _edit(
+    body: Body, prefix: Path, field: str, edits: Mapping[Path, Body], before: Mapping[Path, Body]
+) -> Body:
     result: Body = []
     for index, statement in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(statement, (ast.For, ast.If)):
             statement = copy.copy(statement)
-            statement.body = _edit(statement.body, path, "body", edits)
-            statement.orelse = _edit(statement.orelse, path, "orelse", edits)
-        result += edits.get(path, [statement])
+            statement.body = _edit(statement.body, path, "body", edits, before)
+            statement.orelse = _edit(statement.orelse, path, "orelse", edits, before)
+        result += [*before.get(path, []), *edits.get(path, [statement])]
     return result
 
 
@@ -350,6 +356,29 @@ def unique_locals(body: Body, seen: set[str], taken: set[str], renaming: Mapping
             statement = substitute(statement, renaming)
         result.append(statement)
     return result
+
+
+def first_wins(statement: ast.stmt) -> list[ast.stmt]:
+    """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: of equal elements the first one gets the gradient."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return [statement]
+    target, call = load(statement.targets[0]), statement.value
+    others = [arg for arg in call.args if not same(arg, target)]
+    if ast.unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
+        return [statement]
+    test = expr("x > t or x != x" if ast.unparse(call.func) == "max" else "x < t or x != x", x=others[0], t=target)
+    return [with_origin(assign(target, ast.IfExp(test, others[0], target)), statement)]
+
+
+def normalised(program: Program, taken: set[str]) -> Program:
+    """The program with updates plain, a name for each local, and one for each of its versions: the same bits."""
+    nests = [rebuild(list(nest.body), plain_updates) for nest in program.nests]
+    seen: set[str] = set()
+    nests = [versions(unique_locals(nest, seen, taken, {}), taken) for nest in nests]
+    made = [
+        make_nest(old.label, body, program.buffers) for old, body in zip(program.nests, nests, strict=True)
+    ]
+    return program.with_nests(made)
 
 
 def prepare(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) -> list[Body]:

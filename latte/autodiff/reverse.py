@@ -10,6 +10,7 @@ from latte.autodiff.activity import active_names
 from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
 from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
+from latte.autodiff.tapes import TapedValues, Tapes
 from latte.autodiff.terms import (
     Condition,
     Term,
@@ -25,7 +26,20 @@ from latte.autodiff.tidy import merge_first, tidy
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Loop, constant, declare, expr, fresh, loop_of, names_in, substitute
+from swirl.ir.nest import (
+    LocalType,
+    Loop,
+    constant,
+    declare,
+    expr,
+    for_loop,
+    fresh,
+    local_type,
+    loop_of,
+    names_in,
+    reference,
+    substitute,
+)
 
 
 class OutputChanges(Exception):
@@ -41,6 +55,8 @@ class Reversal:
         wanted: names whose gradient is wanted.
         output: name whose gradient is given.
         taken: names in use.
+        choices: see there.
+        tapes: where values that are gone are kept; without it they are an error.
 
     After :meth:`run`, ``adjoints`` maps adjoint buffers to the forward buffers they belong to.
     """
@@ -54,11 +70,14 @@ class Reversal:
         output: str,
         taken: set[str],
         choices: Choices,
+        tapes: Tapes | None = None,
     ):
         self.name, self.nests, self.buffers, self.output = name, nests, buffers, output
         self.choices, self.taken = choices, set(taken)
         self.active = active_names(nests, buffers, wanted, output)
-        self.values = Values(nests, buffers, choices)
+        self.values = (
+            TapedValues(nests, buffers, choices, tapes) if tapes else Values(nests, buffers, choices)
+        )
         self.sites, self.declared = self.values.sites, self.values.declared
         self.adjoints: dict[str, str] = {}
         self._names: dict[str, str] = {}
@@ -129,17 +148,25 @@ class Reversal:
         for statement in body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 name = statement.target.id
-                if name in self.active and name in self._names:
-                    result = merge_first(
-                        result, declare(self._names[name], self._type(statement), expr("0.0"))
-                    )
+                if name not in self.active or name not in self._names:
+                    continue
+                type_ = local_type(statement)
+                if type_.shape:
+                    result = [*self._array_of_zeros(self._names[name], type_, statement), *result]
+                else:
+                    result = merge_first(result, declare(self._names[name], type_, expr("0.0")))
         result = self.values.again(body, result)
         return tidy(result)
 
-    def _type(self, statement: ast.AnnAssign) -> LocalType:
-        if not isinstance(statement.annotation, ast.Name):
+    def _array_of_zeros(self, name: str, type_: LocalType, statement: ast.stmt) -> Body:
+        """The adjoint of a local array."""
+        if not self.values.carries_arrays:
             raise self.refuse(statement, "local arrays carry no gradient")
-        return LocalType(statement.annotation.id)
+        variables = [self.new_local(f"i{axis}") for axis in range(len(type_.shape))]
+        zero = assign(reference(name, [ast.Name(v, ast.Load()) for v in variables]), expr("0.0"))
+        for variable, extent in zip(reversed(variables), reversed(type_.shape), strict=True):
+            zero = for_loop(variable, extent, [zero])
+        return [declare(name, type_), zero]
 
     def statement(self, statement: ast.stmt) -> Body:
         if isinstance(statement, ast.For):
@@ -150,8 +177,7 @@ class Reversal:
             orelse = self.block(statement.orelse)
             if not body and not orelse:
                 return []
-            self.values.check([statement.test], self.sites[id(statement)])
-            test = copy.deepcopy(statement.test)
+            test = copy.deepcopy(self.values.value(statement.test, self.sites[id(statement)]))
             if not body:
                 test = inverted(test) if self._is_guard(Condition(test)) else ast.UnaryOp(ast.Not(), test)
             return [ast.If(test, body or orelse, orelse if body else [])]
@@ -255,7 +281,7 @@ class Reversal:
 
     def _finished(self, out: Body, target: ast.expr, site: Site) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
-        self.values.check(out, site)
+        out = self.values.check(out, site)
         return [substitute(part, {RESULT: load(target)}) for part in out]
 
     def _is_active(self, name: str) -> bool:

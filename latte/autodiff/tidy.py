@@ -105,7 +105,7 @@ def _joined(first: ast.Assign | ast.AugAssign, second: ast.stmt) -> ast.stmt:
     if isinstance(first, ast.AugAssign) and isinstance(first.op, ast.Sub):
         value = negated(value)
     other = negated(second.value) if isinstance(second.op, ast.Sub) else second.value
-    total = summed([value, other])
+    total = summed([other] if isinstance(value, ast.Constant) and value.value == 0 else [value, other])
     if isinstance(first, ast.Assign):
         return ast.Assign([first.targets[0]], total, lineno=0)
     if leading_minus(value) and leading_minus(other):

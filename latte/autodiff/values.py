@@ -11,6 +11,7 @@ from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.prepare import Body, all_sites, load
 from latte.autodiff.terms import name_of
 from latte.autodiff.tidy import written_names
+from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Loop, local_type, loop_of, names_in, subscripts, substitute
 
@@ -52,6 +53,9 @@ class Values:
     ``needed`` collects the locals that derivatives read, ``notes`` what is computed again and why.
     """
 
+    carries_arrays = False
+    """Whether local arrays may carry a gradient."""
+
     def __init__(self, nests: list[Body], buffers: Mapping[str, Buffer], choices: Choices):
         self.nests, self.buffers, self.choices = nests, buffers, choices
         self.sites = {id(site.statement): site for site in all_sites(nests)}
@@ -90,11 +94,18 @@ class Values:
                 return write
         return None
 
-    def check(self, trees: list[ast.expr] | Body, site: Site, locals_too: bool = True) -> None:
-        """Every forward value in ``trees`` is still there when backward runs.
+    def value(self, tree: ast.expr, site: Site) -> ast.expr:
+        """:meth:`check` for one expression."""
+        (result,) = self.check([ast.Expr(tree)], site)
+        assert isinstance(result, ast.Expr)
+        return result.value
+
+    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+        """``trees``, every forward value in them still there when backward runs.
 
         Raises:
             Overwritten: one is not.
+            DerivativeError: one is in a local array, which is not computed again.
         """
         seen = set()
         for tree in trees:
@@ -113,6 +124,9 @@ class Values:
                 write = self.later_write(use, own=True)
                 if write is not None:
                     raise Overwritten(use.name, site, write.site)
+                if use.name in self.declared and isinstance(node, ast.Subscript):
+                    raise DerivativeError(f"the local array {use.name} is not computed again")
+        return trees
 
     def again(self, body: Body, result: Body) -> Body:
         """Locals of the forward block that ``result`` reads: read back from a buffer, or computed again."""
@@ -200,7 +214,7 @@ class Values:
         Raises:
             Overwritten: something is not.
         """
-        self.check([value], site, locals_too=False)
+        self.check([ast.Expr(value)], site, locals_too=False)
         for name in sorted(names_in(value) & set(self.declared) - self._inside):
             write = self.later_write(Access(name, (), "read", site), own=True)
             if write is not None:
@@ -228,13 +242,14 @@ class Values:
         site = self.sites[id(statement)]
         if isinstance(target, ast.Name):
             # A local: where it is needed anyway, or lies in a buffer.
-            there = target.id in self.needed or self._stored_as(target.id, self._block_of(site)) is not None
+            there = target.id in self.needed or self._stored_as(target.id, self.block_of(site)) is not None
             return there and self.later_write(Access(target.id, (), "read", site), own=False) is None
         assert isinstance(target, ast.Subscript)
         use = Access(name_of(target), tuple(subscripts(target)), "read", site)
         return self.later_write(use, own=False) is None
 
-    def _block_of(self, site: Site) -> Body:
+    def block_of(self, site: Site) -> Body:
+        """The block in which a site stands."""
         body: Body = self.nests[site.path[0][1]]
         for (_, index), (field, _) in zip(site.path[1:], site.path[2:], strict=False):
             body = getattr(body[index], field)

@@ -1,0 +1,276 @@
+"""Values that are gone when backward needs them: the forward program keeps them, one element an iteration.
+
+Where ``values`` would refuse, reversal is done again on the program with the values that a statement reads and that a
+later statement, or a later iteration, writes over, kept right before the statement::
+
+    for i in range(8):                     for i in range(8):
+        s = s * x[i] + c[i]        ->          kept_s[i] = s
+                                               s = s * x[i] + c[i]
+
+Backward runs the loops the other way and reads ``kept_s[i]`` where the statement read ``s``. This holds for every
+statement in any nest of loops and branches; it costs memory for each iteration of the loops around the statement.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from latte.autodiff.order import Access, Site, variable_ranges
+from latte.autodiff.prepare import Body, assign, line_of, origin, rebuild
+from latte.autodiff.terms import name_of
+from latte.autodiff.tidy import written_names
+from latte.autodiff.values import Choices, Values
+from swirl.errors import DerivativeError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import (
+    LocalType,
+    Path,
+    Program,
+    clone,
+    declare,
+    expr,
+    fresh,
+    local_type,
+    make_nest,
+    names_in,
+    reference,
+    subscripts,
+)
+
+
+@dataclass
+class Tape:
+    """The value that ``value`` has right before the statement number ``place``, kept in the buffer ``name``."""
+
+    name: str
+    value: ast.expr
+    dtype: str
+    buffer: Buffer
+    indices: list[ast.expr]
+    guards: list[ast.expr]
+    place: int
+    path: Path
+    statement: ast.stmt
+
+    @property
+    def element(self) -> ast.expr:
+        """What backward reads instead of the value."""
+        element: ast.expr = reference(self.name, self.indices)
+        return expr("e != 0", e=element) if self.dtype == "bool" else element
+
+    def store(self) -> Body:
+        """The statement that keeps the value, for the forward program."""
+        value = expr("1 if v else 0", v=self.value) if self.dtype == "bool" else clone(self.value)
+        store = assign(reference(self.name, self.indices), value)
+        if not self.guards:
+            return [store]
+        test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
+        return [ast.If(clone(test), [store], [])]
+
+
+class Tapes:
+    """What one forward program keeps, for backward and update alike.
+
+    Args:
+        program: the forward program, its statements with their numbers (see ``winners.save_winners``).
+        originals: number → the statement as the forward program executes it.
+        taken: names in use; grows.
+    """
+
+    def __init__(self, program: Program, originals: Mapping[int, ast.stmt], taken: set[str]):
+        self.program, self.originals, self.taken = program, originals, taken
+        self.tapes: list[Tape] = []
+
+    def keep(self, node: ast.expr, dtype: str, site: Site, block: Body) -> ast.expr:
+        """An expression for the value that ``node`` has when the statement at ``site`` begins.
+
+        Raises:
+            DerivativeError: a loop around it has bounds that are not known.
+        """
+        text = ast.unparse(node)
+        place = getattr(site.statement, "place", None)
+        if place is None:
+            raise self._refused(site, f"the value of {text} is gone, and cannot be kept")
+        guards = _guards(self.originals[place], text)
+        for tape in self.tapes:
+            if ast.unparse(tape.value) != text:
+                continue
+            if tape.place == place:
+                return tape.element
+            if not guards and not tape.guards and _same_block(tape.path, site.path):
+                first, last = sorted((site.path[-1][1], tape.path[-1][1]))
+                if not names_in(node) & written_names(block[first:last]):
+                    if site.path < tape.path:
+                        tape.place, tape.path, tape.statement = place, site.path, site.statement
+                    return tape.element
+        tape = self._new(node, dtype, site, guards, place)
+        self.tapes.append(tape)
+        return tape.element
+
+    def _new(self, node: ast.expr, dtype: str, site: Site, guards: list[ast.expr], place: int) -> Tape:
+        ranges = variable_ranges(site)
+        if ranges is None:
+            raise self._refused(
+                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
+            )
+        shape, indices = [], []
+        for (_, loop), (low, high) in zip(site.loops, ranges, strict=True):
+            variable = ast.Name(loop.var, ast.Load())
+            shape.append(max(1, high - low + 1))
+            indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
+        name = fresh(f"kept_{name_of(node)}", self.taken)
+        self.taken.add(name)
+        stored = "int32" if dtype == "bool" else dtype
+        buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", tuple(shape) or (1,), stored, "value")
+        return Tape(
+            name, clone(node), dtype, buffer, indices or [expr(0)], guards, place, site.path, site.statement
+        )
+
+    def _refused(self, site: Site, why: str) -> DerivativeError:
+        return DerivativeError(
+            f"`{origin(site.statement)}` cannot be differentiated: {why}",
+            place=self.program.name,
+            way_out="define backward and update by hand",
+            line=line_of(site.statement),
+        )
+
+    def kept(self, *programs: Program | None) -> tuple[Program, list[str]]:
+        """The forward program that keeps what ``programs`` read, and a note on each buffer."""
+        read = {name for program in programs if program for nest in program.nests for name in nest.names}
+        used = [tape for tape in self.tapes if tape.name in read]
+        buffers = {**self.program.buffers, **{tape.name: tape.buffer for tape in used}}
+        stores: dict[int, Body] = {}
+        for tape in used:
+            stores.setdefault(tape.place, []).extend(tape.store())
+
+        def with_stores(statement: ast.stmt) -> Body:
+            return [*stores.get(getattr(statement, "place", -1), []), statement]
+
+        nests = [
+            make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests
+        ]
+        notes = [
+            f"the value of {ast.unparse(tape.value)} before `{origin(tape.statement)}` is kept as {tape.name}: "
+            f"{tape.buffer.nbytes} bytes"
+            for tape in used
+        ]
+        return Program(
+            self.program.name, tuple(nests), buffers, self.program.aliases, self.program.commands
+        ), notes
+
+
+class TapedValues(Values):
+    """Values of which none is refused: what is gone is kept by the forward program.
+
+    Locals that are written once are computed again where they are read.
+    """
+
+    carries_arrays = True
+
+    def __init__(self, nests: list[Body], buffers: Mapping[str, Buffer], choices: Choices, tapes: Tapes):
+        super().__init__(nests, buffers, choices)
+        self.tapes = tapes
+        writes = [write.name for write in self.writes]
+        self.once = {
+            name
+            for name, home in self.declared.items()
+            if writes.count(name) == 1 and not local_type(home.statement).shape  # type: ignore[arg-type]
+        }
+
+    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+        return [_Available(self, site).visit(clone(tree)) for tree in trees]
+
+    def again(self, body: Body, result: Body) -> Body:
+        needed = set().union(*(names_in(statement) for statement in result), set())
+        again: Body = []
+        for statement in reversed(body):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+                continue
+            name = statement.target.id
+            if name not in self.once or name not in needed:
+                continue
+            assert statement.value is not None
+            value = self.value(statement.value, self.sites[id(statement)])
+            again.insert(0, declare(name, LocalType(self.dtype(name)), value))
+            needed |= names_in(value)
+        return [*again, *result]
+
+    def result_at_hand(self, statement: ast.stmt, target: ast.expr) -> bool:
+        if isinstance(target, ast.Name):
+            return target.id in self.once and target.id in self.needed
+        return name_of(target) in self.buffers and super().result_at_hand(statement, target)
+
+
+class _Available(ast.NodeTransformer):
+    """References whose values are gone become what the forward program has kept of them."""
+
+    def __init__(self, values: TapedValues, site: Site):
+        self.values, self.site = values, site
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        values, name = self.values, name_of(node)
+        read = isinstance(node.ctx, ast.Load)
+        if read and (name in values.declared or name in values.buffers):
+            use = Access(name, tuple(subscripts(node)), "read", self.site)
+            if name in values.declared or values.later_write(use, own=True) is not None:
+                return self._kept(node, name)
+        node.slice = self.visit(node.slice)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.values.declared or not isinstance(node.ctx, ast.Load):
+            return node
+        if node.id in self.values.once:
+            self.values.needed.add(node.id)
+            return node
+        return self._kept(node, node.id)
+
+    def _kept(self, node: ast.expr, name: str) -> ast.expr:
+        values = self.values
+        return values.tapes.keep(node, values.dtype(name), self.site, values.block_of(self.site))
+
+
+def _same_block(a: Path, b: Path) -> bool:
+    return a[:-1] == b[:-1] and a[-1][0] == b[-1][0]
+
+
+def _guards(statement: ast.stmt, text: str) -> list[ast.expr]:
+    """Tests one of which must hold where ``statement`` reads ``text``; none where it always does."""
+    if isinstance(statement, ast.If):
+        parts = [statement.test]
+    else:
+        assert isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and statement.value
+        parts = [statement.value]
+    found = [tests for part in parts for tests in _paths_to(part, text, [])]
+    if not found or not all(found):
+        return []
+    joined = [tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests) for tests in found]
+    return list({ast.unparse(test): test for test in joined}.values())
+
+
+def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast.expr]]:
+    """The tests on the way to each place where ``node`` reads ``text``."""
+    if isinstance(node, (ast.Name, ast.Subscript)) and ast.unparse(node) == text:
+        return [tests]
+    if isinstance(node, ast.IfExp):
+        return [
+            *_paths_to(node.test, text, tests),
+            *_paths_to(node.body, text, [*tests, node.test]),
+            *_paths_to(node.orelse, text, [*tests, ast.UnaryOp(ast.Not(), node.test)]),
+        ]
+    if isinstance(node, ast.BoolOp):
+        found = []
+        for index, value in enumerate(node.values):
+            before = node.values[:index]
+            if isinstance(node.op, ast.Or):
+                before = [ast.UnaryOp(ast.Not(), part) for part in before]
+            found += _paths_to(value, text, [*tests, *before])
+        return found
+    return [
+        path
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.expr)
+        for path in _paths_to(child, text, tests)
+    ]
