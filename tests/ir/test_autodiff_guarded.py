@@ -9,7 +9,7 @@ import pytest
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from latte.neuron import INFINITY, Neuron, eachindex, range_dim
+from latte.neuron import INFINITY, Field, Neuron, eachindex, range_dim
 from swirl.errors import DerivativeError
 from tests.ir.test_autodiff_differences import Case, forward_computes_the_same, gradients_are_differences, run
 
@@ -210,14 +210,15 @@ class GuardedLocal(Neuron):
         self.value = best
 
 
-class Remainders(Neuron):
-    """An operation without a derivative, in a chain of choices."""
+class Indirect(Ensemble):
+    """Reads through an index field."""
 
-    def forward(self) -> None:
-        self.value = 0.5
-        for i, j, k in eachindex(self.inputs):
-            if self.value < 1.0:
-                self.value = self.value * 2.0 + self.inputs[i, j, k] % 2.0
+    order = Field("c", dtype="int32")
+
+    def forward(self, inputs, value, order):  # type: ignore[no-untyped-def]
+        for n in range(inputs.shape[0]):
+            for c in range(inputs.shape[1]):
+                value[n, c] = 2.0 * inputs[n, order[c]]
 
 
 def pooled(
@@ -269,10 +270,14 @@ def test_like_pytorch(neuron: type[Neuron], shape: tuple[int, int, int], kernel:
 
 
 def test_refusal_names_the_line() -> None:
-    net, _, _ = pooled(Remainders, (2, 5, 7), 3, 2, 1)
-    with pytest.raises(DerivativeError, match="no derivative of `.* % 2.0`") as refused:
+    net = Net(3, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (4,))
+    layer = net.add_ensemble(Indirect(shape=(4,), dims=("c",), name="layer"))
+    net.add_connections(data, layer, lambda *indices: None)
+    with pytest.raises(DerivativeError, match="is read through an index buffer") as refused:
         net.compile()
     lines = Path(__file__).read_text().splitlines()
     place, line = str(refused.value).split(": ")[0].rsplit(":", 1)
     assert place == __file__
-    assert "% 2.0" in lines[int(line) - 1]
+    assert "inputs[n, order[c]]" in lines[int(line) - 1]
