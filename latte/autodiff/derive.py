@@ -190,7 +190,15 @@ def _phases(
             reversal.values.notes.extend(gathered)
         found.extend(f"{name}: {note}" for note in reversal.values.notes)
         return finish(
-            name, nests, known, reversal.adjoints, output=output, inputs=inputs, params=params, add_to=add_to
+            name,
+            nests,
+            known,
+            reversal.adjoints,
+            wanted=wanted,
+            output=output,
+            inputs=inputs,
+            params=params,
+            add_to=add_to,
         )
 
     backward = phase("backward", inputs)

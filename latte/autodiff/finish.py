@@ -32,6 +32,7 @@ def finish(
     forward: Program,
     adjoints: Mapping[str, str],
     *,
+    wanted: Collection[str],
     output: str,
     inputs: Collection[str],
     params: Collection[str],
@@ -40,7 +41,8 @@ def finish(
     """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
 
     Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all
-    others start at zero, or are assigned by the one statement that meets each element first.
+    others start at zero, or are assigned by the one statement that meets each element first. Gradients of
+    ``wanted`` inputs that the output does not depend on are zero, so that other readers may add to them.
     """
     ensemble = forward.name.split(".")[0]
     starts: list[tuple[int, Body]] = []
@@ -67,6 +69,11 @@ def finish(
                 nests = assigned
     for where, start in sorted(starts, key=lambda pair: -pair[0]):
         nests = [*nests[:where], start, *nests[where:]]
+    for of in wanted:
+        adjoint = f"grad_{of}"
+        if of in inputs and of not in add_to and of in forward.buffers and _first_nest(nests, adjoint) is None:
+            buffers[adjoint] = _buffer(adjoint, of, forward.buffers[of], ensemble, output, inputs, params)
+            nests = [[_fill(adjoint, forward.buffers[of], nests, expr("0.0"))], *nests]
     everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
     made: list[Nest] = []
     for index, body in enumerate(nests):

@@ -180,8 +180,8 @@ def _told_by_winners(
         return False
     if any((names_in(loop.start) | names_in(loop.stop)) & around for loop in found.moved_inside):
         return False
-    if isinstance(found.target, ast.Name):
-        return True
+    if isinstance(found.target, ast.Name):  # its masks have an element for each iteration of these
+        return all(loop.extent is not None and loop.step == 1 for loop in found.home)
     home = tuple((depth, loop) for depth, loop in found.site.loops if loop in found.home)
     return injective(replace(found.site, loops=home, guards=()), subscripts(found.target))  # type: ignore[arg-type]
 

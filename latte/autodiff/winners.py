@@ -27,13 +27,11 @@ from latte.autodiff.prepare import (
     all_sites,
     assign,
     edited,
-    line_of,
     load,
     with_origin,
 )
 from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
 from latte.autodiff.terms import literal, name_of, same
-from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
@@ -180,7 +178,7 @@ def _new_masks(
     if isinstance(found.target, ast.Subscript):
         shape = buffers[name_of(found.target)].shape
     else:
-        shape = tuple(_extent(loop, program, found.site.statement) for loop in found.home) or (1,)
+        shape = tuple(loop.extent or 0 for loop in found.home) or (1,)
     masks = []
     for loop in found.loops:
         name = f"mask_{loop.var}"
@@ -305,15 +303,3 @@ def _offset(loop: Loop) -> ast.expr:
     """The loop variable less the loop's start."""
     variable = ast.Name(loop.var, ast.Load())
     return variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start)
-
-
-def _extent(loop: Loop, program: Program, statement: ast.stmt) -> int:
-    if loop.extent is None or loop.step != 1:
-        raise DerivativeError(
-            f"`{ast.unparse(statement)}`: the loop over {loop.var} has no constant length to save the "
-            "winners of a local in",
-            place=program.name,
-            way_out="use a field",
-            line=line_of(statement),
-        )
-    return loop.extent

@@ -573,10 +573,6 @@ REFUSED = {
         "for i in range(3):\n    value[i] = inputs[index[i]]",
         "`value[i] = inputs[index[i]]` cannot be differentiated: `inputs[index[i]]` is read through an index",
     ),
-    "active exponent": (
-        "for i in range(3):\n    value[i] = pow(2.0, inputs[i])",
-        "`value[i] = pow(2.0, inputs[i])` cannot be differentiated: no derivative of pow by its exponent",
-    ),
     "modulo": (
         "for i in range(3):\n    value[i] = inputs[i] % 2.0",
         "`value[i] = inputs[i] % 2.0` cannot be differentiated: no derivative of `inputs[i] % 2.0`",

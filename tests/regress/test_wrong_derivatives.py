@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.ir.test_autodiff_differences import Case, forward_computes_the_same, gradients_are_differences
+from tests.ir.test_autodiff_differences import Case, forward_computes_the_same, gradients_are_differences, run
 
 ROWS = {"value": (2,), "inputs": (2, 5)}
 WEIGHTED = {**ROWS, "w": (5,)}
@@ -281,3 +282,60 @@ for n in range(2):
 def test_gradients(name: str) -> None:
     forward_computes_the_same(CASES[name])
     gradients_are_differences(CASES[name])
+
+
+def gradient_at(source: str, inputs: np.ndarray, **constant: np.ndarray) -> np.ndarray:
+    """The gradient of the sum of ``value`` at ``inputs``."""
+    shapes = {"inputs": inputs.shape, "value": inputs.shape, **{name: array.shape for name, array in constant.items()}}
+    derived = Case(source, shapes, "inputs", constant=" ".join(constant)).derive()
+    after = run(derived.forward, {"inputs": inputs, **constant})
+    assert derived.backward is not None
+    return run(derived.backward, {**after, "grad": np.ones(inputs.shape)})["grad_inputs"]
+
+
+POWERS = """
+for i in range(4):
+    value[i] = 0.0
+    for k in range(4):
+        value[i] += pow(inputs[i], EXPONENT)
+"""
+
+
+@pytest.mark.parametrize("exponent", ["k", "float32(k)", "powers[k]", "1.0 * powers[k]"])
+def test_powers_at_zero(exponent: str) -> None:
+    """0 * pow(0, -1) was NaN: the derivative of x**0 is zero, of x**1 one, everywhere."""
+    x = np.array([0.0, -0.0, 2.0, -1.5])
+    got = gradient_at(POWERS.replace("EXPONENT", exponent), x, powers=np.arange(4.0))
+    np.testing.assert_allclose(got, 1 + 2 * x + 3 * x * x, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("exponent", "at_zero"), [("0.0", 0), ("1.0", 1), ("2.0", 0), ("3.0", 0), ("-0.0", 0)])
+def test_literal_powers_at_zero(exponent: str, at_zero: float) -> None:
+    got = gradient_at(f"for i in range(2):\n    value[i] = pow(inputs[i], {exponent})", np.array([0.0, 1.0]))
+    np.testing.assert_array_equal(got, [at_zero, float(exponent)])
+
+
+def test_power_by_its_exponent() -> None:
+    """As in PyTorch: zero for a base of zero and an exponent that is not negative."""
+    source = "for i in range(4):\n    value[i] = pow(base[i], inputs[i])"
+    got = gradient_at(source, np.array([0.0, 2.0, 3.0, -1.0]), base=np.array([0.0, 0.0, 2.0, 4.0]))
+    np.testing.assert_allclose(got, [0, 0, 8 * np.log(2), np.log(4) / 4], rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("sqrt(x) if x > 0.0 else 0.0", [0, 0.25, 0]),
+        ("1.0 / x if x != 0.0 else 2.0 * x", [2, -1 / 16, -1]),
+        ("0.0 if x <= 0.0 else log(x) * x", [0, 1 + np.log(4), 0]),
+        ("abs(x)", [0, 1, -1]),
+        ("max(x, 0.0)", [0, 1, 0]),
+        ("x and 3.0 * x", [1, 3, 3]),
+        ("x or 3.0 * x", [3, 1, 1]),
+        ("x * x / x if x > 0.0 else pow(x, 2.0)", [0, 1, -2]),
+    ],
+)
+def test_special_points(value: str, expected: list[float]) -> None:
+    """What is not computed has no part in the gradient, whatever its own would be."""
+    source = f"for i in range(3):\n    value[i] = {value.replace('x', 'inputs[i]').replace('mainputs[i]', 'max')}"
+    np.testing.assert_allclose(gradient_at(source, np.array([0.0, 4.0, -1.0])), expected, rtol=1e-15)
