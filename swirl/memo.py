@@ -16,7 +16,6 @@ The results of one ensemble are one entry of the cache folder: read once, writte
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 import time
@@ -180,9 +179,13 @@ def _name(function: Callable[..., Any]) -> str:
 @lru_cache(maxsize=1024)
 def _ours(function: Callable[..., Any]) -> bool:
     """Whether the function's source is one of this package's files."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    closed = getattr(function, "__closure__", None)  # made at run time, from who knows what
-    return code is not None and closed is None and Path(code.co_filename).is_relative_to(PACKAGE)
+    while True:
+        code, inner = getattr(function, "__code__", None), getattr(function, "__wrapped__", None)
+        if code is None or not Path(code.co_filename).is_relative_to(PACKAGE):
+            return False
+        if inner is None:  # one that is made at run time holds who knows what
+            return getattr(function, "__closure__", None) is None
+        function = inner
 
 
 def _plain(value: Any) -> bool:

@@ -27,7 +27,8 @@ _RESERVED_WORDS = """
     linux unix NAN INFINITY NULL main std buffers sqrtf expf logf tanhf fabsf floorf powf sqrt exp log
     tanh fabs floor pow maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
-    scatter_bool load_strided store_strided stream_lanes philox in_order
+    scatter_bool load_strided store_strided stream_lanes philox in_order truncated wrapped_sum wrapped_difference
+    wrapped_product
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
@@ -75,7 +76,6 @@ class Context:
 
     Attributes:
         buffers: name in the nests → buffer, physical.
-        float_type: what a floating-point literal is by itself.
         vector_width: lanes of a register; 0 on the portable target.
         contract: whether a product and a sum become one fused multiply-add.
         ranges: least and greatest value of each loop variable; unrolled ones have a single value.
@@ -88,7 +88,6 @@ class Context:
     """
 
     buffers: Mapping[str, Buffer]
-    float_type: str
     vector_width: int
     contract: bool
     names: dict[str, str] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from swirl.compiler import IF_CONVERTIBLE
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import Program, references, walk
+from swirl.ir.types import explicit
 from swirl.target import Target
 
 
@@ -63,7 +64,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
     Raises:
         Unsupported: a construct that this target has no code for; the message names it.
     """
-    program = physical(program)
+    program = explicit(physical(program))
     names, parameters, body = _translate(program, target, contract, standalone=False)
     vectors = "_mm" in body
     helpers = _helpers(body, target.name if vectors else "portable")
@@ -83,7 +84,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
 def listing(program: Program, target: Target, *, contract: bool = True) -> str:
     """The stand-alone listing: the same loops in one function with named parameters and ``omp parallel
     for``."""
-    program = physical(program)
+    program = explicit(physical(program))
     _, parameters, body = _translate(program, target, contract, standalone=True)
     name = re.sub(r"\W", "_", program.name)
     return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body))
@@ -93,9 +94,8 @@ def _translate(program: Program, target: Target, contract: bool,
                standalone: bool) -> tuple[list[str], list[_Parameter], str]:  # fmt: skip
     names = _buffers_in_order(program)
     buffers = {name: program.buffers[name] for name in names}
-    doubles = {buffer.dtype for buffer in buffers.values() if buffer.dtype.startswith("float")} == {"float64"}
     vectors, width = _vector_loops(target)
-    context = Context(buffers, "float64" if doubles else "float32", width, contract)
+    context = Context(buffers, width, contract)
     parts = []
     for nest in program.nests:
         body = without_lone_lanes(nest.body)

@@ -8,10 +8,10 @@ from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Expression, TernaryOp, symbol
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.memory import LaneIndices, LaneMemory
-from swirl.codegen.scalar import CASTS
 from swirl.codegen.to_c import Statements
 from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type
 from swirl.ir.nest import references
+from swirl.ir.types import CASTS
 
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "floor", "pow")
 
@@ -64,7 +64,7 @@ class LaneValues(LaneIndices):
         return right if left is None else self.instructions.mask_op("&", left, right)
 
     def joint(self, left: Value, right: Value) -> str:
-        return joint_type(left, right, self.context.float_type)
+        return joint_type(left, right)
 
     # --- expressions ----------------------------------------------------------------------------------------
     def value(self, node: ast.expr, chunk: int, mask: Expression | None) -> Value:
@@ -121,7 +121,7 @@ class LaneValues(LaneIndices):
 
     def floating(self, value: Value) -> Value:
         if not value.lanes:
-            return as_float(value, self.context.float_type)
+            return as_float(value)
         return value if value.is_float else self.of(self.register(value, "float32"), "float32")
 
     def fused(self, node: ast.BinOp, chunk: int, mask: Expression | None) -> Value | None:

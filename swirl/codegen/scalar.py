@@ -31,8 +31,9 @@ from swirl.codegen.values import (
 )
 from swirl.ir.affine import Affine, affine, bounds
 from swirl.ir.nest import names_in, subscripts
+from swirl.ir.types import CASTS
 
-CASTS = ("float32", "float64", "int32", "bool")
+_WRAPPED = {"+": "wrapped_sum", "-": "wrapped_difference", "*": "wrapped_product"}
 _LIBRARY = {
     "sqrt": "sqrt",
     "exp": "exp",
@@ -57,7 +58,7 @@ class ScalarExpressions:
     def name(self, node: ast.Name) -> Value:
         context = self.context
         if node.id in context.unrolled:
-            return literal_value(context.unrolled[node.id], context.float_type)
+            return literal_value(context.unrolled[node.id])
         if node.id in context.locals:
             local = context.locals[node.id]
             if local.storage == "lane_memory":
@@ -65,7 +66,7 @@ class ScalarExpressions:
             if local.storage == "scalar":
                 return Value(symbol(local.name), local.dtype)
         if node.id in ("inf", "INFINITY"):
-            return literal_value(float("inf"), context.float_type)
+            return literal_value(float("inf"))
         raise Unsupported(f"{node.id} is not declared here, or is an array without subscripts")
 
     def reference(self, node: ast.Subscript) -> Value:
@@ -134,7 +135,7 @@ class ScalarExpressions:
         """Any expression of the grammar."""
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (bool, int, float)):
-                return literal_value(node.value, self.context.float_type)
+                return literal_value(node.value)
         elif isinstance(node, ast.Name):
             return self.name(node)
         elif isinstance(node, ast.Subscript):
@@ -155,19 +156,27 @@ class ScalarExpressions:
 
     def binary(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
-        known = folded(node, left, right, self.context.float_type)
+        known = folded(node, left, right)
         if known is not None:
             return known
         operator = OPERATORS.get(type(node.op))
         if operator is None:
             raise Unsupported("the grammar has no such operator", node)
         if operator == "/":
-            left, right = (as_float(side, self.context.float_type) for side in (left, right))
-        dtype = joint_type(left, right, self.context.float_type)
+            left, right = (as_float(side) for side in (left, right))
+        dtype = joint_type(left, right)
         dtype = "int32" if dtype == "bool" else dtype
         if operator in ("//", "%"):
             return Value(self._floored(node, operator, left, right, dtype), dtype)
-        return Value(binary(operator, converted(left, dtype), converted(right, dtype)), dtype)
+        sides = converted(left, dtype), converted(right, dtype)
+        if dtype == "int32" and not self.fits(node):
+            return Value(call(_WRAPPED[operator], *sides), dtype)
+        return Value(binary(operator, *sides), dtype)
+
+    def fits(self, node: ast.expr) -> bool:
+        """Whether integer arithmetic surely stays within 32 bits; if not, it wraps, which ``+`` in C++ does not."""
+        limits = self.context.limits(node)
+        return limits is not None and limits[0] >= -(2**31) and limits[1] < 2**31
 
     def _floored(self, node: ast.BinOp, operator: str, left: Value, right: Value, dtype: str) -> Expression:
         if dtype != "int32":
@@ -187,8 +196,10 @@ class ScalarExpressions:
         if not isinstance(node.op, ast.USub):
             raise Unsupported("the grammar has no such operator", node)
         if value.literal is not None:
-            return literal_value(-value.literal, self.context.float_type)
+            return literal_value(-value.literal)
         dtype = "int32" if value.dtype == "bool" else value.dtype
+        if dtype == "int32" and not self.fits(node):
+            return Value(call(_WRAPPED["-"], constant(0, dtype), converted(value, dtype)), dtype)
         return Value(UnaryOp(Op.SubUnary(), converted(value, dtype)), dtype)
 
     def comparison(self, node: ast.Compare) -> Value:
@@ -198,7 +209,7 @@ class ScalarExpressions:
             left, *others = map(self.context.index, (left, *others))
         for op, right in zip(node.ops, others, strict=True):
             sides = self.value(left), self.value(right)
-            dtype = joint_type(*sides, self.context.float_type)
+            dtype = joint_type(*sides)
             parts.append(binary(COMPARISONS[type(op)], *(converted(side, dtype) for side in sides)))
             left = right
         return Value(_joined("&&", parts), "bool")
@@ -216,7 +227,7 @@ class ScalarExpressions:
         if known is not None:
             return self.value(node.body if known else node.orelse)
         then, otherwise = self.value(node.body), self.value(node.orelse)
-        dtype = joint_type(then, otherwise, self.context.float_type)
+        dtype = joint_type(then, otherwise)
         return Value(
             TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype
         )
@@ -225,8 +236,6 @@ class ScalarExpressions:
         """A call of the closed table; ``exp``, ``log``, ``tanh`` and ``pow`` are the C library's."""
         args = [self.value(arg) for arg in node.args]
         if name in CASTS:
-            if args[0].literal is not None:
-                return Value(constant(args[0].literal, name), name)
             return Value(converted(args[0], name), name)
         if name in ("min", "max"):
             return self.extremum(name, args)
@@ -237,11 +246,7 @@ class ScalarExpressions:
             return Value(call("absolute", converted(args[0], "int32")), "int32")
         if name not in _LIBRARY:
             raise Unsupported(f"there is no call {name}", node)
-        dtype = (
-            "float64"
-            if any(a.dtype == "float64" and a.literal is None for a in args)
-            else self.context.float_type
-        )
+        dtype = "float64" if any(a.dtype == "float64" and a.literal is None for a in args) else "float32"
         function = _LIBRARY[name] + ("f" if dtype == "float32" else "")
         return Value(call(function, *(converted(arg, dtype) for arg in args)), dtype)
 
@@ -249,7 +254,7 @@ class ScalarExpressions:
         """``min`` or ``max``, from the left."""
         result = args[0]
         for other in args[1:]:
-            dtype = joint_type(result, other, self.context.float_type)
+            dtype = joint_type(result, other)
             sides = converted(result, dtype), converted(other, dtype)
             result = Value(call("maximum" if name == "max" else "minimum", *sides), dtype)
         return result

@@ -182,8 +182,8 @@ class Statements:
     def augmented(self, node: ast.AugAssign) -> Node:
         operator = OPERATORS.get(type(node.op))
         place, value = self.expressions.value(node.target), self.expressions.value(node.value)
-        plain = operator in _AUGMENTED and (place.is_float or (not value.is_float and operator != "/"))
-        if not plain or place.dtype == "bool":
+        plain = operator in _AUGMENTED
+        if not plain or place.dtype in ("bool", "int32"):  # whose sums wrap
             return self.assignment(node.target, ast.BinOp(node.target, node.op, node.value))
         assert operator is not None
         dtype = max(place.dtype, value.dtype) if value.is_float and value.literal is None else place.dtype

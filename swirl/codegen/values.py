@@ -5,19 +5,13 @@ has.
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from swirl.codegen.context import C_TYPES, Unsupported
-from swirl.codegen.ctree_compat import Expression, NamedCast, binary, constant
+from swirl.codegen.ctree_compat import Expression, NamedCast, binary, call, constant
+from swirl.ir.types import as_int32, folded_operation
 
 _ORDER = ("bool", "int32", "float32", "float64")
-
-FOLDABLE: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
 
 OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
@@ -51,14 +45,15 @@ class Value:
         return self.dtype.startswith("float")
 
 
-def literal_value(number: float | int | bool, float_type: str) -> Value:
+def literal_value(number: float | int | bool) -> Value:
     """A literal; it becomes what its context asks for."""
-    dtype = "bool" if isinstance(number, bool) else "int32" if isinstance(number, int) else float_type
+    dtype = "bool" if isinstance(number, bool) else "int32" if isinstance(number, int) else "float32"
     return Value(None, dtype, number)
 
 
-def joint_type(left: Value, right: Value, float_type: str) -> str:
-    """The type in which two values are added, compared or chosen between."""
+def joint_type(left: Value, right: Value) -> str:
+    """The type in which two values are added, compared or chosen between: one, where neither is a literal, as every
+    conversion is spelled out (:func:`swirl.ir.types.explicit`)."""
     for literal, other in ((left, right), (right, left)):
         if literal.literal is None or other.literal is not None:
             continue
@@ -66,36 +61,34 @@ def joint_type(left: Value, right: Value, float_type: str) -> str:
             return other.dtype
         if isinstance(literal.literal, bool):
             return other.dtype
-        return "int32" if isinstance(literal.literal, int) else float_type
+        return "int32" if isinstance(literal.literal, int) else "float32"
     return max(left.dtype, right.dtype, key=_ORDER.index)
 
 
 def converted(value: Value, dtype: str) -> Expression:
     """The scalar expression of ``value`` in type ``dtype``."""
     if value.literal is not None:
-        return constant(value.literal, dtype)
+        return constant(as_int32(value.literal) if dtype == "int32" else value.literal, dtype)
     if value.lanes:
         raise Unsupported(f"a value of lanes stands where one {dtype} is needed")
     if value.dtype == dtype:
         return value.node
     if dtype == "bool":
         return binary("!=", value.node, constant(0, value.dtype))
+    if dtype == "int32" and value.is_float:
+        return call("truncated", value.node)
     return NamedCast(C_TYPES[dtype], value.node)
 
 
-def as_float(value: Value, float_type: str) -> Value:
+def as_float(value: Value) -> Value:
     """``value`` as a floating-point number, unless it is one: ``/`` and the calls of the mathematical
     library need it."""
     if value.is_float or value.literal is not None:
-        return Value(value.node, value.dtype if value.is_float else float_type, value.literal, value.lanes)
-    return Value(converted(value, float_type), float_type)
+        return Value(value.node, value.dtype if value.is_float else "float32", value.literal, value.lanes)
+    return Value(converted(value, "float32"), "float32")
 
 
-def folded(node: ast.BinOp, left: Value, right: Value, float_type: str) -> Value | None:
+def folded(node: ast.BinOp, left: Value, right: Value) -> Value | None:
     """Arithmetic on two literals, done here as Python does it; None where it is not that."""
-    if left.literal is None or right.literal is None:
-        return None
-    function = FOLDABLE.get(type(node.op))
-    if function is None or (right.literal == 0 and isinstance(node.op, (ast.Div, ast.FloorDiv, ast.Mod))):
-        return None
-    return literal_value(function(left.literal, right.literal), float_type)
+    number = folded_operation(node.op, left.literal, right.literal)
+    return None if number is None else literal_value(number)

@@ -109,13 +109,7 @@ def compiled_run(file: str, target: str) -> Callable[[Arrays], None]:
 def checked_run(file: str, seed: int) -> Callable[[Arrays], None]:
     """Runs the nests of a dumped file in checking mode (:func:`swirl.ir.execute.execute`)."""
     program = read_stage(file).program
-    arithmetic = _arithmetic(program)
-    return lambda arrays: execute(program, arrays, checking=True, arithmetic=arithmetic, seed=seed)
-
-
-def _arithmetic(program: Program) -> str:
-    floats = {buffer.dtype for buffer in program.buffers.values() if buffer.dtype.startswith("float")}
-    return "float64" if floats == {"float64"} else "float32"
+    return lambda arrays: execute(program, arrays, checking=True, seed=seed)
 
 
 def compiled_stages(stages: Iterable[DumpedStage], target: str, *, optimize: str = "-O3") -> list[DumpedStage]:

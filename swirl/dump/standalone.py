@@ -16,7 +16,6 @@ import numpy as np
 # A dumped file has its own BUFFERS and NESTS in place of these.
 BUFFERS: dict[str, dict[str, Any]] = {}
 NESTS: list[Callable[..., None]] = []
-FLOAT: Any = np.float32  # the type in which sqrt, exp, … compute
 
 # --- loops and calls ----------------------------------------------------------------------------------------
 float32, float64 = np.float32, np.float64
@@ -40,12 +39,22 @@ def unrolled(*bounds: int) -> range:
 
 def empty(*shape: int) -> np.ndarray:
     """A local array: undefined, so NaN."""
-    return np.full(shape, np.nan, FLOAT)
+    return np.full(shape, np.nan, np.float32)
+
+
+def empty_float64(*shape: int) -> np.ndarray:
+    """A local array of doubles."""
+    return np.full(shape, np.nan)
 
 
 def empty_int32(*shape: int) -> np.ndarray:
-    """A local array of integers or truth values."""
+    """A local array of integers."""
     return np.zeros(shape, np.int32)
+
+
+def empty_bool(*shape: int) -> np.ndarray:
+    """A local array of truth values."""
+    return np.zeros(shape, np.bool_)
 
 
 def stream(x: Any) -> Any:
@@ -58,8 +67,13 @@ def prefetch(*_: object) -> None:
 
 
 def int32(x: Any) -> Any:
-    """Towards zero, as a cast in C++."""
-    return np.int32(int(x))
+    """Towards zero; NaN and what is out of range are the least number."""
+    return np.int32(int(x) if -(2.0**31) - 1 < x < 2.0**31 else -(2**31))
+
+
+def _floating(x: Any) -> Any:
+    """A number as a float; doubles stay doubles."""
+    return x if isinstance(x, np.floating) else float32(x)
 
 
 def max(first: Any, *others: Any) -> Any:
@@ -77,31 +91,31 @@ def min(first: Any, *others: Any) -> Any:
 
 
 def sqrt(x: Any) -> Any:
-    return FLOAT(np.sqrt(FLOAT(x)))
+    return np.sqrt(_floating(x))
 
 
 def exp(x: Any) -> Any:
-    return FLOAT(np.exp(FLOAT(x)))
+    return np.exp(_floating(x))
 
 
 def log(x: Any) -> Any:
-    return FLOAT(np.log(FLOAT(x)))
+    return np.log(_floating(x))
 
 
 def tanh(x: Any) -> Any:
-    return FLOAT(np.tanh(FLOAT(x)))
+    return np.tanh(_floating(x))
 
 
 def abs(x: Any) -> Any:
-    return FLOAT(np.abs(FLOAT(x)))
+    return np.abs(x)
 
 
 def floor(x: Any) -> Any:
-    return FLOAT(np.floor(FLOAT(x)))
+    return np.floor(_floating(x))
 
 
 def pow(x: Any, y: Any) -> Any:
-    return FLOAT(np.power(FLOAT(x), FLOAT(y)))
+    return np.power(_floating(x), _floating(y))
 
 
 def rand(seed: int, step: int, stream: int, index: int) -> Any:
@@ -114,7 +128,7 @@ def rand(seed: int, step: int, stream: int, index: int) -> Any:
         left, right = (second >> 32) ^ counter[1] ^ key[0], (first >> 32) ^ counter[3] ^ key[1]
         counter = [left, second & mask, right, first & mask]
         key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
-    return FLOAT((counter[0] >> 8) * 2.0**-24)
+    return float32((counter[0] >> 8) * 2.0**-24)
 
 
 # --- buffers ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, loops, references, subscripts
+from swirl.ir.types import explicit
 from swirl.pipeline import Stage
 
 POSITIVE = ("sqrt", "log", "pow")
@@ -82,7 +83,7 @@ def stage_text(program: Program, title: str, buffers: Mapping[str, Buffer], phys
         physical: whether the nests see the buffers as they lie in memory.
         values: see :func:`contents`.
     """
-    floats = {buffer.dtype for buffer in buffers.values() if buffer.dtype.startswith("float")}
+    program = explicit(program)
     definitions = inspect.getsource(standalone)
     definitions = definitions[definitions.index("# --- loops and calls") :]
     table = "".join(_entry(name, buffer, physical, values) for name, buffer in buffers.items())
@@ -93,7 +94,6 @@ def stage_text(program: Program, title: str, buffers: Mapping[str, Buffer], phys
     title = title.replace("\\", "\\\\").replace('"', "'")
     return (
         f'"""{title}\n\n{_USAGE}"""\n\n{_IMPORTS}\n'
-        f"FLOAT = np.{'float64' if floats == {'float64'} else 'float32'}  # in which sqrt, exp, … compute\n\n"
         f"BUFFERS = {{\n{table}}}\n\n\n{nests}\n\n\nNESTS = [{', '.join(labels)}]\n\n\n{definitions}"
     )
 
@@ -136,7 +136,7 @@ class _Explicit(ast.NodeTransformer):
         kind = local_type(node)
         assert node.value is not None
         if kind.shape:
-            call = "empty" if kind.dtype.startswith("float") else "empty_int32"
+            call = "empty" if kind.dtype == "float32" else f"empty_{kind.dtype}"
             value: ast.expr = ast.Call(
                 ast.Name(call, ast.Load()), [ast.Constant(extent) for extent in kind.shape], []
             )

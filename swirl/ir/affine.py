@@ -7,12 +7,14 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, Path, at, clone, constant, expr, loop_of
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
 
 Ranges = Mapping[str, tuple[int, int]]
-"""Least and greatest value (both included) of each variable."""
+"""Least and greatest value (both included) of each loop variable in scope. A name that is not here may be a local, of
+any type: what holds for integers says nothing about it."""
 
 
 @dataclass
@@ -269,12 +271,20 @@ class _Simplifier(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:
-        node.left, node.comparators = self._index(node.left), [self._index(side) for side in node.comparators]
+        node.left, node.comparators = self._side(node.left), [self._side(side) for side in node.comparators]
         return node
+
+    def _side(self, node: ast.expr) -> ast.expr:
+        return simplify(node, self.ranges) if on_loops(node, self.ranges) else self.visit(node)
 
 
 def simplify_body(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
-    """A copy of ``body`` with every subscript and loop bound in canonical form."""
+    """A copy of ``body`` with every subscript, loop bound and comparison of loop variables in canonical form.
+
+    Args:
+        body: statements one after the other.
+        ranges: of the loops around them.
+    """
     simplifier = _Simplifier(dict(ranges or {}))
     return [simplifier.visit(clone(statement)) for statement in body]
 

@@ -21,8 +21,10 @@ import numpy as np
 
 from swirl.errors import LatteError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
-from swirl.ir.nest import Program, clone, loop_of, names_in
+from swirl.ir.names import buffers_in_scope
+from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
 from swirl.ir.trees import located
+from swirl.ir.types import Conversions, as_int32
 
 
 class RaceError(LatteError):
@@ -60,14 +62,17 @@ def philox(seed: int, step: int, stream: int, index: int) -> int:
     return counter[0]
 
 
-def _floating(dtype: type) -> dict[str, Callable[..., Any]]:
-    def call(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: dtype(function(*map(dtype, args)))
+def _floating(double: bool) -> dict[str, Callable[..., Any]]:
+    """The calls on NumPy's numbers, each in the type of its arguments."""
+    table: dict[str, Callable[..., Any]] = {
+        name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh", "abs", "floor")
+    }
+    dtype = np.float64 if double else np.float32
+    return table | {"pow": np.power, "rand": lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)}
 
-    table = {name: call(getattr(np, name)) for name in ("sqrt", "exp", "log", "tanh", "abs", "floor")}
-    table["pow"] = call(np.power)
-    table["rand"] = lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)
-    return table
+
+def _truncated(value: Any) -> Any:
+    return np.int32(as_int32(value))
 
 
 def _rational() -> dict[str, Callable[..., Any]]:
@@ -86,7 +91,9 @@ def _rational() -> dict[str, Callable[..., Any]]:
 
 def _exact(value: Any) -> Any:
     """A number as an int or a Fraction; ints stay what they are, their arithmetic takes a tenth of the time."""
-    return value if value.__class__ is int or value.__class__ is Fraction else Fraction(value)
+    if value.__class__ is int or value.__class__ is Fraction:
+        return value
+    return int(value) if isinstance(value, (np.integer, np.bool_)) else Fraction(value)
 
 
 _INFINITY = Fraction(10**4000)
@@ -105,53 +112,67 @@ def _loops() -> dict[str, Callable[..., Any]]:
 
 
 def _environment(arithmetic: str) -> dict[str, Any]:
+    """What a printed nest calls."""
     if arithmetic == "rational":
         casts: dict[str, Any] = dict.fromkeys(("float32", "float64"), _exact)
-        casts["empty"] = lambda *shape: np.full(shape, _Uninitialised(), dtype=object)
+        empty: dict[str, tuple[Any, Any]] = dict.fromkeys(("float32", "float64"), (object, _Uninitialised()))
         special = _rational()
-        casts["INFINITY"] = _INFINITY
     else:
-        dtype = {"float32": np.float32, "float64": np.float64}[arithmetic]
-        casts = {"float32": np.float32, "float64": np.float64}
-        casts["empty"] = lambda *shape: np.full(shape, np.nan, dtype=dtype)
-        special = _floating(dtype)
-        casts["INFINITY"] = dtype(np.inf)
-    casts |= {
-        "int32": lambda x: np.int32(int(x)),
-        "bool": bool,
-        "empty_int32": lambda *shape: np.zeros(shape, np.int32),
-        "stream": lambda x: x,
-        "prefetch": lambda *_: None,
-    }
-    return {**_loops(), **special, **casts, "min": _minimum, "max": _maximum, "inf": casts["INFINITY"]}
+        double = arithmetic == "float64"
+        casts = {"float32": np.float64 if double else np.float32, "float64": np.float64}
+        empty = {name: (kind, np.nan) for name, kind in casts.items()}
+        special = _floating(double)
+    casts |= {"int32": _truncated, "bool": bool}
+    empty |= {"int32": (np.int32, 0), "bool": (np.bool_, False)}
+
+    def maker(dtype: Any, value: Any) -> Callable[..., np.ndarray]:
+        return lambda *shape: np.full(shape, value, dtype)
+
+    empties = {f"empty_{name}": maker(*how) for name, how in empty.items()}
+    hints = {"stream": lambda x: x, "prefetch": lambda *_: None}
+    return {**_loops(), **special, **casts, **empties, **hints, "min": _minimum, "max": _maximum}
 
 
-class _Typed(ast.NodeTransformer):
-    """Makes declared types and rational literals explicit."""
+class _Numbers:
+    """Literals, each a number of the type that it takes: ``numbers`` has them by the names that stand for them."""
+
+    def __init__(self, casts: Mapping[str, Callable[[Any], Any]], rational: bool):
+        self.casts, self.rational = casts, rational
+        self.numbers: dict[str, Any] = {}
+
+    def leaf(self, node: ast.expr, dtype: str) -> ast.expr:
+        """What stands for a literal or a loop variable of that type."""
+        if isinstance(node, ast.Name):  # a loop variable
+            return ast.Call(ast.Name(dtype, ast.Load()), [node], [])
+        assert isinstance(node, ast.Constant)
+        number = self._number(node.value, dtype)
+        if type(number) in (bool, int):
+            return ast.Constant(number)
+        name = f"number_{len(self.numbers)}"
+        self.numbers[name] = number
+        return ast.Name(name, ast.Load())
+
+    def _number(self, value: Any, dtype: str) -> Any:
+        if not self.rational or not dtype.startswith("float"):
+            return self.casts[dtype](value)
+        if value in (float("inf"), float("-inf")):
+            return _INFINITY if value > 0 else -_INFINITY
+        return int(value) if float(value).is_integer() else Fraction(repr(value))
+
+
+class _Python(ast.NodeTransformer):
+    """Declarations as Python runs them, and division of what may be two ints."""
 
     def __init__(self, rational: bool):
         self.rational = rational
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         assert node.value is not None
-        value = self.visit(node.value)
-        if isinstance(node.annotation, ast.Name):
-            value = ast.Call(ast.Name(node.annotation.id, ast.Load()), [value], [])
-        elif isinstance(node.annotation, ast.Subscript) and ast.unparse(node.annotation.value) in (
-            "int32",
-            "bool",
-        ):
-            value.func.id = "empty_int32"
-        return ast.Assign([node.target], value)
-
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        if self.rational and isinstance(node.value, float):
-            if node.value in (float("inf"), float("-inf")):
-                return ast.Name("INFINITY", ast.Load())
-            if node.value.is_integer():
-                return ast.Constant(int(node.value))
-            return ast.Call(ast.Name("Fraction", ast.Load()), [ast.Constant(repr(node.value))], [])
-        return node
+        kind = local_type(node)
+        if not kind.shape:
+            return ast.Assign([node.target], self.visit(node.value))
+        extents: list[ast.expr] = [ast.Constant(extent) for extent in kind.shape]
+        return ast.Assign([node.target], ast.Call(ast.Name(f"empty_{kind.dtype}", ast.Load()), extents, []))
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -323,7 +344,7 @@ def execute(
     arrays: Mapping[str, np.ndarray],
     *,
     checking: bool = False,
-    arithmetic: str = "float32",
+    arithmetic: str = "typed",
     seed: int = 0,
 ) -> None:
     """Run a program on arrays, in place.
@@ -334,7 +355,8 @@ def execute(
             arithmetic. Temporary buffers may be left out.
         checking: shuffle parallel loops and find races, run vector loops statement by statement, check
             subscripts.
-        arithmetic: ``float32``, ``float64`` or ``rational``.
+        arithmetic: ``typed``, each expression in its own type, as ``docs/ir.md`` says; ``float64``, every
+            floating-point number a double; or ``rational``, every one a fraction, ``sqrt`` and its like stand-ins.
         seed: of the shuffling.
 
     Raises:
@@ -358,16 +380,20 @@ def execute(
         shuffle = random.Random(seed)
         environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
         given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
-        for name in ("empty", "empty_int32"):
-            environment[name] = _recording(environment[name], recorder)
+        for dtype in DTYPES:
+            environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder)
+    rational = arithmetic == "rational"
+    around = buffers_in_scope(program.buffers)
     with np.errstate(all="ignore"):
         for nest in program.nests:
-            function: ast.AST = clone(nest.function)
+            literals = _Numbers({dtype: environment[dtype] for dtype in DTYPES}, rational)
+            body = Conversions(literals.leaf, fold=not rational).block(nest.body, around)
+            function: ast.AST = clone(nest.with_body(body).function)
             if checking:
                 function = _Lanes().visit(function)
-            function = _Typed(arithmetic == "rational").visit(function)
+            function = _Python(rational).visit(function)
             module = ast.Module([located(function)], [])  # type: ignore[list-item]
-            scope = dict(environment)
+            scope = environment | literals.numbers
             exec(compile(module, f"<{nest.label}>", "exec"), scope)
             scope[nest.label](*(given[name] for name in nest.arguments))
 
@@ -380,7 +406,7 @@ def _garbage(buffer: Buffer, arithmetic: str) -> np.ndarray:
     return np.full(buffer.shape, np.nan if dtype.kind == "f" else 1, dtype=dtype)
 
 
-def random_arrays(program: Program, seed: int = 0, arithmetic: str = "float32") -> dict[str, np.ndarray]:
+def random_arrays(program: Program, seed: int = 0, arithmetic: str = "typed") -> dict[str, np.ndarray]:
     """Arrays for every buffer a program touches: small integers (exact in float32). In rational arithmetic ints, and
     Fractions where they may meet integers of NumPy, which overflow."""
     generator = np.random.default_rng(seed)

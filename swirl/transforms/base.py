@@ -8,8 +8,8 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ParamSpec
+from functools import lru_cache, wraps
+from typing import Concatenate, ParamSpec
 
 from swirl.errors import CommandError, Refused, ValidationError, nearest
 from swirl.ir.buffers import Buffer
@@ -33,9 +33,11 @@ from swirl.ir.nest import (
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements
 from swirl.ir.trees import declared_in
+from swirl.ir.types import explicit
 from swirl.ir.validate import validate
 
 P = ParamSpec("P")
+Command = Callable[Concatenate[Program, P], Program]
 
 MOST_BYTES = 2**40
 """A buffer that takes more is a mistake."""
@@ -45,13 +47,21 @@ COMMANDS: dict[str, Callable[..., Program]] = {}
 the meaning."""
 
 
-def command(*names: str) -> Callable[[Callable[P, Program]], Callable[P, Program]]:
-    """Registers a command under ``names`` (its own name, and the names that older recipes use)."""
+def command(*names: str) -> Callable[[Command[P]], Command[P]]:
+    """Registers a command under ``names`` (its own name, and the names that older recipes use).
 
-    def register(function: Callable[P, Program]) -> Callable[P, Program]:
+    It gets the program with every conversion of types spelled out: an update of a whole number by a fraction, which
+    loses something at each step, is then no sum whose order may change.
+    """
+
+    def register(function: Command[P]) -> Command[P]:
+        @wraps(function)
+        def run(program: Program, *arguments: P.args, **options: P.kwargs) -> Program:
+            return function(explicit(program), *arguments, **options)
+
         for name in (function.__name__, *names):
-            COMMANDS[name] = function
-        return function
+            COMMANDS[name] = run
+        return run
 
     return register
 

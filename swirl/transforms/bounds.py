@@ -6,12 +6,13 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.affine import affine, simplify
+from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, expr, loop_of, names_in
 
 _FLIPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 
-def tighten(body: list[ast.stmt]) -> list[ast.stmt]:
+def tighten(body: list[ast.stmt], around: frozenset[str] = frozenset()) -> list[ast.stmt]:
     """``body`` with conditions on loop variables moved out of the loops that do not decide them, and into
     bounds.
 
@@ -19,25 +20,33 @@ def tighten(body: list[ast.stmt]) -> list[ast.stmt]:
         for ky in range(3):                             for ky in range(max(0, 1 - y), 3):
             for c in range(C):                              for c in range(C):
                 if y + ky >= 1 and x + kx >= 1: s   →           if x + kx >= 1: s
+
+    A condition on a local stays where it is, as the loop may change the local.
+
+    Args:
+        body: statements one after the other.
+        around: the variables of the loops around them.
     """
     result: list[ast.stmt] = []
     for node in body:
-        result += _statement(node)
+        result += _statement(node, around)
     return result
 
 
-def _statement(node: ast.stmt) -> list[ast.stmt]:
+def _statement(node: ast.stmt, around: frozenset[str]) -> list[ast.stmt]:
     if isinstance(node, ast.If):
-        return [ast.If(node.test, tighten(node.body), tighten(node.orelse))]
+        return [ast.If(node.test, tighten(node.body, around), tighten(node.orelse, around))]
     if not isinstance(node, ast.For):
         return [node]
-    loop, inner = loop_of(node), tighten(node.body)
+    loop = loop_of(node)
+    known = around | {loop.var}
+    inner = tighten(node.body, known)
     if len(inner) != 1 or not isinstance(inner[0], ast.If) or inner[0].orelse:
         return [loop.node(inner)]
     outside: list[ast.expr] = []
     inside: list[ast.expr] = []
     for part in conjuncts(inner[0].test):
-        if not _on_loops_only(part):
+        if not _on_loops_only(part, known):
             inside.append(part)
         elif loop.var not in names_in(part):
             outside.append(part)
@@ -70,10 +79,11 @@ def conjunction(parts: list[ast.expr]) -> ast.expr:
     return parts[0] if len(parts) == 1 else ast.BoolOp(ast.And(), parts)
 
 
-def _on_loops_only(part: ast.expr) -> bool:
-    """Whether the condition compares quasi-affine expressions (data could change inside the loop)."""
+def _on_loops_only(part: ast.expr, known: frozenset[str]) -> bool:
+    """Whether the condition compares quasi-affine expressions of the loops ``known`` (data could change inside the
+    loop)."""
     return isinstance(part, ast.Compare) and all(
-        affine(side) is not None for side in (part.left, *part.comparators)
+        on_loops(side, known) and affine(side) is not None for side in (part.left, *part.comparators)
     )
 
 

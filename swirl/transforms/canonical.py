@@ -26,6 +26,7 @@ from swirl.ir.nest import (
     subscripts,
     substitute,
 )
+from swirl.ir.types import explicit
 from swirl.transforms.base import Site
 from swirl.transforms.fusion import fuse_at
 from swirl.transforms.order import permute_at
@@ -37,6 +38,7 @@ def canonicalise(program: Program) -> Program:
     A nest that has no partner gets a loop without dependences outermost, if it has one and its first loop is
     none.
     """
+    program = explicit(program)
     nests: list[Nest] = []
     pending = list(program.nests)
     while pending:

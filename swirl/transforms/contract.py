@@ -211,8 +211,12 @@ class _Shape:
         indices = subscripts(node)
         moved = []
         for dim in self.kept:
-            form = affine(indices[dim])
-            moved.append(form.add(self.fixed[dim], -1).to_expr() if form is not None else indices[dim])
+            form, start = affine(indices[dim]), self.fixed[dim]
+            if form is not None:
+                moved.append(form.add(start, -1).to_expr())
+            else:  # out of an index buffer
+                zero = not start.terms and not start.constant
+                moved.append(indices[dim] if zero else expr("i - s", i=indices[dim], s=start.to_expr()))
         return reference(local, moved, isinstance(node.ctx, ast.Store))
 
 

@@ -1,18 +1,24 @@
-"""Conditions on loop variables that a loop's range decides are removed."""
+"""Conditions on loop variables that a loop's range decides are removed. A condition on data is never decided, not even
+``t == t`` or ``t + 1 > t``: a number may be NaN or infinite, or so large that 1 makes no difference."""
 
 from __future__ import annotations
 
 import ast
 
 from swirl.ir.affine import affine, bounds, loop_range
+from swirl.ir.names import on_loops
 from swirl.ir.nest import clone, loop_of, with_inner
 
 
 def drop_decided_guards(
     body: list[ast.stmt], ranges: dict[str, tuple[int, int]] | None = None
 ) -> list[ast.stmt]:
-    """A copy of ``body`` without the branches and selects whose condition has one value everywhere it is
-    evaluated."""
+    """A copy of ``body`` without the branches and selects whose condition has one value everywhere it is evaluated.
+
+    Args:
+        body: statements one after the other.
+        ranges: of the loops around them.
+    """
     result: list[ast.stmt] = []
     for node in body:
         result += _statement(node, ranges or {})
@@ -91,6 +97,8 @@ def simplify_condition(test: ast.expr, ranges: dict[str, tuple[int, int]]) -> as
 def _compare(
     left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[str, tuple[int, int]]
 ) -> bool | None:
+    if not (on_loops(left, ranges) and on_loops(right, ranges)):
+        return None
     one, two = affine(left, ranges), affine(right, ranges)
     limits = None if one is None or two is None else bounds(two.add(one, -1), ranges)
     if limits is None:

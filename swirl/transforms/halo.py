@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.footprint import extremes
+from swirl.ir.names import Scope, scope_at
 from swirl.ir.nest import (
     Nest,
     Path,
     Program,
     clone,
-    local_type,
     names_in,
     references,
     replace_at,
@@ -121,7 +121,8 @@ class _Check:
     buffer: str
     halo: Halo
     candidate: _Candidate
-    zeros: set[str] = field(default_factory=set)
+    zeros: set[Path | None] = field(default_factory=set)
+    """Declarations of locals that start as zero."""
     beyond: tuple[Statement, ast.Subscript, list[str]] | None = None
     """A read outside of the halo, on a side where there is one."""
 
@@ -161,7 +162,7 @@ class _Check:
             return isinstance(node.op, (ast.Add, ast.Sub)) and self._zero(node.value, statement, then)
         if isinstance(node, ast.AnnAssign):
             if node.value is not None and self._zero(node.value, statement, then):
-                self.zeros.add(ast.unparse(node.target))
+                self.zeros.add(statement.path)
             return True
         return isinstance(node, (ast.If, ast.Pass, ast.Expr))
 
@@ -172,7 +173,7 @@ class _Check:
             return self._zero(part, statement, then)
 
         if isinstance(node, ast.Name):
-            return node.id in self.zeros
+            return node.id != "INFINITY" and self._scope(statement)[node.id].declared in self.zeros
         if isinstance(node, ast.Subscript):
             return ast.unparse(node.value) == self.buffer and self._outside(node, statement, then)
         if isinstance(node, ast.UnaryOp):
@@ -204,9 +205,7 @@ class _Check:
             name, stored = ast.unparse(reference.value), isinstance(reference.ctx, ast.Store)
             if any(True for index in subscripts(reference) for _ in references(index)):
                 return False
-            shape = self._shape(name)
-            if shape is None:
-                return False
+            shape = self._scope(statement)[name].shape
             own = name == self.buffer and not stored
             halo = self.halo if own else ((0, 0),) * len(shape)
             if name in self.program.buffers and not stored and not own:
@@ -223,12 +222,9 @@ class _Check:
                 self.beyond = (statement, reference, [*then, where])
         return True
 
-    def _shape(self, name: str) -> tuple[int, ...] | None:
-        if name in self.program.buffers:
-            return self.program.buffers[name].shape
-        declared = (n for _, n in walk(self.nest.body) if isinstance(n, ast.AnnAssign))
-        shapes = {local_type(node).shape for node in declared if ast.unparse(node.target) == name}
-        return shapes.pop() if len(shapes) == 1 else None
+    def _scope(self, statement: Statement) -> Scope:
+        """What names mean where a statement of the trial stands."""
+        return scope_at(self.candidate.trial.body, statement.path, self.program.buffers)
 
     def _too_small(self, statement: Statement, reference: ast.Subscript, constraints: Sequence[str]) -> Exception:
         values = instance(statement, constraints) or {}

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at
+from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -26,6 +27,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.trees import statements_in
+from swirl.ir.types import WEAK_INT, dtype_of, folded, joint, resolved
 from swirl.transforms.base import checked, command, find_loops, taken_names
 from swirl.transforms.candidates import in_bounds, runs
 
@@ -44,6 +46,11 @@ def hoist(program: Program, loop_var: str | None = None, *, nest: int | str | No
                                                                  y[h] = (x[h] - m) * var_t_sqrt
 
     A parallel loop is left alone: its threads would wait for one.
+
+    A quotient then is the product with a rounded reciprocal: rounded twice. Only divisors whose reciprocal neither
+    overflows nor loses digits are taken so: square roots, those with a positive number added, integers, and literals
+    from 2**-126 to 2**126. By any other it is divided, as the reciprocal of a very small or very large number is
+    infinite, or has fewer digits.
 
     What a condition or a loop without iterations may keep from being evaluated is moved only if its elements exist
     whatever happens.
@@ -109,24 +116,17 @@ class _Invariants(ast.NodeTransformer):
     """Replaces the largest invariant expressions in a loop by locals declared before it."""
 
     def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For):
-        self.program = program
-        self.moving = {loop_of(n).var for n in statements_in(node) if isinstance(n, ast.For)}
+        self.nest = nest
+        self.scope = scope_at(nest.body, path, program.buffers)
+        """What names mean in front of the loop."""
+        self.inside: Scope = {**self.scope, **of_loop(node)}
+        """What they mean where the visitor is."""
+        self.loops = {name for name, known in self.scope.items() if known.kind == "loop"}
+        self.changing = changed_in(node)
         self.innermost = not any(isinstance(n, ast.For) for s in node.body for n in statements_in(s))
-        self.stored: set[str] = set()
-        for inner in statements_in(node):
-            if isinstance(inner, ast.AnnAssign):
-                self.moving.add(unparse(inner.target))
-            elif isinstance(inner, (ast.Assign, ast.AugAssign)):
-                target = inner.targets[0] if isinstance(inner, ast.Assign) else inner.target
-                name = target.value if isinstance(target, ast.Subscript) else target
-                self.stored.add(unparse(name))
-        declared = [(unparse(s.target), local_type(s)) for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign)]
-        self.types = dict(declared)
-        self.shapes = {name: {kind.shape for other, kind in declared if other == name} for name in self.types}
-        self.integers = {node.target.id for _, node in loops(nest.body) if isinstance(node.target, ast.Name)}
         self.taken = taken_names(program, [nest])
         self.before: list[ast.stmt] = []
-        self.known: dict[str, str] = {}
+        self.known: dict[tuple[str, str], str] = {}
         self.ranges = ranges_at(nest.body, path)
         self.certain = runs(node)
         """Whether what is being looked at is evaluated, whatever the data and the bounds are."""
@@ -136,11 +136,17 @@ class _Invariants(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.For:
+        outer, self.inside = self.inside, {**self.inside, **of_loop(node)}
         node.body = self._visited(node.body, runs(node))
+        self.inside = outer
         return node
 
     def visit_If(self, node: ast.If) -> ast.If:
-        node.body, node.orelse = self._visited(node.body, False), self._visited(node.orelse, False)
+        outer = self.inside
+        node.body = self._visited(node.body, False)
+        self.inside = outer
+        node.orelse = self._visited(node.orelse, False)
+        self.inside = outer
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.IfExp:
@@ -161,6 +167,7 @@ class _Invariants(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         if not local_type(node).shape and node.value is not None:
             node.value = self.visit(node.value)
+        self.inside = {**self.inside, **of_declaration(node)}
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
@@ -177,9 +184,9 @@ class _Invariants(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         if self._invariant(node):
             return self._local(node)
-        if isinstance(node.op, ast.Div) and self._invariant_operand(node.right):
+        if isinstance(node.op, ast.Div) and self._invariant_operand(node.right) and self._safe(node.right):
             reciprocal = ast.BinOp(ast.Constant(1.0), ast.Div(), node.right)
-            return ast.BinOp(self.visit(node.left), ast.Mult(), self._local(reciprocal))
+            return ast.BinOp(self.visit(node.left), ast.Mult(), self._local(reciprocal, self._quotient(node)))
         node.left, node.right = self.visit(node.left), self.visit(node.right)
         return node
 
@@ -194,21 +201,17 @@ class _Invariants(ast.NodeTransformer):
         return node
 
     def _integer(self, node: ast.expr) -> bool:
-        return names_in(node) <= self.integers | {"min", "max"} and not any(True for _ in references(node))
+        return on_loops(node, self.loops)
 
     def _invariant(self, node: ast.expr) -> bool:
         names = names_in(node)
-        if names & (self.moving | self.stored) or self._integer(node) or "rand" in names:
+        if names & self.changing or not names - INDEX_CALLS or self._integer(node) or "rand" in names:
             return False
         return self.certain or all(self._exists(ref) for ref in references(node))
 
     def _exists(self, ref: ast.Subscript) -> bool:
         """Whether the element exists in every iteration of the loops around."""
-        name = unparse(ref.value)
-        if name in self.program.buffers:
-            return in_bounds(self.program.buffers[name].shape, ref, self.ranges)
-        shapes = self.shapes[name]  # several, where locals of different shapes share a name
-        return len(shapes) == 1 and in_bounds(min(shapes), ref, self.ranges)
+        return in_bounds(self.scope[unparse(ref.value)].shape, ref, self.ranges)
 
     def _invariant_operand(self, node: ast.expr) -> bool:
         """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal where every
@@ -217,30 +220,60 @@ class _Invariants(ast.NodeTransformer):
             return self.innermost
         return self._invariant(node)
 
-    def _local(self, node: ast.expr) -> ast.expr:
-        text = unparse(node)
-        if text not in self.known:
+    def _safe(self, divisor: ast.expr) -> bool:
+        """Whether the divisor's reciprocal neither overflows nor loses digits, whatever the data are: then a quotient
+        and the product with it differ by one rounding, for infinities and NaN too."""
+        number = folded(divisor)
+        if number is not None:
+            return 2.0**-126 <= abs(number) <= 2.0**126
+        match divisor:
+            case ast.Call(ast.Name("sqrt")):
+                return True
+            case ast.Call(ast.Name("float32" | "float64"), [argument]):
+                return dtype_of(argument, self.scope) in ("int32", WEAK_INT)
+            case ast.BinOp(left, ast.Add(), right):
+                terms = [(root, folded(term)) for root, term in ((left, right), (right, left))]
+                return any(_is_root(root) and term is not None and 2.0**-126 <= term <= 2.0**63 for root, term in terms)
+            case ast.Name(name):
+                value = self._definition(name)
+                return value is not None and self._safe(value)
+        return False
+
+    def _definition(self, name: str) -> ast.expr | None:
+        """What a local stands for that is set by its declaration alone."""
+        declared = self.scope[name].declared
+        if declared is None:
+            return None
+        declaration = at(self.nest.body, declared)
+        set_again = any(isinstance(s, (ast.Assign, ast.AugAssign)) and name in changed_in(s)
+                        for _, s in walk(self.nest.body))  # fmt: skip
+        return declaration.value if isinstance(declaration, ast.AnnAssign) and not set_again else None
+
+    def _quotient(self, node: ast.BinOp) -> str:
+        """The type of a quotient whose divisor is known in front of the loop."""
+        return joint(dtype_of(node.left, self.inside), dtype_of(node.right, self.scope))
+
+    def _local(self, node: ast.expr, dtype: str | None = None) -> ast.expr:
+        dtype = resolved(dtype_of(node, self.scope) if dtype is None else dtype, None)
+        key = (unparse(node), dtype)
+        if key not in self.known:
             name = fresh(self._name(node), self.taken)
             self.taken.add(name)
-            self.known[text] = name
-            self.before.append(declare(name, LocalType(self._dtype(node)), node))
-        return ast.Name(self.known[text], ast.Load())
+            self.known[key] = name
+            self.before.append(declare(name, LocalType(dtype), node))
+        return ast.Name(self.known[key], ast.Load())
 
     def _name(self, node: ast.expr) -> str:
         """A name that says what it is: the first operand's, and the operation's."""
         words = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "over"}
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and unparse(node.left) == "1.0":
             return "inverse"
-        names = [n for n in sorted(names_in(node)) if n in self.types or n in self.program.buffers]
+        names = [n for n in sorted(names_in(node)) if n in self.scope and n not in self.loops]
         base = (names[0] if names else "value").removesuffix("_t")
         if isinstance(node, ast.Call):
             return f"{base}_{unparse(node.func)}"
         return f"{base}_{words.get(type(node.op), 'scaled')}" if isinstance(node, ast.BinOp) else base
 
-    def _dtype(self, node: ast.expr) -> str:
-        for name in names_in(node):
-            if name in self.types and self.types[name].dtype.startswith("float"):
-                return self.types[name].dtype
-            if name in self.program.buffers and self.program.buffers[name].dtype.startswith("float"):
-                return self.program.buffers[name].dtype
-        return "float32"
+
+def _is_root(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and unparse(node.func) == "sqrt"

@@ -49,7 +49,7 @@ from swirl.transforms.base import (
     taken_names,
 )
 from swirl.transforms.expand import MAX_ELEMENTS
-from swirl.transforms.reductions import NEUTRAL, combine
+from swirl.transforms.reductions import NEUTRAL, combine, neutral
 from swirl.transforms.split import plain_loop
 
 NOTE = "asked for private copies"
@@ -171,11 +171,9 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[tuple[St
         return reference(name, [clone(part), *(indices[d] for d in kept)], store)
 
     kind = accesses[0].kind
-    neutral = expr(NEUTRAL[kind]) if storage.dtype.startswith("float") else expr({"add": 0, "mul": 1}.get(kind, 0))
-    if not storage.dtype.startswith("float") and kind in ("max", "min"):
-        raise refuse(f"{buffer} holds whole numbers, which have no {kind} to start with", target, site.path, NOTE)
     zeroed = [inner_name(program, site, f"{name}_zero{d}") for d in range(len(kept))]
-    zero: ast.stmt = ast.Assign([reference(name, [clone(part), *map(expr, zeroed)], True)], neutral)
+    first = reference(name, [clone(part), *map(expr, zeroed)], True)
+    zero: ast.stmt = ast.Assign([first], neutral(kind, storage.dtype))
     body = clones(node.body)
     if size > 1:
         inner = inner_name(program, site, f"{loop.var}_inner")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from swirl.ir.names import scope_at
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -19,7 +20,6 @@ from swirl.ir.nest import (
     expr,
     for_loop,
     fresh,
-    local_type,
     loop_of,
     names_in,
     reference,
@@ -33,6 +33,12 @@ from swirl.ir.validate import vector_lanes
 from swirl.transforms.base import Site, take_mark, taken_names, with_mark
 
 NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
+NEUTRAL_INTEGERS = {"add": "0", "mul": "1", "max": str(-(2**31)), "min": str(2**31 - 1)}
+
+
+def neutral(kind: str, dtype: str) -> ast.expr:
+    """What a reduction starts from, so that it changes nothing."""
+    return expr(NEUTRAL[kind] if dtype.startswith("float") else NEUTRAL_INTEGERS[kind])
 
 
 @dataclass(frozen=True)
@@ -275,10 +281,10 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
     type_ = declared_type(nest.body, region, reduction.name)
     shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
     body = replace_at(nest.body, path, [retargeted(at(nest.body, path), reduction, partials.element(partials.here))])
-    neutral = expr(NEUTRAL[reduction.kind])
+    start = ast.Assign([partials.element(partials.here, True)], neutral(reduction.kind, type_.dtype))
     before = [
         declare(partials.name, LocalType(type_.dtype, shape)),
-        partials.over(ast.Assign([partials.element(partials.here, True)], neutral), partials.count),
+        partials.over(start, partials.count),
     ]
     after: list[ast.stmt] = []
     if partials.lanes:
@@ -312,14 +318,5 @@ def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
 def declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
     """The type of the local ``name`` that is visible at ``path`` (others may have the same name
     elsewhere)."""
-    found = None
-    for depth, (field, index) in enumerate(path):
-        owner = at(body, path[:depth]) if depth else None
-        block = body
-        if isinstance(owner, (ast.For, ast.If)):
-            block = owner.body if field == "body" else owner.orelse
-        for statement in block[:index]:
-            if isinstance(statement, ast.AnnAssign) and unparse(statement.target) == name:
-                found = local_type(statement)
-    assert found is not None, f"{name} is not declared"
-    return found
+    local = scope_at(body, path, {})[name]
+    return LocalType(local.dtype, local.shape)

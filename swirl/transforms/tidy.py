@@ -6,6 +6,7 @@ import ast
 
 from swirl.ir.affine import simplify_body
 from swirl.ir.nest import Program, loop_of, substitute
+from swirl.ir.types import explicit
 from swirl.transforms.base import checked
 from swirl.transforms.bounds import tighten
 from swirl.transforms.guards import drop_decided_guards
@@ -19,6 +20,7 @@ def tidy(program: Program) -> Program:
             for w_lane in vector(8):   →
                 s[w + w_lane]
     """
+    program = explicit(program)
     nests = []
     for nest in program.nests:
         body = simplify_body(tighten(drop_decided_guards(_without_single(nest.body))))

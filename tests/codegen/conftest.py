@@ -87,11 +87,11 @@ def check(target: Target) -> Check:
     bit."""
 
     def run(text: str, buffers: Mapping[str, Buffer], arrays: Mapping[str, np.ndarray] | None = None, *,
-            tolerance: float = 0.0, arithmetic: str = "float32") -> dict[str, np.ndarray]:  # fmt: skip
+            tolerance: float = 0.0) -> dict[str, np.ndarray]:  # fmt: skip
         program = parse_program(text, buffers)
         given = {**arrays_for(buffers), **(arrays or {})}
         expected = {name: array.copy() for name, array in given.items()}
-        execute(program, expected, arithmetic=arithmetic)
+        execute(program, expected)
         source = emit(program, target, contract=False)
         packed = {name: buffers[name].layout.pack(array) for name, array in given.items()}
         got = run_source(source, packed, target)

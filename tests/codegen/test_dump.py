@@ -196,16 +196,19 @@ def test_the_padding_of_blocks_is_watched(tmp_path: Path, capsys: pytest.Capture
 def test_calls_mean_what_they_mean_in_the_compiler() -> None:
     from swirl.ir.execute import _environment
 
-    theirs = _environment("float32")
+    theirs = _environment("typed")
     nan = np.float32("nan")
-    for name in ("sqrt", "exp", "log", "tanh", "abs", "floor"):
-        assert getattr(standalone, name)(2.5) == theirs[name](2.5)
+    for dtype in (np.float32, np.float64):
+        for name in ("sqrt", "exp", "log", "tanh", "abs", "floor"):
+            own = getattr(standalone, name)(dtype(2.6))
+            assert own == theirs[name](dtype(2.6)) and type(own) is dtype
+        assert standalone.pow(dtype(2.1), dtype(0.5)) == theirs["pow"](dtype(2.1), dtype(0.5))
     for name in ("min", "max"):
         assert np.isnan(getattr(standalone, name)(1.0, nan)) and np.isnan(getattr(standalone, name)(nan, 1.0))
         assert getattr(standalone, name)(1, 2, 3) == theirs[name](1, 2, 3)
-    assert standalone.pow(2.0, 0.5) == theirs["pow"](2.0, 0.5)
     assert standalone.rand(7, 1, 2, 3) == np.float32((philox(7, 1, 2, 3) >> 8) * 2.0**-24)
-    assert standalone.int32(-1.5) == -1
+    for number in (-1.5, 3e9, float("nan"), float("-inf")):
+        assert standalone.int32(number) == theirs["int32"](number)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ for n in parallel(2):
     [
         ("for i in range(4):\n    y[i] = erf(x[i])\n", r"there is no call erf: erf\(x\[i\]\)"),
         ("for i in range(4):\n    y[i] = x[i] // 2.0\n", "// is for integers"),
-        ("for i in range(4):\n    y[i] = z[i]\n", "z is neither a buffer nor a local array"),
+        ("for i in range(4):\n    y[i] = z[i]\n", "z is not declared here"),
         ("for i in range(4):\n    y[i] = t\n", "t is not declared"),
         ("t: float32 = 0.0\n", None),
         ("for i in range(4):\n    y[x[i]] = 0.0\n", "no integer"),

@@ -224,7 +224,6 @@ for i in parallel(5):
         y[i, v] = max(t, 0.5) if sqrt(abs(t)) > 0.3 else -t
 """,
         {"x": buffer(5, 8, dtype="float64"), "y": buffer(5, 8, dtype="float64")},
-        arithmetic="float64",
     )
 
 

@@ -46,8 +46,7 @@ class Batch:
             if array.dtype == np.int32 and name.startswith(f"{INDICES}_of_"):
                 array %= INDEX_LIMIT
         self.expected = {name: array.copy() for name, array in self.given.items()}
-        dtypes = {str(array.dtype) for array in self.given.values()}
-        execute(self.together, self.expected, arithmetic="float64" if "float64" in dtypes else "float32")
+        execute(self.together, self.expected)
 
     def wrong(self, target: Target, optimize: str = "-O3") -> dict[int, str]:
         """Number → what is wrong, of the programs that compute something else on a target.

@@ -1,0 +1,139 @@
+"""What a name is at a place of a nest: the loop variable, local or buffer that it means there, and its type.
+
+A name has no meaning by itself: sibling blocks may use one name for a loop and for locals of several types. So whoever
+has to know asks for the :class:`Scope` of the place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Path, local_type, names_in
+from swirl.ir.trees import statements_in
+
+Kind = Literal["loop", "local", "buffer"]
+
+INDEX_CALLS = frozenset({"min", "max"})
+"""What quasi-affine expressions may call."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a name means.
+
+    Args:
+        kind: of thing.
+        dtype: of the number, or of the elements of an array; ``int32`` for a loop variable.
+        shape: extents of a buffer or a local array; ``()`` for a number.
+        declared: path of the loop, or of the local's declaration; None for a buffer.
+    """
+
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...] = ()
+    declared: Path | None = None
+
+
+Scope = Mapping[str, Named]
+"""What each name that is visible at a place means there."""
+
+
+def buffers_in_scope(buffers: Mapping[str, Buffer]) -> Scope:
+    """The scope around a nest."""
+    return {name: Named("buffer", buffer.dtype, buffer.shape) for name, buffer in buffers.items()}
+
+
+def scoped(
+    body: Sequence[ast.stmt], scope: Scope, prefix: Path = (), field: str = "body"
+) -> Iterator[tuple[Path, ast.stmt, Scope]]:
+    """Every statement with its path and the scope in which it is read, outer before inner.
+
+    The scope of a loop is that of its bounds, that of a declaration does not have the local yet.
+
+    Args:
+        body: statements one after the other.
+        scope: in which they stand.
+        prefix: path of the statement whose block they are.
+        field: of that statement.
+    """
+    here = dict(scope)
+    for index, node in enumerate(body):
+        path = (*prefix, (field, index))
+        yield path, node, here
+        if isinstance(node, ast.For):
+            yield from scoped(node.body, {**here, **of_loop(node, path)}, path)
+        elif isinstance(node, ast.If):
+            yield from scoped(node.body, here, path)
+            yield from scoped(node.orelse, here, path, "orelse")
+        elif isinstance(node, ast.AnnAssign):
+            here = {**here, **of_declaration(node, path)}
+
+
+def of_loop(node: ast.For, path: Path | None = None) -> Scope:
+    """What a loop adds to the scope of its body."""
+    assert isinstance(node.target, ast.Name)
+    return {node.target.id: Named("loop", "int32", (), path)}
+
+
+def of_declaration(node: ast.AnnAssign, path: Path | None = None) -> Scope:
+    """What a declaration adds to the scope of the statements after it."""
+    assert isinstance(node.target, ast.Name)
+    kind = local_type(node)
+    return {node.target.id: Named("local", kind.dtype, kind.shape, path)}
+
+
+def scope_at(body: Sequence[ast.stmt], path: Path, buffers: Mapping[str, Buffer]) -> Scope:
+    """The scope in which the statement at ``path`` is read.
+
+    Args:
+        body: of a nest.
+        path: of one of its statements.
+        buffers: of the program.
+    """
+    scope = dict(buffers_in_scope(buffers))
+    block = body
+    for depth, (field, index) in enumerate(path):
+        if depth:
+            owner = block[path[depth - 1][1]]
+            if isinstance(owner, ast.For):
+                scope |= of_loop(owner, path[:depth])
+            assert isinstance(owner, (ast.For, ast.If))
+            block = owner.body if field == "body" else owner.orelse
+        for place, node in enumerate(block[:index]):
+            if isinstance(node, ast.AnnAssign):
+                scope |= of_declaration(node, (*path[:depth], (field, place)))
+    return scope
+
+
+def changed_in(node: ast.stmt) -> frozenset[str]:
+    """The names whose value a statement changes or makes: its loops' variables, the locals that it declares or assigns,
+    the arrays that it stores to."""
+    found = set()
+    for inner in statements_in(node):
+        targets: list[ast.expr] = []
+        if isinstance(inner, ast.Assign):
+            targets = inner.targets
+        elif isinstance(inner, (ast.For, ast.AugAssign, ast.AnnAssign)):
+            targets = [inner.target]
+        for target in targets:
+            name = target.value if isinstance(target, ast.Subscript) else target
+            assert isinstance(name, ast.Name)
+            found.add(name.id)
+    return frozenset(found)
+
+
+def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[str]) -> bool:
+    """Whether an expression is of loop variables and literals alone, so that it is exact arithmetic on integers.
+
+    Args:
+        node: the expression.
+        loops: the loop variables in whose scope it stands, by name.
+    """
+    if any(isinstance(part, (ast.Subscript, ast.Div, ast.IfExp)) for part in ast.walk(node)):
+        return False
+    whole = all(type(part.value) in (int, bool) for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return whole and names_in(node) - INDEX_CALLS <= set(loops)

@@ -1,0 +1,329 @@
+"""The type of every expression, by the rules of ``docs/ir.md``; programs in which no conversion is left implicit.
+
+``bool < int32 < float32 < float64``: operands are converted to the greater type. Literals are *weak*: one takes the
+type of what it meets, in the end that of the target that the whole expression is assigned to.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import operator
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeVar
+
+from swirl.errors import ValidationError
+from swirl.ir.hints import STREAM
+from swirl.ir.names import Named, Scope, of_declaration, of_loop
+from swirl.ir.nest import Nest, Program, clone, local_type
+from swirl.ir.printing import unparse
+
+N = TypeVar("N", bound=ast.AST)
+
+WEAK_INT, WEAK_FLOAT = "whole number", "number"
+"""The types of literals and loop variables, and of what is made of these alone (and integers, for the second)."""
+
+ORDER = ("bool", WEAK_INT, "int32", WEAK_FLOAT, "float32", "float64")
+CASTS = ("float32", "float64", "int32", "bool")
+FUNCTIONS = ("sqrt", "exp", "log", "tanh", "floor", "pow")
+"""Calls that are computed in floating point."""
+DEFAULT = {WEAK_INT: "int32", WEAK_FLOAT: "float32"}
+"""What a weak type becomes where nothing asks for another one."""
+
+FOLDABLE: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+def is_float(dtype: str) -> bool:
+    """Whether it is a floating-point type, weak or not."""
+    return dtype == WEAK_FLOAT or dtype.startswith("float")
+
+
+def joint(*dtypes: str) -> str:
+    """The type in which values are compared, chosen between, or the extremum is taken of."""
+    return max(dtypes, key=ORDER.index)
+
+
+def arithmetic(*dtypes: str) -> str:
+    """The type in which values are added or multiplied: truth values count as 0 and 1."""
+    found = joint(*dtypes)
+    return "int32" if found == "bool" else found
+
+
+def dtype_of(node: ast.expr, scope: Scope) -> str:
+    """The type of an expression where ``scope`` holds; weak where only literals say something.
+
+    Raises:
+        ValidationError: a name that is not declared there, or no expression of the grammar.
+    """
+    match node:
+        case ast.Constant(bool()):
+            return "bool"
+        case ast.Constant(value):
+            return WEAK_INT if isinstance(value, int) else WEAK_FLOAT
+        case ast.Name("INFINITY" | "inf"):
+            return WEAK_FLOAT
+        case ast.Name(name) | ast.Subscript(ast.Name(name)):
+            if name not in scope:
+                raise ValidationError(f"{name} is not declared here")
+            return WEAK_INT if scope[name].kind == "loop" else scope[name].dtype
+        case ast.Compare() | ast.UnaryOp(ast.Not()):
+            return "bool"
+        case ast.BoolOp(_, values):
+            return joint(*(dtype_of(value, scope) for value in values))
+        case ast.UnaryOp(_, operand):
+            return arithmetic(dtype_of(operand, scope))
+        case ast.BinOp(left, operator, right):
+            found = arithmetic(dtype_of(left, scope), dtype_of(right, scope))
+            return joint(found, WEAK_FLOAT) if isinstance(operator, ast.Div) else found
+        case ast.IfExp(_, body, orelse):
+            return joint(dtype_of(body, scope), dtype_of(orelse, scope))
+        case ast.Call(ast.Name(name), arguments):
+            if name in CASTS:
+                return name
+            if name == "rand":
+                return "float32"
+            kinds = [dtype_of(argument, scope) for argument in arguments]
+            if name in FUNCTIONS:
+                return joint(WEAK_FLOAT, *kinds)
+            return arithmetic(*kinds) if name == "abs" else joint(*kinds)
+    raise ValidationError(f"no expression of the grammar: {unparse(node)}")
+
+
+def resolved(dtype: str, wanted: str | None) -> str:
+    """The type that an expression is computed in where ``wanted`` is asked for: its own, unless it is weak."""
+    if dtype not in DEFAULT:
+        return dtype
+    fits = wanted is not None and (is_float(wanted) or (wanted == "int32" and dtype == WEAK_INT))
+    return wanted if fits and wanted is not None else DEFAULT[dtype]
+
+
+def folded(node: ast.expr) -> bool | int | float | None:
+    """The value of arithmetic on literals alone, as Python computes it; None for anything else, and for a division by
+    zero."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, (bool, int, float)) else None
+    if isinstance(node, ast.Name) and node.id in ("INFINITY", "inf"):
+        return float("inf")
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = folded(node.operand)
+        return None if value is None else -value
+    if isinstance(node, ast.BinOp):
+        return folded_operation(node.op, folded(node.left), folded(node.right))
+    return None
+
+
+def folded_operation(op: ast.operator, left: float | None, right: float | None) -> float | None:
+    """``left op right`` of two literals as Python computes it; None where one is none, or a division is by zero."""
+    function = FOLDABLE.get(type(op))
+    if left is None or right is None or function is None:
+        return None
+    divides = isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod))
+    return None if divides and right == 0 else function(left, right)
+
+
+def as_int32(value: float) -> int:
+    """``int32(value)``: without the fraction; NaN and what is out of range give the least number, as the processor's
+    instruction does."""
+    return int(value) if -(2.0**31) - 1 < value < 2.0**31 else -(2**31)
+
+
+Leaf = Callable[[ast.expr, str], ast.expr]
+"""What becomes of a literal, or of a loop variable, that takes a type."""
+
+
+class Conversions:
+    """Expressions and statements with every conversion of types spelled out as a cast.
+
+    Args:
+        leaf: what becomes of literals and loop variables outside of subscripts; by default literals stay, and a loop
+            variable in floating-point arithmetic is cast.
+        fold: whether ``leaf`` gets arithmetic on literals as one literal, computed in double precision.
+    """
+
+    def __init__(self, leaf: Leaf | None = None, fold: bool = True):
+        self.leaf, self.fold = leaf, fold and leaf is not None
+
+    # --- statements -----------------------------------------------------------------------------------------
+    def block(self, body: Sequence[ast.stmt], scope: Scope) -> list[ast.stmt]:
+        """Statements one after the other; ``scope`` is that of the first one."""
+        result: list[ast.stmt] = []
+        here = dict(scope)
+        for node in body:
+            result.append(self.statement(node, here))
+            if isinstance(node, ast.AnnAssign):
+                here |= of_declaration(node)
+        return result
+
+    def statement(self, node: ast.stmt, scope: Scope) -> ast.stmt:
+        """One statement, converted; the same object where there is nothing to convert."""
+        if isinstance(node, ast.For):
+            return _with(node, body=self.block(node.body, {**scope, **of_loop(node)}))
+        if isinstance(node, ast.If):
+            return _with(node, test=self.condition(node.test, scope), body=self.block(node.body, scope),
+                         orelse=self.block(node.orelse, scope))  # fmt: skip
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            kind = local_type(node)
+            return node if kind.shape else _with(node, value=self.value(node.value, kind.dtype, scope))
+        if isinstance(node, ast.Assign):
+            wanted = dtype_of(node.targets[0], scope)
+            if isinstance(node.value, ast.Call) and unparse(node.value.func) == STREAM:
+                inside = _with(node.value, args=[self.value(node.value.args[0], wanted, scope)])
+                return _with(node, value=inside)
+            return _with(node, value=self.value(node.value, wanted, scope))
+        if isinstance(node, ast.AugAssign):
+            return self._update(node, scope)
+        return node
+
+    def _update(self, node: ast.AugAssign, scope: Scope) -> ast.stmt:
+        """``t op= e`` where that is computed in the target's type; else ``t = type(t op e)``: it may not be reordered,
+        as each step loses something."""
+        target = dtype_of(node.target, scope)
+        whole = ast.BinOp(_load(node.target), node.op, node.value)
+        if resolved(dtype_of(whole, scope), target) == target != "bool":
+            return _with(node, value=self.value(node.value, target, scope))
+        new = ast.Assign([node.target], self.value(whole, target, scope))
+        return ast.copy_location(new, node)
+
+    # --- expressions ----------------------------------------------------------------------------------------
+    def value(self, node: ast.expr, wanted: str, scope: Scope) -> ast.expr:
+        """The expression as one of type ``wanted``."""
+        own = resolved(dtype_of(node, scope), wanted)
+        new = self.own(node, own, scope)
+        return new if own == wanted else cast(wanted, new)
+
+    def condition(self, node: ast.expr, scope: Scope) -> ast.expr:
+        """The expression as a truth value: anything but zero is true."""
+        if isinstance(node, ast.BoolOp):
+            return _with(node, values=[self.condition(value, scope) for value in node.values])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return _with(node, operand=self.condition(node.operand, scope))
+        return self.own(node, resolved(dtype_of(node, scope), None), scope)
+
+    def own(self, node: ast.expr, dtype: str, scope: Scope) -> ast.expr:
+        """The expression, of a type that is its own, or that it takes being weak."""
+        if self.leaf is not None and (self.fold or isinstance(node, (ast.Constant, ast.Name))):
+            number = folded(node)
+            if number is not None:
+                return self.leaf(ast.Constant(number), dtype)
+        match node:
+            case ast.Constant() | ast.Name("INFINITY" | "inf") | ast.Subscript():
+                return node
+            case ast.Name(name):
+                if scope[name].kind != "loop":
+                    return node
+                if self.leaf is not None:
+                    return self.leaf(node, dtype)
+                return cast(dtype, node) if is_float(dtype) else node
+            case ast.Compare():
+                return self._comparison(node, scope)
+            case ast.UnaryOp(ast.Not()):
+                return self.condition(node, scope)
+            case ast.BoolOp():
+                return self._choice(node, dtype, scope)
+            case ast.UnaryOp(_, operand):
+                return _with(node, operand=self.value(operand, dtype, scope))
+            case ast.BinOp(left, _, right):
+                return _with(node, left=self.value(left, dtype, scope), right=self.value(right, dtype, scope))
+            case ast.IfExp(test, body, orelse):
+                arms = self._together([body, orelse], dtype, scope)
+                return _with(node, test=self.condition(test, scope), body=arms[0], orelse=arms[1])
+            case ast.Call(ast.Name(name), arguments):
+                if name == "rand":
+                    return _with(node, args=[self.value(argument, "int32", scope) for argument in arguments])
+                if name in CASTS:
+                    if name == "bool":
+                        return _with(node, args=[self.condition(arguments[0], scope)])
+                    inner = arguments[0]
+                    if isinstance(inner, ast.Name) and scope[inner.id].kind == "loop" and self.leaf is None:
+                        return node  # the cast that it is given elsewhere
+                    return _with(node, args=[self.own(inner, resolved(dtype_of(inner, scope), name), scope)])
+                return _with(node, args=self._together(arguments, dtype, scope))
+        raise ValidationError(f"no expression of the grammar: {unparse(node)}")
+
+    def _together(self, parts: Sequence[ast.expr], dtype: str, scope: Scope) -> list[ast.expr]:
+        """Expressions of one type; where they are all weak, the first one says which."""
+        result = [self.value(part, dtype, scope) for part in parts]
+        weak = all(dtype_of(part, scope) in DEFAULT for part in parts)
+        if weak and self.leaf is None and dtype not in DEFAULT.values():
+            result[0] = cast(dtype, result[0])
+        return result
+
+    def _comparison(self, node: ast.Compare, scope: Scope) -> ast.expr:
+        """Each pair of neighbours is compared in the greater of their types."""
+        sides = [node.left, *node.comparators]
+        kinds = [dtype_of(side, scope) for side in sides]
+        pairs = [resolved(joint(one, two), None) for one, two in pairwise(kinds)]
+        if len(set(pairs)) == 1:
+            left, *others = (self.value(side, pairs[0], scope) for side in sides)
+            return _with(node, left=left, comparators=others)
+        tests: list[ast.expr] = [
+            ast.Compare(self.value(one, pair, scope), [op], [self.value(two, pair, scope)])
+            for one, op, two, pair in zip(sides, node.ops, sides[1:], pairs, strict=False)
+        ]
+        return ast.BoolOp(ast.And(), tests)
+
+    def _choice(self, node: ast.BoolOp, dtype: str, scope: Scope) -> ast.expr:
+        """``a and b`` as a value is Python's: ``b if a else a``; of truth values it stays."""
+        if dtype == "bool":
+            return self.condition(node, scope)
+        result = self.value(node.values[-1], dtype, scope)
+        for part in reversed(node.values[:-1]):
+            test, itself = self.condition(part, scope), self.value(part, dtype, scope)
+            arms = (result, itself) if isinstance(node.op, ast.And) else (itself, result)
+            result = ast.IfExp(clone(test), *arms)
+        return result
+
+
+def cast(dtype: str, node: ast.expr) -> ast.expr:
+    """``dtype(node)``."""
+    return ast.Call(ast.Name(dtype, ast.Load()), [node], [])
+
+
+def _load(target: ast.expr) -> ast.expr:
+    new = clone(target)
+    assert isinstance(new, (ast.Name, ast.Subscript))
+    new.ctx = ast.Load()
+    return new
+
+
+def _with(node: N, **fields: object) -> N:
+    """The node with other parts; itself where they are the same."""
+    if all(_same(getattr(node, name), part) for name, part in fields.items()):
+        return node
+    new = copy.copy(node)
+    for name, part in fields.items():
+        setattr(new, name, part)
+    return new
+
+
+def _same(one: object, two: object) -> bool:
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(a is b for a, b in zip(one, two, strict=True))
+    return one is two
+
+
+def explicit(program: Program) -> Program:
+    """The program, every conversion of types spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes
+    ``m[0] = int32(float32(m[0]) + x[i])``, ``k * x[i]`` becomes ``float32(k) * x[i]``.
+
+    What is left implicit is the type of literals: one is of the type of what it meets.
+
+    Raises:
+        ValidationError: a name that is not declared.
+    """
+    types = {name: buffer.dtype for name, buffer in program.buffers.items()}
+    nests = [_explicit(nest, tuple((name, types[name]) for name in nest.arguments if name in types))
+             for nest in program.nests]  # fmt: skip
+    changed = any(new is not old for new, old in zip(nests, program.nests, strict=True))
+    return program.with_nests(nests) if changed else program
+
+
+@lru_cache(maxsize=4096)
+def _explicit(nest: Nest, buffers: tuple[tuple[str, str], ...]) -> Nest:
+    body = Conversions().block(nest.body, {name: Named("buffer", dtype) for name, dtype in buffers})
+    return nest if _same(body, nest.body) else nest.with_body(body)
