@@ -32,12 +32,14 @@ class Derived:
         backward: gradients of the inputs, or None where none is wanted.
         update: gradients of the parameters, or None where there are none.
         notes: what is kept or computed again, and the bytes that decided it.
+        taped: whether forward keeps values of single iterations, which it would not do for its own sake.
     """
 
     forward: Program
     backward: Program | None
     update: Program | None
     notes: tuple[str, ...] = ()
+    taped: bool = False
 
 
 def derive(
@@ -154,7 +156,7 @@ def _taped(
     prepared = [rebuild(nest, first_wins) for nest in inside]
     derived = _phases(saved, prepared, inputs, params, output, add_to, taken, Choices(), [], tapes)
     kept, notes = tapes.kept(derived.backward, derived.update)
-    return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes))
+    return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes), taped=True)
 
 
 def _taken(program: Program, inside: list[Body]) -> set[str]:

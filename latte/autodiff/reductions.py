@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from latte.autodiff.order import Site, injective
+from latte.autodiff.order import Access, Site, injective, meets_later
 from latte.autodiff.prepare import Body, all_sites, line_of, load, origin, target_of
 from latte.autodiff.terms import name_of, same
 from swirl.errors import DerivativeError
@@ -128,8 +128,9 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
             and site.path[: len(scope)] == scope
             and id(site.statement) not in own
         ]
-        if all(_told_by_winners(member, group, writes, every_site, active) for member in group):
-            divided = _divided(group, writes)
+        reads = [site for site in every_site if id(site.statement) not in own and _flows(site, group[0], active)]
+        if all(_told_by_winners(member, group, writes, reads) for member in group):
+            divided = _divided(group, writes, [site for site in reads if site not in writes])
             if all(part.starts or _alike(part.members) for part in divided):
                 found += divided
     return found
@@ -141,15 +142,23 @@ def _alike(members: tuple[Reduction, ...]) -> bool:
     return all(same(m.target, first.target) and m.moved_inside == first.moved_inside for m in members)
 
 
-def _divided(group: list[Reduction], writes: list[Site]) -> list[Round]:
+def _flows(site: Site, found: Reduction, active: set[str]) -> bool:
+    """Whether a gradient flows back from a site to the target of a reduction."""
+    if isinstance(site.statement, ast.If) or name_of(target_of(site.statement)) not in active:
+        return False
+    return name_of(found.target) in names_in(site.statement.value)  # type: ignore[attr-defined]
+
+
+def _divided(group: list[Reduction], writes: list[Site], reads: list[Site]) -> list[Round]:
     """A group in rounds: all that are reached from starts alone, then those of one region each."""
     starts = {site.path for member in group for site in member.starts}
     first = [site for site in writes if site.path < group[0].region]
-    from_starts = all(site.path in starts for site in first)
+    seen = any(first[0].path < site.path < group[0].region for site in reads) if first else False
+    from_starts = all(site.path in starts for site in first) and not seen
     found: list[list[Reduction]] = []
     for member in group:
         last = found[-1][-1].region if found else ()
-        written = any(last < site.path < member.region for site in writes)
+        written = any(last < site.path < member.region for site in (*writes, *reads))
         if not found or (last != member.region and (written or len(found) > 1 or not from_starts)):
             found.append([])
         found[-1].append(member)
@@ -160,20 +169,11 @@ def _divided(group: list[Reduction], writes: list[Site]) -> list[Round]:
 
 
 def _told_by_winners(
-    found: Reduction, group: list[Reduction], writes: list[Site], every: list[Site], active: set[str]
+    found: Reduction, group: list[Reduction], writes: list[Site], reads: list[Site]
 ) -> bool:
     region = found.region
-    inside = [site for site in every if site.path[: len(region)] == region]
-    if any(site in writes for site in inside):
+    if any(site.path[: len(region)] == region for site in (*writes, *reads)):
         return False
-    own = {id(member.site.statement) for member in group}
-    name = name_of(found.target)
-    for site in inside:
-        if isinstance(site.statement, ast.If) or id(site.statement) in own:
-            continue
-        value = site.statement.value  # type: ignore[attr-defined]
-        if name_of(target_of(site.statement)) in active and name in names_in(value):
-            return False
     variables = {loop.var for loop in found.moved_inside}
     around = variables | {loop.var for loop in found.loops}
     if variables and any(names_in(test) & variables for test, _ in found.site.guards):
@@ -183,7 +183,19 @@ def _told_by_winners(
     if isinstance(found.target, ast.Name):  # its masks have an element for each iteration of these
         return all(loop.extent is not None and loop.step == 1 for loop in found.home)
     home = tuple((depth, loop) for depth, loop in found.site.loops if loop in found.home)
-    return injective(replace(found.site, loops=home, guards=()), subscripts(found.target))  # type: ignore[arg-type]
+    alone = injective(replace(found.site, loops=home, guards=()), subscripts(found.target))  # type: ignore[arg-type]
+    others = [*writes, *(member.site for member in group if member.region != region)]
+    return alone and all(_in_textual_order(found, site) for site in others)
+
+
+def _in_textual_order(found: Reduction, other: Site) -> bool:
+    """Whether ``other``, a write of the same buffer, meets an element before the region or after it, as it stands."""
+    assert isinstance(found.target, ast.Subscript)
+    here = Access(name_of(found.target), tuple(subscripts(found.target)), "set", found.site)
+    target = target_of(other.statement)
+    assert isinstance(target, ast.Subscript)
+    there = Access(here.name, tuple(subscripts(target)), "set", other)
+    return not (meets_later(here, there) if other.path < found.region else meets_later(there, here))
 
 
 def _by_target(every: list[Reduction]) -> list[list[Reduction]]:

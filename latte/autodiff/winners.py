@@ -300,6 +300,8 @@ def _is_free_mask(program: Program, buffers: Mapping[str, Buffer], name: str, sh
 
 
 def _offset(loop: Loop) -> ast.expr:
-    """The loop variable less the loop's start."""
+    """How far the loop variable is from the loop's start: 0 or more, so that it is none of the marks above."""
     variable = ast.Name(loop.var, ast.Load())
+    if loop.step < 0:
+        return expr("s - v", v=variable, s=loop.start)
     return variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start)

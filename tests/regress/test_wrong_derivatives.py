@@ -133,6 +133,45 @@ for i in range(5):
         "inputs",
         "w",
     ),
+    # The iterations 0, -1, -2, … of a loop that counts down were taken for the marks of nobody and of another winner.
+    "minimum of one element, counted down": Case(
+        """
+for n in range(3):
+    value[n] = 2.0*inputs[n]
+    for i in range(3, -1, -1):
+        value[n] = min(value[n], inputs[1])
+""",
+        {"value": (3,), "inputs": (3,)},
+        "inputs",
+    ),
+    # What stands before the maximum meets elements after it, in the next iterations of a loop around both.
+    "factors of elements whose maximum is known": Case(
+        """
+for n in range(3):
+    value[n] = 0.1
+for n in range(3):
+    value[max(n-1, 0)] *= w[n]
+    for i in range(4):
+        value[n] = max(value[n], inputs[n,i])
+""",
+        {"value": (3,), "inputs": (3, 4), "w": (3,)},
+        "inputs",
+        "w",
+    ),
+    # The gradient of a value that was read before the maximum went to the winner.
+    "read before the maximum": Case(
+        """
+for n in range(2):
+    a: float32 = tanh(inputs[n,0])
+    value[n] = 2.0*a
+    for i in range(1, 5):
+        if inputs[n,i] > a:
+            a = inputs[n,i]*inputs[n,i]
+    value[n] += a
+""",
+        ROWS,
+        "inputs",
+    ),
     # Were refused: values that an iteration writes over are kept now, one an iteration.
     "Horner's scheme": Case(
         """

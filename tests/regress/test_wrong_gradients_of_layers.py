@@ -9,7 +9,8 @@ import pytest
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from latte.neuron import Field, Neuron, Param, eachindex, ones, tanh
+from latte.neuron import Field, Neuron, Param, eachindex, floor, ones, tanh
+from latte.phases import net_programs
 
 torch = pytest.importorskip("torch")
 
@@ -120,6 +121,17 @@ class Smoothed(Ensemble):
                 value[n, c] = weights[c] * inputs[n, c] / mean
 
 
+class Unweighted(Ensemble):
+    """Products from step to step."""
+
+    def forward(self, inputs, value):  # type: ignore[no-untyped-def]
+        for n in range(inputs.shape[0]):
+            product = 1.0
+            for c in range(inputs.shape[1]):
+                product = product * inputs[n, c]
+                value[n, c] = product
+
+
 def _horner(x, w):  # type: ignore[no-untyped-def]
     result = torch.zeros(x.shape[0], w.shape[0])
     for i in range(FEATURES):
@@ -210,6 +222,43 @@ def test_neurons(neuron: type[Neuron], reference: Callable[..., torch.Tensor]) -
     layer = net.add_ensemble(Ensemble(neuron, (NEURONS,), ("k",), name="layer"))
     net.add_connections(data, layer, lambda k: (range(FEATURES),))
     _check(net, data, layer, reference, (NEURONS, FEATURES))
+
+
+class Floored(Neuron):
+    """Its gradient is zero."""
+
+    def forward(self) -> None:
+        self.value = floor(self.input)
+
+
+class Doubled(Neuron):
+    def forward(self) -> None:
+        self.value = 2.0 * self.input
+
+
+@pytest.mark.parametrize("readers", [(Floored, Doubled), (Doubled, Floored)])
+def test_a_reader_without_a_gradient_leaves_none_behind(readers: tuple[type[Neuron], type[Neuron]]) -> None:
+    """The other reader's gradient was added to that of the step before."""
+    net = Net(BATCH, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (FEATURES,))
+    made = {neuron: net.init_activation_ensemble(neuron, data) for neuron in readers}
+    net.compile()
+    data.set_value(np.ones((BATCH, FEATURES)))
+    for _ in range(2):
+        net.forward()
+        made[Doubled].set_grad(np.ones((BATCH, FEATURES)))
+        net.backward()
+        np.testing.assert_array_equal(data.get_grad(), np.full((BATCH, FEATURES), 2.0))
+
+
+def test_no_values_are_kept_where_no_gradient_is_wanted() -> None:
+    net = Net(BATCH, seed=1)
+    data = MemoryDataLayer(net, (FEATURES,))
+    layer = net.add_ensemble(Unweighted(shape=(FEATURES,), dims=("c",), name="layer"))
+    net.add_connections(data, layer, lambda *indices: None)
+    (programs,) = (found.programs for found in net_programs(net, BATCH) if found.ensemble is layer)
+    assert "kept" not in programs["forward"].text
 
 
 @pytest.mark.parametrize(("kind", "reference"), ENSEMBLE_LAYERS)
