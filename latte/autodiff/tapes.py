@@ -1,7 +1,8 @@
 """Values that are gone when backward needs them: the forward program keeps them, one element an iteration.
 
 Where ``values`` would refuse, reversal is done again on the program with the values that a statement reads and that a
-later statement, or a later iteration, writes over, kept right before the statement::
+later statement, or a later iteration, writes over, kept right before the statement (or before the loops around it that
+do not change them)::
 
     for i in range(8):                     for i in range(8):
         s = s * x[i] + c[i]        ->          kept_s[i] = s
@@ -19,13 +20,14 @@ from dataclasses import dataclass
 
 from latte.autodiff.order import Access, Site, variable_ranges
 from latte.autodiff.prepare import Body, assign, line_of, origin, rebuild
-from latte.autodiff.terms import name_of
+from latte.autodiff.terms import name_of, same
 from latte.autodiff.tidy import written_names
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
+    Loop,
     Path,
     Program,
     clone,
@@ -42,13 +44,17 @@ from swirl.ir.nest import (
 
 @dataclass
 class Tape:
-    """The value that ``value`` has right before the statement number ``place``, kept in the buffer ``name``."""
+    """The value that ``value`` has right before the statement number ``place``, kept in the buffer ``name``.
+
+    ``loops`` stand around the store where it is put before a loop, ``guards`` are tests one of which must hold.
+    """
 
     name: str
     value: ast.expr
     dtype: str
     buffer: Buffer
     indices: list[ast.expr]
+    loops: tuple[Loop, ...]
     guards: list[ast.expr]
     place: int
     path: Path
@@ -64,10 +70,25 @@ class Tape:
         """The statement that keeps the value, for the forward program."""
         value = expr("1 if v else 0", v=self.value) if self.dtype == "bool" else clone(self.value)
         store = assign(reference(self.name, self.indices), value)
-        if not self.guards:
-            return [store]
-        test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
-        return [ast.If(clone(test), [store], [])]
+        if self.guards:
+            test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
+            store = ast.If(clone(test), [store], [])
+        for loop in reversed(self.loops):
+            store = Loop(loop.var, "range", loop.start, loop.stop, loop.step).node([store])
+        return [store]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a value is kept: right before the statement at ``path``, one for each iteration of ``around``.
+
+    ``inside`` are those of ``around`` that begin at the statement or inside of it: the store needs them around it.
+    """
+
+    path: Path
+    statement: ast.stmt
+    around: tuple[Loop, ...]
+    inside: tuple[Loop, ...]
 
 
 class Tapes:
@@ -83,33 +104,42 @@ class Tapes:
         self.program, self.originals, self.taken = program, originals, taken
         self.tapes: list[Tape] = []
 
-    def keep(self, node: ast.expr, dtype: str, site: Site, block: Body) -> ast.expr:
+    def keep(self, node: ast.expr, dtype: str, site: Site, values: Values) -> ast.expr:
         """An expression for the value that ``node`` has when the statement at ``site`` begins.
 
         Raises:
             DerivativeError: a loop around it has bounds that are not known.
         """
-        text = ast.unparse(node)
         place = getattr(site.statement, "place", None)
         if place is None:
-            raise self._refused(site, f"the value of {text} is gone, and cannot be kept")
-        guards = _guards(self.originals[place], text)
-        for tape in self.tapes:
-            if ast.unparse(tape.value) != text:
-                continue
-            if tape.place == place:
-                return tape.element
-            if not guards and not tape.guards and _same_block(tape.path, site.path):
-                first, last = sorted((site.path[-1][1], tape.path[-1][1]))
-                if not names_in(node) & written_names(block[first:last]):
-                    if site.path < tape.path:
-                        tape.place, tape.path, tape.statement = place, site.path, site.statement
-                    return tape.element
-        tape = self._new(node, dtype, site, guards, place)
-        self.tapes.append(tape)
-        return tape.element
+            raise self._refused(site, f"the value of {ast.unparse(node)} is gone, and cannot be kept")
+        guards = _guards(self.originals[place], ast.unparse(node))
+        point = _point(node, site, bool(guards), values)
+        found = self._there(node, point, guards, values)
+        if found is None:
+            found = self._new(node, dtype, site, guards, point)
+            self.tapes.append(found)
+        return found.element
 
-    def _new(self, node: ast.expr, dtype: str, site: Site, guards: list[ast.expr], place: int) -> Tape:
+    def _there(self, node: ast.expr, point: Point, guards: list[ast.expr], values: Values) -> Tape | None:
+        """A tape that has the value already, or can have it."""
+        for tape in self.tapes:
+            if not same(tape.value, node) or tape.loops != point.inside:
+                continue
+            if tape.path == point.path:
+                return tape
+            if guards or tape.guards or not _same_block(tape.path, point.path):
+                continue
+            first, last = sorted((point.path[-1][1], tape.path[-1][1]))
+            block = values.block_at(point.path)
+            if not names_in(node) & written_names(block[first:last]):
+                if point.path < tape.path:
+                    tape.path, tape.statement = point.path, point.statement
+                    tape.place = getattr(point.statement, "place", tape.place)
+                return tape
+        return None
+
+    def _new(self, node: ast.expr, dtype: str, site: Site, guards: list[ast.expr], point: Point) -> Tape:
         ranges = variable_ranges(site)
         if ranges is None:
             raise self._refused(
@@ -117,15 +147,26 @@ class Tapes:
             )
         shape, indices = [], []
         for (_, loop), (low, high) in zip(site.loops, ranges, strict=True):
-            variable = ast.Name(loop.var, ast.Load())
-            shape.append(max(1, high - low + 1))
-            indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
+            if loop in point.around:
+                variable = ast.Name(loop.var, ast.Load())
+                shape.append(max(1, high - low + 1))
+                indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
         name = fresh(f"kept_{name_of(node)}", self.taken)
         self.taken.add(name)
         stored = "int32" if dtype == "bool" else dtype
         buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", tuple(shape) or (1,), stored, "value")
+        place = getattr(point.statement, "place")  # noqa: B009
         return Tape(
-            name, clone(node), dtype, buffer, indices or [expr(0)], guards, place, site.path, site.statement
+            name,
+            clone(node),
+            dtype,
+            buffer,
+            indices or [expr(0)],
+            point.inside,
+            guards,
+            place,
+            point.path,
+            point.statement,
         )
 
     def _refused(self, site: Site, why: str) -> DerivativeError:
@@ -229,7 +270,34 @@ class _Available(ast.NodeTransformer):
 
     def _kept(self, node: ast.expr, name: str) -> ast.expr:
         values = self.values
-        return values.tapes.keep(node, values.dtype(name), self.site, values.block_of(self.site))
+        return values.tapes.keep(node, values.dtype(name), self.site, values)
+
+
+def _point(node: ast.expr, site: Site, guarded: bool, values: Values) -> Point:
+    """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
+    names = names_in(node)
+    written = [write.site.path for write in values.writes if write.name in names]
+    free = [
+        (depth, loop)
+        for depth, loop in site.loops
+        if not any(path[:depth] == site.path[:depth] for path in written)
+    ]
+    moving = {loop.var for _, loop in free} & names
+    around = tuple(loop for depth, loop in site.loops if (depth, loop) not in free or loop.var in moving)
+    here = Point(site.path, site.statement, around, ())
+    if len(around) == len(site.loops):
+        return here
+    outermost = free[0][0]
+    dropped = [loop for _, loop in free if loop.var not in moving]
+    inside = tuple(loop for _, loop in free if loop.var in moving)
+    bounds = set().union(*(names_in(loop.start) | names_in(loop.stop) for loop in inside), set())
+    between = [values.statement_at(site.path[:depth]) for depth in range(outermost, len(site.path))]
+    # Before the loops the element must be there although they may have no iteration.
+    runs = isinstance(node, ast.Name) or all(loop.extent for loop in dropped)
+    conditional = guarded or any(isinstance(statement, ast.If) for statement in between)
+    if conditional or not runs or bounds & {loop.var for loop in dropped}:
+        return here
+    return Point(site.path[:outermost], between[0], around, inside)
 
 
 def _same_block(a: Path, b: Path) -> bool:

@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.prepare import Body, all_sites, load
@@ -13,7 +14,7 @@ from latte.autodiff.terms import name_of
 from latte.autodiff.tidy import written_names
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Loop, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.nest import Loop, Path, local_type, loop_of, names_in, subscripts, substitute
 
 
 class Overwritten(Exception):
@@ -242,18 +243,21 @@ class Values:
         site = self.sites[id(statement)]
         if isinstance(target, ast.Name):
             # A local: where it is needed anyway, or lies in a buffer.
-            there = target.id in self.needed or self._stored_as(target.id, self.block_of(site)) is not None
+            there = target.id in self.needed or self._stored_as(target.id, self.block_at(site.path)) is not None
             return there and self.later_write(Access(target.id, (), "read", site), own=False) is None
         assert isinstance(target, ast.Subscript)
         use = Access(name_of(target), tuple(subscripts(target)), "read", site)
         return self.later_write(use, own=False) is None
 
-    def block_of(self, site: Site) -> Body:
-        """The block in which a site stands."""
-        body: Body = self.nests[site.path[0][1]]
-        for (_, index), (field, _) in zip(site.path[1:], site.path[2:], strict=False):
+    def block_at(self, path: Path) -> Body:
+        """The block in which the statement at ``path`` stands."""
+        body: Body = self.nests[path[0][1]]
+        for (_, index), (field, _) in pairwise(path[1:]):
             body = getattr(body[index], field)
         return body
+
+    def statement_at(self, path: Path) -> ast.stmt:
+        return self.block_at(path)[path[-1][1]]
 
 
 def _declared_in(body: Body) -> set[str]:
