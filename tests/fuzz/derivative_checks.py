@@ -24,6 +24,7 @@ from latte.autodiff import Derived, derive
 from latte.lower import lower
 from swirl.errors import DerivativeError, LatteError
 from swirl.ir.buffers import Buffer
+from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
 from tests.fuzz.derivative_cases import ROWS, SHAPES, STEPS, WRITTEN, Writer
@@ -163,16 +164,28 @@ class Runner:
 
     def run(self, known: Arrays) -> Arrays:
         self.finite = True
-        arrays = {
-            name: known[name].copy()
-            if name in known
-            else np.full(buffer.shape, np.nan if buffer.dtype == "float64" else 7, buffer.dtype)
-            for name, buffer in self.program.buffers.items()
-        }
+        arrays = _filled(self.program, known)
         with np.errstate(all="ignore"):
             for function, names in self.calls:
                 function(*(arrays[name] for name in names))
         return {**known, **arrays}
+
+
+def executed(program: Program, known: Arrays) -> Arrays:
+    """The arrays after a derived phase, every subscript of it inside its shape."""
+    arrays = _filled(program, known)
+    execute(validate(program), arrays, checking=True, arithmetic="float64")
+    return {**known, **arrays}
+
+
+def _filled(program: Program, known: Arrays) -> Arrays:
+    """Copies of known arrays; all others hold what a program must not read before it writes."""
+    return {
+        name: known[name].copy()
+        if name in known
+        else np.full(buffer.shape, np.nan if buffer.dtype == "float64" else 7, buffer.dtype)
+        for name, buffer in program.buffers.items()
+    }
 
 
 def data(seed: int, special: bool) -> Arrays:
@@ -225,23 +238,22 @@ def _compare(program: Program, derived: Derived, seed: int, special: bool, outco
     plain = Runner(program)
     before = plain.run(start)
     finite = plain.finite
-    forward = Runner(validate(derived.forward))
-    after = forward.run(start)
-    for name in program.buffers:
-        if not np.array_equal(before[name], after[name], equal_nan=True):
-            outcome.wrong = f"forward: {name} is not the same"
-            return
     touched = {name for nest in program.nests for name in nest.arguments}
     largest = np.max([np.abs(before[name]).max() for name in WRITTEN if name in touched])
     if not finite or not largest < LARGEST:
         counts["skipped: values too large or not finite"] += 1
         return
     counts["compared"] += 1
+    after = executed(derived.forward, start)
+    for name in program.buffers:
+        if not np.array_equal(before[name], after[name], equal_nan=True):
+            outcome.wrong = f"forward: {name} is not the same"
+            return
     weights = np.random.default_rng(seed + 1).normal(size=SHAPES["value"])
     gradients: Arrays = {}
     for phase, name in ((derived.update, "w"), (derived.backward, "inputs")):
         given = {**after, "grad": weights, "accumulate": np.zeros(1, np.int32)}
-        got = Runner(validate(phase)).run(given) if phase is not None else given
+        got = executed(phase, given) if phase is not None else given
         for untouched in (*SHAPES, "grad"):
             if untouched in given and not np.array_equal(got[untouched], given[untouched], equal_nan=True):
                 outcome.wrong = f"{name}: {untouched} is written by a derived phase"
