@@ -258,7 +258,6 @@ class Reversal:
             raise self.refuse(statement, error.message) from error
         own = [(ref, term) for ref, term in partials.found if same(ref, target)]
         rest = [(ref, term) for ref, term in partials.found if not same(ref, target)]
-        self._refuse_indirect(statement, rest)
         out = self._contributions(rest)
         if isinstance(statement, ast.AugAssign):
             last: Body = []
@@ -308,13 +307,6 @@ class Reversal:
 
     def _consumes(self, statement: ast.stmt) -> bool:
         return active_in(statement.value, self._is_active)  # type: ignore[attr-defined]
-
-    def _refuse_indirect(self, statement: ast.stmt, found: list[tuple[ast.expr, Term]]) -> None:
-        for ref, _ in found:
-            if isinstance(ref, ast.Subscript) and any(
-                isinstance(n, ast.Subscript) for n in ast.walk(ref.slice)
-            ):
-                raise self.refuse(statement, f"`{ast.unparse(ref)}` is read through an index buffer")
 
     def _contributions(self, found: list[tuple[ast.expr, Term]]) -> Body:
         grouped: dict[str, list[tuple[ast.expr, Term]]] = {}

@@ -2,7 +2,7 @@
 
 They have what people write: sums, products and maxima that go on over a loop, locals assigned again and names used
 again, local arrays, recurrences in fields, shifted subscripts, loops inside loops and backwards, conditions on data and
-on subscripts, several outputs.
+on subscripts, subscripts from an index field, several outputs.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Writer:
         return self.pick(*options[1:], options[0]) if len(options) > 1 else options[0]
 
     def element(self, scope: Scope, name: str) -> str:
-        return f"{name}[{', '.join(self.index(scope, extent) for extent in SHAPES[name])}]"
+        indices = [self.index(scope, extent) for extent in SHAPES[name]]
+        if SHAPES[name][-1] == STEPS and self.random.random() < 0.06:
+            indices[-1] = f"powers[{indices[-1]}]"
+        return f"{name}[{', '.join(indices)}]"
 
     def leaf(self, scope: Scope) -> str:
         draw = self.random.random()

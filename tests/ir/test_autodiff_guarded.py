@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from latte import MemoryDataLayer, Net
+from latte.autodiff.partials import Partials
 from latte.ensemble import Ensemble
-from latte.neuron import INFINITY, Field, Neuron, eachindex, range_dim
+from latte.neuron import INFINITY, Neuron, eachindex, range_dim
 from swirl.errors import DerivativeError
 from tests.ir.test_autodiff_differences import Case, forward_computes_the_same, gradients_are_differences, run
 
@@ -210,15 +212,6 @@ class GuardedLocal(Neuron):
         self.value = best
 
 
-class Indirect(Ensemble):
-    """Reads through an index field."""
-
-    order = Field("c", dtype="int32")
-
-    def forward(self, inputs, value, order):  # type: ignore[no-untyped-def]
-        for n in range(inputs.shape[0]):
-            for c in range(inputs.shape[1]):
-                value[n, c] = 2.0 * inputs[n, order[c]]
 
 
 def pooled(
@@ -269,15 +262,21 @@ def test_like_pytorch(neuron: type[Neuron], shape: tuple[int, int, int], kernel:
     np.testing.assert_allclose(data.get_grad(), source.grad.numpy(), rtol=0, atol=bound)
 
 
-def test_refusal_names_the_line() -> None:
-    net = Net(3, seed=1)
-    net.force_backward = True
-    data = MemoryDataLayer(net, (4,))
-    layer = net.add_ensemble(Indirect(shape=(4,), dims=("c",), name="layer"))
-    net.add_connections(data, layer, lambda *indices: None)
-    with pytest.raises(DerivativeError, match="is read through an index buffer") as refused:
+class Doubled(Neuron):
+    def forward(self) -> None:
+        self.value = 2.0 * self.inputs[0, 0, 0]
+
+
+def test_refusal_names_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partials, "walk", no_derivative)
+    net, _, _ = pooled(Doubled, (2, 5, 7), 3, 2, 1)
+    with pytest.raises(DerivativeError, match="no derivative of") as refused:
         net.compile()
     lines = Path(__file__).read_text().splitlines()
     place, line = str(refused.value).split(": ")[0].rsplit(":", 1)
     assert place == __file__
-    assert "inputs[n, order[c]]" in lines[int(line) - 1]
+    assert "2.0 * self.inputs" in lines[int(line) - 1]
+
+
+def no_derivative(self: Partials, node: ast.expr, *_: object) -> None:
+    raise DerivativeError(f"no derivative of `{ast.unparse(node)}`")

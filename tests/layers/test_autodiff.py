@@ -569,10 +569,6 @@ for i in range(3):
 
 # --- refusals -----------------------------------------------------------------------------------------------
 REFUSED = {
-    "index buffer": (
-        "for i in range(3):\n    value[i] = inputs[index[i]]",
-        "`value[i] = inputs[index[i]]` cannot be differentiated: `inputs[index[i]]` is read through an index",
-    ),
     "modulo": (
         "for i in range(3):\n    value[i] = inputs[i] % 2.0",
         "`value[i] = inputs[i] % 2.0` cannot be differentiated: no derivative of `inputs[i] % 2.0`",
@@ -587,8 +583,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_the_statement_and_a_way_out(name: str) -> None:
     source, message = REFUSED[name]
-    shapes: Shapes = {"value": (3,), "inputs": (3,), "index": (3,)}
-    source = "def layer_forward_0(value, inputs, index):\n" + indent(source, "    ")
+    shapes: Shapes = {"value": (3,), "inputs": (3,)}
+    source = "def layer_forward_0(value, inputs):\n" + indent(source, "    ")
     with pytest.raises(DerivativeError) as caught:
         derive(program(source, shapes), inputs=["inputs"], params=[])
     assert message in caught.value.message

@@ -9,12 +9,13 @@ import pytest
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from latte.neuron import Field, Neuron, Param, eachindex, floor, ones, tanh
+from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
 from latte.phases import net_programs
 
 torch = pytest.importorskip("torch")
 
 FEATURES, NEURONS, BATCH = 7, 5, 3
+ORDER = [3, 3, 0, 6, 1, 3, 6]
 
 
 class SumOrLargest(Neuron):
@@ -121,6 +122,19 @@ class Smoothed(Ensemble):
                 value[n, c] = weights[c] * inputs[n, c] / mean
 
 
+class Looked(Ensemble):
+    """Rows of a table, by number: some twice, some not at all."""
+
+    order = State("c", dtype="int32")
+    weights = Param("c", init=ones)
+
+    def forward(self, inputs, value, order, weights):  # type: ignore[no-untyped-def]
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, order[c]] * weights[order[c]]
+
+
 class Unweighted(Ensemble):
     """Products from step to step."""
 
@@ -166,6 +180,10 @@ def _smoothed(x, w):  # type: ignore[no-untyped-def]
     return torch.stack(found, 1)
 
 
+def _looked(x, w):  # type: ignore[no-untyped-def]
+    return x[:, ORDER] * w[ORDER]
+
+
 def _sum_or_largest(x, w):  # type: ignore[no-untyped-def]
     return torch.maximum(x @ w.T, x.amax(1, keepdim=True))
 
@@ -182,7 +200,7 @@ NEURON_LAYERS = [
     (CutOff, _cut_off),
     (TwoLargest, _two_largest),
 ]
-ENSEMBLE_LAYERS = [(Recurrent, _recurrent), (Smoothed, _smoothed)]
+ENSEMBLE_LAYERS = [(Recurrent, _recurrent), (Smoothed, _smoothed), (Looked, _looked)]
 
 
 def _check(
@@ -195,6 +213,8 @@ def _check(
     net.compile()
     data.set_value(images)
     layer.set_weights(weights)
+    if hasattr(layer, "order"):
+        layer.set_order(np.array(ORDER, np.int32))
     net.forward()
     layer.set_grad(given)
     net.backward()
