@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,8 @@ from latte.autodiff.tapes import Tapes
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from latte.autodiff.winners import save_winners
 from swirl.errors import DerivativeError
-from swirl.ir.nest import Program, make_nest, names_in
+from swirl.ir.nest import Program, clone, make_nest, names_in
+from swirl.ir.trees import nodes
 
 ATTEMPTS = 32
 """Each attempt keeps one value more; a program that needs more is refused."""
@@ -119,7 +119,7 @@ def _declared_once(program: Program) -> frozenset[str]:
     names = [
         node.target.id
         for nest in program.nests
-        for node in ast.walk(nest.function)
+        for node in nodes(nest.function)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     return frozenset(name for name in names if names.count(name) == 1)
@@ -238,7 +238,7 @@ class _Strip(ast.NodeTransformer):
 
 
 def _stripped(statement: ast.stmt) -> ast.stmt:
-    return _Strip().visit(copy.deepcopy(statement))
+    return _Strip().visit(clone(statement))
 
 
 def strip_stop_gradient(program: Program) -> Program:

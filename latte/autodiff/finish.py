@@ -14,6 +14,8 @@ from swirl.ir.nest import (
     Nest,
     Path,
     Program,
+    clone,
+    clones,
     constant,
     expr,
     for_loop,
@@ -22,6 +24,7 @@ from swirl.ir.nest import (
     references,
     subscripts,
 )
+from swirl.ir.trees import nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
@@ -77,7 +80,7 @@ def finish(
     everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
     made: list[Nest] = []
     for index, body in enumerate(nests):
-        made.append(make_nest(f"{name.replace('.', '_')}_{index}", copy.deepcopy(body), everything))
+        made.append(make_nest(f"{name.replace('.', '_')}_{index}", clones(body), everything))
     used = {argument for nest in made for argument in nest.arguments}
     if not made:
         return None
@@ -121,7 +124,7 @@ def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:
 
 def _read_grad(nest: Body, adjoint: str) -> Body:
     """``nest`` with ``adjoint[…]`` read as ``grad[…]``."""
-    new = [copy.deepcopy(statement) for statement in nest]
+    new = [clone(statement) for statement in nest]
     for statement in new:
         for found in references(statement):
             if isinstance(found.ctx, ast.Load) and name_of(found) == adjoint:
@@ -131,7 +134,7 @@ def _read_grad(nest: Body, adjoint: str) -> Body:
 
 def _first_nest(nests: list[Body], name: str) -> int | None:
     for index, body in enumerate(nests):
-        if any(isinstance(node, ast.Name) and node.id == name for s in body for node in ast.walk(s)):
+        if any(isinstance(node, ast.Name) and node.id == name for s in body for node in nodes(s)):
             return index
     return None
 

@@ -10,6 +10,7 @@ import islpy as isl
 
 from swirl.ir.affine import condition_to_isl, to_isl
 from swirl.ir.nest import Loop, Path, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.trees import nodes
 
 
 class _NotAffine(Exception):
@@ -88,7 +89,7 @@ def accesses(site: Site) -> list[Access]:
             assert isinstance(reference.value, ast.Name)
             arrays.add(id(reference.value))
             found.append(Access(reference.value.id, tuple(subscripts(reference)), "read", site))
-        for node in ast.walk(part):
+        for node in nodes(part):
             if isinstance(node, ast.Name) and id(node) not in arrays:
                 found.append(Access(node.id, (), "read", site))
     if isinstance(target, ast.Subscript):

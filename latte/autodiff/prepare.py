@@ -13,7 +13,19 @@ from collections.abc import Callable, Mapping
 from latte.autodiff.order import Access, Site, accesses, injective, sites
 from latte.autodiff.terms import negated, same
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Path, Program, declare, expr, fresh, make_nest, names_in, substitute
+from swirl.ir.nest import (
+    LocalType,
+    Path,
+    Program,
+    clone,
+    declare,
+    expr,
+    fresh,
+    make_nest,
+    names_in,
+    substitute,
+)
+from swirl.ir.trees import nodes
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
@@ -40,14 +52,14 @@ def line_of(statement: ast.stmt) -> int | None:
 
 
 def store(target: ast.expr) -> ast.expr:
-    result = copy.deepcopy(target)
+    result = clone(target)
     assert isinstance(result, (ast.Name, ast.Subscript))
     result.ctx = ast.Store()
     return result
 
 
 def load(target: ast.expr) -> ast.expr:
-    result = copy.deepcopy(target)
+    result = clone(target)
     assert isinstance(result, (ast.Name, ast.Subscript))
     result.ctx = ast.Load()
     return result
@@ -91,7 +103,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
         target = load(statement.target)
         text = ast.unparse(target)
         uses_itself = any(
-            ast.unparse(node) == text for node in ast.walk(statement.value) if isinstance(node, ast.expr)
+            ast.unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr)
         )
         if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
             value = statement.value if isinstance(statement.op, ast.Add) else negated(statement.value)
@@ -102,7 +114,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
         text = ast.unparse(target)
         for own, other in ((value.left, value.right), (value.right, value.left)):
             if not same(own, target) or text in {
-                ast.unparse(n) for n in ast.walk(other) if isinstance(n, ast.expr)
+                ast.unparse(n) for n in nodes(other) if isinstance(n, ast.expr)
             }:
                 continue
             if isinstance(value.op, ast.Add):
@@ -145,7 +157,7 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
     def edit(body: Body) -> Body:
         result = list(body[:start])
         for index, statement in enumerate(body[start:], start):
-            replaced = _Rename(name, local).visit(copy.deepcopy(statement)) if index != start else statement
+            replaced = _Rename(name, local).visit(clone(statement)) if index != start else statement
             if index == start:
                 replaced = with_origin(declare(local, LocalType(dtype), _first_value(statement)), statement)
             result.append(replaced)
@@ -310,7 +322,7 @@ def versions(body: Body, taken: set[str]) -> Body:
             for name in ("body", "orelse"):
                 if isinstance(statement, (ast.For, ast.If)):
                     setattr(statement, name, versions(getattr(statement, name), taken))
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 read.add(node.id)
         result.append(statement)

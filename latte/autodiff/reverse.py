@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.activity import active_names
@@ -29,6 +28,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
+    clone,
     constant,
     declare,
     expr,
@@ -39,6 +39,7 @@ from swirl.ir.nest import (
     names_in,
     reference,
     substitute,
+    walk,
 )
 
 
@@ -79,6 +80,12 @@ class Reversal:
             TapedValues(nests, buffers, choices, tapes) if tapes else Values(nests, buffers, choices)
         )
         self.sites, self.declared = self.values.sites, self.values.declared
+        self._loop_paths = {
+            id(part): path
+            for index, nest in enumerate(nests)
+            for path, part in walk(nest, (("body", index),))
+            if isinstance(part, ast.For)
+        }
         self.adjoints: dict[str, str] = {}
         self._names: dict[str, str] = {}
 
@@ -125,7 +132,7 @@ class Reversal:
             return ast.Name(self.adjoint_name(reference.id), ast.Load())
         assert isinstance(reference, ast.Subscript) and isinstance(reference.value, ast.Name)
         name = self.adjoint_name(reference.value.id)
-        return ast.Subscript(ast.Name(name, ast.Load()), copy.deepcopy(reference.slice), ast.Load())
+        return ast.Subscript(ast.Name(name, ast.Load()), clone(reference.slice), ast.Load())
 
     def new_local(self, base: str = "grad_part") -> str:
         name = fresh(base, self.taken)
@@ -177,7 +184,7 @@ class Reversal:
             orelse = self.block(statement.orelse)
             if not body and not orelse:
                 return []
-            test = copy.deepcopy(self.values.value(statement.test, self.sites[id(statement)]))
+            test = clone(self.values.value(statement.test, self.sites[id(statement)]))
             if not body:
                 test = inverted(test) if self._is_guard(Condition(test)) else ast.UnaryOp(ast.Not(), test)
             return [ast.If(test, body or orelse, orelse if body else [])]
@@ -188,11 +195,8 @@ class Reversal:
     def _loop(self, statement: ast.For) -> Loop:
         """The loop in its own order, or backwards where a value goes from one iteration to the next."""
         loop = loop_of(statement)
-        depth = next(
-            site.path for site in self.sites.values() if any(s is site.statement for s in ast.walk(statement))
-        )
-        level = self._depth_of(statement, depth)
-        if not self._carries(level, depth[:level]):
+        path = self._loop_paths[id(statement)]
+        if not self._carries(len(path), path):
             return Loop(loop.var, "range", loop.start, loop.stop, loop.step)
         if loop.step == 1:
             last = expr("stop - 1", stop=loop.stop)
@@ -207,15 +211,6 @@ class Reversal:
         sign = 1 if loop.step > 0 else -1
         before = expr("a - s", a=loop.start, s=sign)
         return Loop(loop.var, "range", _folded(last), _folded(before), -loop.step)
-
-    def _depth_of(self, statement: ast.For, path: tuple[tuple[str, int], ...]) -> int:
-        body: Body = self.nests[path[0][1]]
-        for level, (_, index) in enumerate(path[1:], 2):
-            node = body[index]
-            if node is statement:
-                return level
-            body = getattr(node, path[level][0]) if level < len(path) else []
-        raise AssertionError("loop not found")
 
     def _carries(self, level: int, prefix: tuple[tuple[str, int], ...]) -> bool:
         inside = [a for a in self.values.accesses if a.site.path[:level] == prefix and self._flows(a)]
@@ -328,7 +323,7 @@ class Reversal:
             for guards, chosen in parts:
                 statement = self._add(target, chosen)
                 if guards:
-                    tests = [copy.deepcopy(g.test) if g.wanted else inverted(g.test) for g in guards]
+                    tests = [clone(g.test) if g.wanted else inverted(g.test) for g in guards]
                     test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
                     last = out[-1] if out else None
                     if isinstance(last, ast.If) and same(last.test, test):
@@ -358,7 +353,7 @@ def _either(terms: list[Term]) -> ast.expr | None:
     (first,), (second,) = terms[0].conditions, terms[1].conditions
     if not same(first.test, second.test) or not first.wanted or second.wanted:
         return None
-    return ast.IfExp(copy.deepcopy(first.test), terms[0].product(), terms[1].product())
+    return ast.IfExp(clone(first.test), terms[0].product(), terms[1].product())
 
 
 def _folded(node: ast.expr) -> ast.expr:
@@ -378,15 +373,15 @@ def _folded(node: ast.expr) -> ast.expr:
             }[type(part.op)]()
             return expr(value)
 
-    return Fold().visit(copy.deepcopy(node))
+    return Fold().visit(clone(node))
 
 
 def _replaced(body: Body, old: ast.expr, new: ast.expr) -> Body:
     class Replace(ast.NodeTransformer):
         def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-            return copy.deepcopy(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
+            return clone(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
 
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return copy.deepcopy(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
+            return clone(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
 
-    return [Replace().visit(copy.deepcopy(part)) for part in body]
+    return [Replace().visit(clone(part)) for part in body]

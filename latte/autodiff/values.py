@@ -14,7 +14,8 @@ from latte.autodiff.terms import name_of
 from latte.autodiff.tidy import written_names
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Loop, Path, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.nest import Loop, Path, clone, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.trees import nodes
 
 
 class Overwritten(Exception):
@@ -110,7 +111,7 @@ class Values:
         """
         seen = set()
         for tree in trees:
-            for node in ast.walk(tree):
+            for node in nodes(tree):
                 if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
                     use = Access(node.value.id, tuple(subscripts(node)), "read", site)
                 elif isinstance(node, ast.Name) and locals_too and node.id in self.declared:
@@ -193,7 +194,7 @@ class Values:
                 loop = loop_of(statement)
                 return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
             self._check_again(statement.test, self.sites[id(statement)])
-            return ast.If(copy.deepcopy(statement.test), body or [ast.Pass()], orelse)
+            return ast.If(clone(statement.test), body or [ast.Pass()], orelse)
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
             return None
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
@@ -262,8 +263,8 @@ class Values:
 
 def _declared_in(body: Body) -> set[str]:
     """The locals of a block and of the blocks inside it."""
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return {n.target.id for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    found = (node for statement in body for node in nodes(statement))
+    return {n.target.id for n in found if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
 
 
 def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
@@ -274,7 +275,7 @@ def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
         if isinstance(statement, ast.For):
             total += _bytes_moved(statement, buffers)
             continue
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             if (
                 not isinstance(node, ast.Subscript)
                 or name_of(node) not in buffers
