@@ -61,7 +61,7 @@ def derive(
         output: the buffer whose gradient ``grad`` is given.
         add_to: those of ``inputs`` whose gradient has been started by another reader.
         keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again,
-            whatever that costs.
+            whatever that costs; not heeded where values of single iterations must be kept.
 
     Raises:
         DerivativeError: the program has a statement without a derivative; the message quotes it.
