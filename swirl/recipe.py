@@ -19,7 +19,7 @@ from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
-from swirl.transforms.base import loop_names
+from swirl.transforms.base import ASSUMPTIONS, loop_names
 from swirl.transforms.contract import OWN
 from swirl.transforms.layers import follow, stored_between
 from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
@@ -174,8 +174,11 @@ class Schedule(Questions):
                 raise at_place from error
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
-        self.outcomes.append(Outcome(command, "applied", "\n".join(self._notes)))
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
+        assumed = ASSUMPTIONS.get(command.name)
+        if assumed and any(after.text != before[phase].text for phase, after in changed.items()):
+            self._notes.append(f"assumes that {assumed}")
+        self.outcomes.append(Outcome(command, "applied", "\n".join(self._notes)))
         self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made
 

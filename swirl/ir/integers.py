@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from swirl.ir.affine import Ranges, affine, loop_range
+from swirl.ir.affine import Ranges, loop_range
+from swirl.ir.names import on_loops
 from swirl.ir.nest import Nest, Path, loop_of, names_in, subscripts
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
@@ -14,7 +15,7 @@ LARGEST = 2**31 - 1
 
 
 def too_large(nest: Nest) -> tuple[Path, str] | None:
-    """The first loop, subscript or comparison of loops that may pass :data:`LARGEST`, as it is or on the way there: the
+    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, as it is or on the way there: the
     statement's path, and what is too large; None where all fit.
 
     Data count as nothing: what a program reads from an array it answers for itself.
@@ -40,12 +41,12 @@ def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -
 
 
 def _integers(tree: ast.AST, ranges: Ranges) -> Iterator[ast.expr]:
-    """Subscripts, and the sides of comparisons between loop variables."""
+    """Subscripts, and arithmetic on loop variables alone."""
     for node in nodes(tree):
         if isinstance(node, ast.Subscript):
             yield from subscripts(node)
-        elif isinstance(node, ast.Compare) and names_in(node) - {"min", "max"} <= ranges.keys():
-            yield from (side for side in (node.left, *node.comparators) if affine(side) is not None)
+        elif isinstance(node, ast.BinOp) and names_in(node) and on_loops(node, ranges):
+            yield node
 
 
 def _size(node: ast.expr, ranges: Ranges) -> int:

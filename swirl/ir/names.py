@@ -7,12 +7,14 @@ has to know asks for the :class:`Scope` of the place.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Path, local_type, names_in
+from swirl.ir.nest import LocalType, Nest, Path, fresh, local_type, names_in, substitute, walk
+from swirl.ir.nest import loops as loops_of
 from swirl.ir.trees import statements_in
 
 Kind = Literal["loop", "local", "buffer"]
@@ -45,32 +47,6 @@ Scope = Mapping[str, Named]
 def buffers_in_scope(buffers: Mapping[str, Buffer]) -> Scope:
     """The scope around a nest."""
     return {name: Named("buffer", buffer.dtype, buffer.shape) for name, buffer in buffers.items()}
-
-
-def scoped(
-    body: Sequence[ast.stmt], scope: Scope, prefix: Path = (), field: str = "body"
-) -> Iterator[tuple[Path, ast.stmt, Scope]]:
-    """Every statement with its path and the scope in which it is read, outer before inner.
-
-    The scope of a loop is that of its bounds, that of a declaration does not have the local yet.
-
-    Args:
-        body: statements one after the other.
-        scope: in which they stand.
-        prefix: path of the statement whose block they are.
-        field: of that statement.
-    """
-    here = dict(scope)
-    for index, node in enumerate(body):
-        path = (*prefix, (field, index))
-        yield path, node, here
-        if isinstance(node, ast.For):
-            yield from scoped(node.body, {**here, **of_loop(node, path)}, path)
-        elif isinstance(node, ast.If):
-            yield from scoped(node.body, here, path)
-            yield from scoped(node.orelse, here, path, "orelse")
-        elif isinstance(node, ast.AnnAssign):
-            here = {**here, **of_declaration(node, path)}
 
 
 def of_loop(node: ast.For, path: Path | None = None) -> Scope:
@@ -107,6 +83,52 @@ def scope_at(body: Sequence[ast.stmt], path: Path, buffers: Mapping[str, Buffer]
             if isinstance(node, ast.AnnAssign):
                 scope |= of_declaration(node, (*path[:depth], (field, place)))
     return scope
+
+
+def apart(nest: Nest) -> Nest:
+    """The nest, each local's name that of locals of one type and of no loop: others get a name of their own.
+
+    Sibling blocks may use a name for several things; moved together, they would hide each other.
+    """
+    loops = {node.target.id for _, node in loops_of(nest.body) if isinstance(node.target, ast.Name)}
+    kinds: dict[str, set[LocalType]] = {}
+    for _, node in walk(nest.body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            kinds.setdefault(node.target.id, set()).add(local_type(node))
+    if not any(name in loops or len(types) > 1 for name, types in kinds.items()):
+        return nest
+    taken = set(nest.names)
+    first: dict[str, LocalType] = {}
+
+    def block(body: Sequence[ast.stmt], names: Mapping[str, ast.expr]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, (ast.For, ast.If)):
+                new = copy.copy(node)
+                if isinstance(new, ast.For):
+                    new.iter = substitute(new.iter, names)
+                else:
+                    new.test = substitute(new.test, names)
+                new.body, new.orelse = block(node.body, names), block(node.orelse, names)
+                result.append(new)
+                continue
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                name, value = node.target.id, node.value
+                assert value is not None
+                value = substitute(value, names)
+                names = {other: renamed for other, renamed in names.items() if other != name}
+                if name in loops or first.setdefault(name, local_type(node)) != local_type(node):
+                    new_name = fresh(name, taken)
+                    taken.add(new_name)
+                    names[name] = ast.Name(new_name, ast.Load())
+                target = substitute(node.target, names)
+                assert isinstance(target, ast.Name)
+                result.append(ast.AnnAssign(target, node.annotation, value, 1))
+                continue
+            result.append(substitute(node, names))
+        return result
+
+    return nest.with_body(block(nest.body, {}))
 
 
 def changed_in(node: ast.stmt) -> frozenset[str]:

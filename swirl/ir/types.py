@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from swirl.errors import ValidationError
 from swirl.ir.hints import STREAM
-from swirl.ir.names import Named, Scope, of_declaration, of_loop
+from swirl.ir.names import Named, Scope, apart, of_declaration, of_loop
 from swirl.ir.nest import Nest, Program, clone, local_type
 from swirl.ir.printing import unparse
 
@@ -79,6 +79,8 @@ def dtype_of(node: ast.expr, scope: Scope) -> str:
             return arithmetic(dtype_of(operand, scope))
         case ast.BinOp(left, operator, right):
             found = arithmetic(dtype_of(left, scope), dtype_of(right, scope))
+            if isinstance(operator, (ast.FloorDiv, ast.Mod)):
+                return joint(found, "int32")
             return joint(found, WEAK_FLOAT) if isinstance(operator, ast.Div) else found
         case ast.IfExp(_, body, orelse):
             return joint(dtype_of(body, scope), dtype_of(orelse, scope))
@@ -95,11 +97,11 @@ def dtype_of(node: ast.expr, scope: Scope) -> str:
 
 
 def resolved(dtype: str, wanted: str | None) -> str:
-    """The type that an expression is computed in where ``wanted`` is asked for: its own, unless it is weak."""
-    if dtype not in DEFAULT:
-        return dtype
-    fits = wanted is not None and (is_float(wanted) or (wanted == "int32" and dtype == WEAK_INT))
-    return wanted if fits and wanted is not None else DEFAULT[dtype]
+    """The type that an expression is computed in where ``wanted`` is asked for: its own, unless it is weak. Whole
+    numbers are computed as such."""
+    if dtype == WEAK_FLOAT and wanted is not None and is_float(wanted):
+        return wanted
+    return DEFAULT.get(dtype, dtype)
 
 
 def folded(node: ast.expr) -> bool | int | float | None:
@@ -140,8 +142,7 @@ class Conversions:
     """Expressions and statements with every conversion of types spelled out as a cast.
 
     Args:
-        leaf: what becomes of literals and loop variables outside of subscripts; by default literals stay, and a loop
-            variable in floating-point arithmetic is cast.
+        leaf: what becomes of literals and loop variables outside of subscripts; by default they stay.
         fold: whether ``leaf`` gets arithmetic on literals as one literal, computed in double precision.
     """
 
@@ -193,6 +194,8 @@ class Conversions:
     def value(self, node: ast.expr, wanted: str, scope: Scope) -> ast.expr:
         """The expression as one of type ``wanted``."""
         own = resolved(dtype_of(node, scope), wanted)
+        if own == "int32" and is_float(wanted) and folded(node) is not None:
+            own = wanted  # a literal is of any type
         new = self.own(node, own, scope)
         return new if own == wanted else cast(wanted, new)
 
@@ -214,11 +217,8 @@ class Conversions:
             case ast.Constant() | ast.Name("INFINITY" | "inf") | ast.Subscript():
                 return node
             case ast.Name(name):
-                if scope[name].kind != "loop":
-                    return node
-                if self.leaf is not None:
-                    return self.leaf(node, dtype)
-                return cast(dtype, node) if is_float(dtype) else node
+                loop = scope[name].kind == "loop"
+                return self.leaf(node, dtype) if loop and self.leaf is not None else node
             case ast.Compare():
                 return self._comparison(node, scope)
             case ast.UnaryOp(ast.Not()):
@@ -239,17 +239,17 @@ class Conversions:
                     if name == "bool":
                         return _with(node, args=[self.condition(arguments[0], scope)])
                     inner = arguments[0]
-                    if isinstance(inner, ast.Name) and scope[inner.id].kind == "loop" and self.leaf is None:
-                        return node  # the cast that it is given elsewhere
-                    return _with(node, args=[self.own(inner, resolved(dtype_of(inner, scope), name), scope)])
+                    found = resolved(dtype_of(inner, scope), name)
+                    literal = found == "int32" and is_float(name) and folded(inner) is not None
+                    return _with(node, args=[self.own(inner, name if literal else found, scope)])
                 return _with(node, args=self._together(arguments, dtype, scope))
         raise ValidationError(f"no expression of the grammar: {unparse(node)}")
 
     def _together(self, parts: Sequence[ast.expr], dtype: str, scope: Scope) -> list[ast.expr]:
         """Expressions of one type; where they are all weak, the first one says which."""
         result = [self.value(part, dtype, scope) for part in parts]
-        weak = all(dtype_of(part, scope) in DEFAULT for part in parts)
-        if weak and self.leaf is None and dtype not in DEFAULT.values():
+        weak = self.leaf is None and all(dtype_of(part, scope) in DEFAULT for part in result)
+        if weak and dtype not in DEFAULT.values():
             result[0] = cast(dtype, result[0])
         return result
 
@@ -258,6 +258,8 @@ class Conversions:
         sides = [node.left, *node.comparators]
         kinds = [dtype_of(side, scope) for side in sides]
         pairs = [resolved(joint(one, two), None) for one, two in pairwise(kinds)]
+        if all(kind == WEAK_INT for kind in kinds):
+            return node  # of loop variables: Python's integers
         if len(set(pairs)) == 1:
             left, *others = (self.value(side, pairs[0], scope) for side in sides)
             return _with(node, left=left, comparators=others)
@@ -308,8 +310,9 @@ def _same(one: object, two: object) -> bool:
 
 
 def explicit(program: Program) -> Program:
-    """The program, every conversion of types spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes
-    ``m[0] = int32(float32(m[0]) + x[i])``, ``k * x[i]`` becomes ``float32(k) * x[i]``.
+    """The program, each local's name that of one type alone (:func:`swirl.ir.names.apart`), every conversion of types
+    spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes ``m[0] = int32(float32(m[0]) + x[i])``, ``k * x[i]``
+    becomes ``float32(k) * x[i]``.
 
     What is left implicit is the type of literals: one is of the type of what it meets.
 
@@ -325,5 +328,6 @@ def explicit(program: Program) -> Program:
 
 @lru_cache(maxsize=4096)
 def _explicit(nest: Nest, buffers: tuple[tuple[str, str], ...]) -> Nest:
+    nest = apart(nest)
     body = Conversions().block(nest.body, {name: Named("buffer", dtype) for name, dtype in buffers})
     return nest if _same(body, nest.body) else nest.with_body(body)

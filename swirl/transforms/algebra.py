@@ -45,7 +45,7 @@ from swirl.transforms.reductions import accumulation, reductions_over
 from swirl.transforms.split import plain_loop
 
 
-@command()
+@command(assumes="sums and their factors are finite")
 def factor(
     program: Program, loop_var: str, *, keep_differences: bool = False, nest: int | str | None = None
 ) -> Program:

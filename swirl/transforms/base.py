@@ -47,8 +47,17 @@ COMMANDS: dict[str, Callable[..., Program]] = {}
 the meaning."""
 
 
-def command(*names: str) -> Callable[[Command[P]], Command[P]]:
+ASSUMPTIONS: dict[str, str] = {}
+"""What a command takes for granted of the numbers that a program is run on, by the command's name; ``explain`` says it
+wherever the command changed something."""
+
+
+def command(*names: str, assumes: str | None = None) -> Callable[[Command[P]], Command[P]]:
     """Registers a command under ``names`` (its own name, and the names that older recipes use).
+
+    Args:
+        names: other names.
+        assumes: what it takes for granted of the data.
 
     It gets the program with every conversion of types spelled out: an update of a whole number by a fraction, which
     loses something at each step, is then no sum whose order may change.
@@ -61,6 +70,8 @@ def command(*names: str) -> Callable[[Command[P]], Command[P]]:
 
         for name in (function.__name__, *names):
             COMMANDS[name] = run
+            if assumes is not None:
+                ASSUMPTIONS[name] = assumes
         return run
 
     return register

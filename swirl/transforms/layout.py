@@ -120,7 +120,7 @@ def memory_order(program: Program, buffer: str, order: Sequence[int] | None) -> 
     return new
 
 
-@command()
+@command(assumes="what is multiplied with zeros beyond a border is finite")
 def set_padding(program: Program, buffer: str, *pairs: tuple[int, int] | int) -> Program:
     """Put zeros around a buffer in memory (a halo), and drop the conditions that keep reads from going there.
 

@@ -35,7 +35,7 @@ TOTAL = "sum of the data"
 """What the sum of the data is called while statements are followed; no name of a program."""
 
 
-@command()
+@command(assumes="the data are finite, and so are their squared differences")
 def moments(program: Program, loop_var: str, *, inner: str | None = None, once: bool = False, apart: bool = False,
             nest: int | str | None = None) -> Program:  # fmt: skip
     """Compute a mean and the sum of squared differences from it in one pass; iterations of the loop are combined.

@@ -186,7 +186,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
         start, stop = solution.visit(other.start), solution.visit(other.stop)
         body = [Loop(other.var, other.kind, start, stop, other.step, other.options).node(body)]
     around = ranges_at(nest.body, path)
-    new = drop_decided_guards(simplify_body([head.node(body)], around), around)
+    new = drop_decided_guards(simplify_body([head.node(body)], around), around, nest.names)
     return nest.with_body(replace_at(nest.body, path, new or [ast.Pass()]))  # where no condition held at all
 
 
