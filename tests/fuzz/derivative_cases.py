@@ -28,18 +28,23 @@ NAMES = ("a", "b", "c", "m", "t", "q")
 
 @dataclass
 class Scope:
-    """What a statement sees: loop variables with the values they take, scalar locals, local arrays."""
+    """What a statement sees: loop variables with the values they take, scalar locals, truth values, counters, local
+    arrays."""
 
     loops: dict[str, range] = field(default_factory=dict)
     locals: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    counts: list[str] = field(default_factory=list)
     arrays: list[str] = field(default_factory=list)
 
     def inner(self, **loops: range) -> Scope:
-        return Scope({**self.loops, **loops}, list(self.locals), list(self.arrays))
+        return Scope(
+            {**self.loops, **loops}, list(self.locals), list(self.flags), list(self.counts), list(self.arrays)
+        )
 
     @property
     def names(self) -> set[str]:
-        return {*self.loops, *self.locals, *self.arrays}
+        return {*self.loops, *self.locals, *self.flags, *self.counts, *self.arrays}
 
 
 class Writer:
@@ -105,7 +110,7 @@ class Writer:
         if scope.arrays and draw < 0.55:
             return f"{self.pick(*scope.arrays)}[{self.index(scope, STEPS)}]"
         if draw < 0.63:
-            return self.pick("0.5", "1.5", "2.0", "0.25")
+            return self.pick("0.5", "1.5", "2.0", "0.25", *(f"0.25 * {name}" for name in scope.counts))
         shifted = [name for name, values in scope.loops.items() if max(values) < STEPS]
         if shifted and draw < 0.7:
             i = self.pick(*shifted)
@@ -130,8 +135,10 @@ class Writer:
             a, b = self.condition(scope, depth - 1), self.condition(scope, depth - 1)
             return self.pick(f"({a} and {b})", f"({a} or {b})", f"not {a}")
         draw = self.random.random()
+        if scope.flags and draw < 0.15:
+            return self.pick(*scope.flags)
         if draw < 0.3:
-            variable = self.pick(*scope.loops)
+            variable = self.pick(*scope.loops, *scope.counts)
             return f"{variable} {self.pick('<', '>=', '==', '!=', '>')} {self.random.randrange(STEPS)}"
         a, b = self.leaf(scope), self.leaf(scope)
         if draw < 0.4:
@@ -150,6 +157,7 @@ class Writer:
     def statement(self, scope: Scope, depth: int) -> list[str]:
         kinds = ["declare", "store", "store", "update", "update", "update", "choose"]
         kinds += ["loop", "loop", "loop", "if", "if", "array", "recurrence"] if depth else []
+        kinds += ["flag", "count"]
         kind = self.pick(*kinds)
         free = sorted(set(NAMES) - scope.names)
         if kind == "array" and free and not self.layer:
@@ -162,6 +170,8 @@ class Writer:
             line = f"{name}: float64 = {value}"
             scope.locals.append(name)
             return [line] if value != "-3e38" else [line, f"{name} = max({name}, {self.expression(scope, 1)})"]
+        if kind in ("flag", "count"):
+            return self.other(scope, kind)
         if kind == "update":
             return [self.update(scope, self.pick(*scope.locals))]
         if kind == "choose":
@@ -173,6 +183,22 @@ class Writer:
         if kind == "recurrence":
             return self.recurrence(scope)
         return [self.store(scope)]
+
+    def other(self, scope: Scope, kind: str) -> list[str]:
+        """A truth value or a counter is declared or changes."""
+        known = scope.flags if kind == "flag" else scope.counts
+        free = sorted({"f", "g", "e", "o"} - scope.names)
+        if known and (not free or self.random.random() < 0.7):
+            name = self.pick(*known)
+            if kind == "flag":
+                return [f"{name} = {self.pick(self.condition(scope, 1), f'{name} or {self.condition(scope, 0)}')}"]
+            return [f"{name} {self.pick('+= 1', '-= 2', f'= {name} + {self.pick(*scope.loops)}')}"]
+        if not free:
+            return [self.store(scope)]
+        name = self.pick(*free)
+        value = self.condition(scope, 1) if kind == "flag" else self.pick("0", "1", *scope.loops)
+        known.append(name)
+        return [f"{name}: {'bool' if kind == 'flag' else 'int32'} = {value}"]
 
     def update(self, scope: Scope, name: str) -> str:
         value = self.expression(scope, 1)

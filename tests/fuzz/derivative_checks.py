@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -66,7 +67,8 @@ def program_of(source: str) -> Program:
 
 def lowered(source: str) -> Program:
     """The same body as an ensemble's, through the frontend; then in doubles."""
-    body = "\n".join("        " + line.replace(": float64", "") for line in source.splitlines())
+    lines = (re.sub(r": (float64|int32|bool) =", " =", line) for line in source.splitlines())
+    body = "\n".join(f"        {line}" for line in lines)
     fields = ", ".join(name for name in SHAPES if name not in ("inputs", "value"))
     text = (
         "from latte import *\nfrom latte.ensemble import Ensemble\n"
