@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import islpy as isl
 
@@ -32,6 +33,11 @@ class Site:
     path: Path
     loops: tuple[tuple[int, Loop], ...]
     guards: tuple[tuple[ast.expr, bool], ...]
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """See :func:`accesses`."""
+        return tuple(_accesses(self))
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,12 @@ def sites(
     return found
 
 
-def accesses(site: Site) -> list[Access]:
+def accesses(site: Site) -> tuple[Access, ...]:
     """The references of a site: reads first, then what it writes. Plain names are included (as locals)."""
+    return site.accesses
+
+
+def _accesses(site: Site) -> list[Access]:
     statement = site.statement
     found: list[Access] = []
     if isinstance(statement, ast.If):
@@ -183,10 +193,15 @@ def meets_later(first: Access, second: Access, *, carried_at: int | None = None,
         orders.append(equal or ["1 = 1"])
     variables = [*names_a.values(), *names_b.values()]
     for order in orders:
-        text = f"{{ [{', '.join(variables)}] : {' and '.join([*constraints, *order])} }}"
-        if not isl.Set(text).is_empty():
+        if not _is_empty(f"{{ [{', '.join(variables)}] : {' and '.join([*constraints, *order])} }}"):
             return True
     return False
+
+
+@lru_cache(maxsize=4096)
+def _is_empty(text: str) -> bool:
+    """Backward and update ask the same questions."""
+    return bool(isl.Set(text).is_empty())
 
 
 def variable_ranges(site: Site) -> list[tuple[int, int]] | None:

@@ -93,7 +93,8 @@ def _choice(statement: ast.stmt) -> tuple[ast.expr, ast.expr, str, ast.expr | No
     target, value = statement.targets[0], statement.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("max", "min"):
         others = [arg for arg in value.args if not same(arg, target)]
-        if len(value.args) == 2 and len(others) == 1:
+        # A candidate made of earlier choices is no choice of one iteration.
+        if len(value.args) == 2 and len(others) == 1 and name_of(target) not in names_in(others[0]):
             return target, others[0], ">" if value.func.id == "max" else "<", None
     if isinstance(value, ast.IfExp) and not same(value.body, value.orelse):
         test, candidate, kept = value.test, value.body, value.orelse

@@ -168,8 +168,9 @@ class Writer:
             value = self.pick("0.0", "1.0", "-3e38", self.expression(scope, 2), self.expression(scope, 2))
             name = self.pick(*free)
             line = f"{name}: float64 = {value}"
+            first = f"{name} = max({name}, {self.expression(scope, 1)})"
             scope.locals.append(name)
-            return [line] if value != "-3e38" else [line, f"{name} = max({name}, {self.expression(scope, 1)})"]
+            return [line, first] if value == "-3e38" else [line]
         if kind in ("flag", "count"):
             return self.other(scope, kind)
         if kind == "update":

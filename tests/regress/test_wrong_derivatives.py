@@ -172,6 +172,17 @@ for n in range(2):
         ROWS,
         "inputs",
     ),
+    # The last iteration, of which the value was made by earlier ones, got all of the gradient.
+    "maximum of what was chosen before": Case(
+        """
+for n in range(2):
+    value[n] = inputs[n,0]
+    for i in range(5):
+        value[n] = max(value[n], 0.9*value[n] + 0.1*inputs[n,i])
+""",
+        ROWS,
+        "inputs",
+    ),
     # Were refused: values that an iteration writes over are kept now, one an iteration.
     "Horner's scheme": Case(
         """
