@@ -37,6 +37,8 @@ BOUND = 1e-5
 LARGEST = 1e5
 """Values beyond it have no digits left for differences."""
 DIRECTIONS = 2
+THERE = 0.75
+"""What others have put into a gradient that a case adds to."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -206,7 +208,7 @@ def check(program: Program, seed: int, special: bool = False) -> Outcome:
     outcome = Outcome()
     counts = outcome.counts
     try:
-        derived = derive(program, inputs=["inputs"], params=["w"])
+        derived = derive(program, inputs=["inputs"], params=["w"], add_to=["inputs"] if adds(seed) else [])
     except DerivativeError as error:
         counts[f"refused: {_kind(error)}"] += 1
         if error.line is None:
@@ -226,6 +228,11 @@ def check(program: Program, seed: int, special: bool = False) -> Outcome:
     except (NameError, IndexError, ValueError, ZeroDivisionError, OverflowError) as error:
         outcome.wrong = f"{type(error).__name__}: {error}"
     return outcome
+
+
+def adds(seed: int) -> bool:
+    """Whether the gradients of a case are added to what other readers and earlier steps have left."""
+    return seed % 3 == 0
 
 
 def _kind(error: DerivativeError) -> str:
@@ -254,13 +261,15 @@ def _compare(program: Program, derived: Derived, seed: int, special: bool, outco
     weights = np.random.default_rng(seed + 1).normal(size=SHAPES["value"])
     gradients: Arrays = {}
     for phase, name in ((derived.update, "w"), (derived.backward, "inputs")):
-        given = {**after, "grad": weights, "accumulate": np.zeros(1, np.int32)}
+        given = {**after, "grad": weights, "accumulate": np.full(1, adds(seed), np.int32)}
+        if adds(seed):
+            given[f"grad_{name}"] = np.full(SHAPES[name], THERE)
         got = executed(phase, given) if phase is not None else given
         for untouched in (*SHAPES, "grad"):
             if untouched in given and not np.array_equal(got[untouched], given[untouched], equal_nan=True):
                 outcome.wrong = f"{name}: {untouched} is written by a derived phase"
                 return
-        gradients[name] = got.get(f"grad_{name}", np.zeros(SHAPES[name]))
+        gradients[name] = got.get(f"grad_{name}", np.zeros(SHAPES[name])) - THERE * adds(seed)
     generator = np.random.default_rng(seed + 2)
     base = (before["value"] * weights).sum()
     for name, gradient in gradients.items():
