@@ -183,6 +183,8 @@ def _told_by_winners(
         return False
     if isinstance(found.target, ast.Name):  # its masks have an element for each iteration of these
         return all(loop.extent is not None and loop.step == 1 for loop in found.home)
+    if any(isinstance(target_of(site.statement), ast.Name) for site in writes):  # a local array has no masks
+        return False
     home = tuple((depth, loop) for depth, loop in found.site.loops if loop in found.home)
     alone = injective(replace(found.site, loops=home, guards=()), subscripts(found.target))  # type: ignore[arg-type]
     others = [*writes, *(member.site for member in group if member.region != region)]

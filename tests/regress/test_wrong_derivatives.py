@@ -183,6 +183,20 @@ for n in range(2):
         ROWS,
         "inputs",
     ),
+    # An assertion failed.
+    "maximum in a local array": Case(
+        """
+for n in range(2):
+    m: float32[2] = empty(2)
+    for i in range(2):
+        m[i] = inputs[n,i]
+    for i in range(2, 5):
+        m[0] = max(m[0], inputs[n,i])
+    value[n] = m[0]*m[1]
+""",
+        ROWS,
+        "inputs",
+    ),
     # Were refused: values that an iteration writes over are kept now, one an iteration.
     "Horner's scheme": Case(
         """
