@@ -7,7 +7,7 @@ code or recipe, where there is one), and a way out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 
@@ -95,7 +95,8 @@ class Refused(CommandError):
         place: ``file:line`` of the command.
         nest: the current nest as text, the loop in question marked.
         witness: the two statement instances that collide and the element they share, in words.
-        way_out: commands that would help.
+        way_out: commands that would help; or what finds them, called when somebody reads them (commands are tried
+            before they are named, and most refusals are never read).
     """
 
     def __init__(
@@ -105,11 +106,28 @@ class Refused(CommandError):
         place: str | None = None,
         nest: str | None = None,
         witness: str | None = None,
-        way_out: str | None = None,
+        way_out: str | Callable[[], str | None] | None = None,
     ):
-        super().__init__(message, place=place, way_out=way_out)
+        self._find = way_out if callable(way_out) else None
+        super().__init__(message, place=place, way_out=None if callable(way_out) else way_out)
         self.nest = nest
         self.witness = witness
+
+    @property
+    def way_out(self) -> str | None:
+        """Commands that would help."""
+        if self._find is not None:
+            find, self._find = self._find, None
+            self._way_out = find()
+        return self._way_out
+
+    @way_out.setter
+    def way_out(self, way_out: str | None) -> None:
+        self._way_out = way_out
+
+    def offering(self, way_out: Callable[[], str | None]) -> Refused:
+        """The same refusal with another way out."""
+        return Refused(self.message, place=self.place, nest=self.nest, witness=self.witness, way_out=way_out)
 
     def __str__(self) -> str:
         lines = [f"{self.place}: {self.message}" if self.place else self.message]

@@ -10,6 +10,7 @@ from typing import Any
 from swirl.errors import CommandError, nearest
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, references, subscripts
+from swirl.ir.statements import statements
 from swirl.transforms.base import find_loops, loop_at, loop_names
 from swirl.transforms.borders import interior
 from swirl.transforms.parts import combination
@@ -157,3 +158,18 @@ class Questions:
             f"no phase named {phase!r}",
             way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
         )
+
+
+def touched_elsewhere(programs: Mapping[str, Program], phase: str, buffer: str) -> str | None:
+    """The statement of another phase that touches a buffer of this one, in words; None where none does."""
+    own = programs[phase].buffers.get(buffer)
+    for other, program in programs.items():
+        names = {key for key, record in program.buffers.items() if own is not None and record.name == own.name}
+        if other == phase or INFERENCE in (phase, other):
+            continue
+        for statement in (s for nest in program.nests for s in statements(nest.body)):
+            touched = [access for access in statement.accesses if access.name in names]
+            if touched:
+                doing = "reads" if touched[0].kind == "read" else "writes"
+                return f"{statement.text.splitlines()[0]} in the {other} phase {doing} it"
+    return None

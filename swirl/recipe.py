@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError
+from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.questions import INFERENCE, PHASES, Questions
+from swirl.questions import INFERENCE, PHASES, Questions, touched_elsewhere
 from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
 from swirl.target import Target
@@ -214,8 +214,15 @@ class Schedule(Questions):
         if phase not in self.programs:
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
-        after = _call(self._memo, command, before, arguments, options)
-        self.programs[phase] = replace(after, commands=(*after.commands, command.text))
+        try:
+            after = _call(self._memo, command, before, arguments, options)
+        except Refused as refusal:
+            if command.name not in ("contract", "inline") or not arguments or refusal.witness:
+                raise
+            reader = touched_elsewhere(self.programs, phase, str(arguments[0]))
+            raise Refused(refusal.message, nest=refusal.nest, witness=reader, way_out=refusal.way_out) from refusal
+        self._notes += after.remarks
+        self.programs[phase] = replace(after, commands=(*after.commands, command.text), remarks=())
         if command.name == "fuse_layers":
             self._notes += stored_between(after, options.get("keep", ()))
         if phase == "forward" and INFERENCE in self.programs and not self._separate:
@@ -225,7 +232,8 @@ class Schedule(Questions):
                     self.programs[INFERENCE] = self.programs[phase].renamed(inference.name)
                 else:
                     followed = _call(self._memo, command, inference, arguments, options)
-                    self.programs[INFERENCE] = replace(followed, commands=(*followed.commands, command.text))
+                    commands = (*followed.commands, command.text)
+                    self.programs[INFERENCE] = replace(followed, commands=commands, remarks=())
             except (CommandError, LayoutError) as error:
                 self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
         known = set(loop_names(before))

@@ -41,17 +41,16 @@ RECURRENCE = nests(
     """,
     x=(5, 7),
 )
-SUMS = nests(
+BLUR = nests(
     """
-    for n in range(8):
-        for c in range(4):
-            total[c] += x[n, c]
-    for c in range(4):
-        mean[c] = total[c] / 8.0
+    for i in range(64):
+        y[i] = exp(x[i])
+    for i in range(64):
+        z[i] = y[i] + y[i + 1]
     """,
-    total=(4,),
-    mean=(4,),
-    x=(8, 4),
+    x=(64,),
+    y=(65,),
+    z=(64,),
 )
 
 EXAMPLES = [
@@ -81,20 +80,26 @@ EXAMPLES = [
         ),
         's.reorder("forward", ["c", "x", "k"])',
         Refusal(
-            's.reorder("forward", ["ky", "y"])',
-            's.split("forward", "y", [1, 55])\ns.reorder("forward", ["ky", "y_1"])',
-            "Between the borders no window is clipped, and the bounds are constant.",
+            's.reorder("forward", ["j", "i"])',
+            's.scalar_expand("forward", "t")\ns.reorder("forward", ["j", "i"])',
+            "With one element for each iteration the local's loop stands apart, and the rest is a perfect nest.",
             nests(
                 """
-                for y in range(56):
-                    for ky in range(max(0, 1 - y), min(3, 57 - y)):
-                        value[y] += inputs[y + ky - 1] * weights[ky]
+                for i in range(4):
+                    t: float32 = exp(x[i])
+                    for j in range(6):
+                        y[j, i] = t * w[j]
                 """,
-                value=(56,),
-                inputs=(56,),
-                weights=(3,),
+                y=(6, 4),
+                x=(4,),
+                w=(6,),
             ),
         ),
+        """
+        Bounds may move with other loops: those in the new order follow by projection. In a convolution with clipped
+        windows, `for y in range(56)` around `for ky in range(max(0, 1 - y), min(3, 57 - y))` becomes
+        `for ky in range(3)` around `for y in range(max(0, 1 - ky), min(57 - ky, 56))`.
+        """,
     ),
     Example(
         "rename",
@@ -149,10 +154,10 @@ EXAMPLES = [
         ),
         's.fuse("forward", "c", "d")',
         Refusal(
-            's.fuse("forward", "n", "c")',
-            's.interchange("forward", ["n", "c"])\ns.fuse("forward", "c")',
-            "The loop that both nests have comes outermost first.",
-            SUMS,
+            's.fuse("forward", "i")',
+            's.fuse("forward", "i", shift=1)',
+            "The second loop runs an iteration later, when what it reads is there.",
+            BLUR,
         ),
     ),
     Example(

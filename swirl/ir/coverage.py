@@ -31,7 +31,9 @@ def unwritten_read(known: list[Statement], name: str, depth: int = 0) -> str | N
             point = _uncovered(statement, access, writes, depth)
             if point is not None:
                 where = ", ".join(f"{var}={value}" for var, value in point.items()) or "an iteration"
-                return f"{where} reads {access.text}, which nothing before it in the same iteration certainly sets"
+                place = statement.text.splitlines()[0]
+                what = f"{where} reads {access.text}, which nothing before it in the same iteration certainly sets"
+                return f"in {place}, {what}"
     return None
 
 
@@ -58,13 +60,14 @@ def _uncovered(
     subscripts = read.subscripts(access)
     if None in subscripts:
         raise NotProved
+    domain = [*read.domain("_b"), *read.evaluated(access, "_b")]
     names = [var + "_b" for var in read.variables()]
     head = f"{{ [{', '.join(names)}] : "
 
     def uncovered(context: isl.Context) -> isl.Set:
-        rest = isl.Set.read_from_str(context, f"{head}{' and '.join(read.domain('_b') or ['1 = 1'])} }}")
+        rest = isl.Set.read_from_str(context, f"{head}{' and '.join(domain or ['1 = 1'])} }}")
         for write, own in writes:
-            constraints = [*read.domain("_b"), *write.domain("_a"), before(write, read)]
+            constraints = [*domain, *write.domain("_a"), before(write, read)]
             for mine, theirs in zip(write.subscripts(own), subscripts, strict=True):
                 constraints.append(f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}")
             constraints += [f"{loop.var}_a = {loop.var}_b" for loop in read.loops[:depth]]

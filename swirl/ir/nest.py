@@ -229,6 +229,7 @@ class Program:
         buffers: name inside the nests → buffer.
         aliases: other names of loops, e.g. ``_neuron_index_1`` → ``("c",)``.
         commands: what was applied so far, as text (provenance).
+        remarks: what the last command has left as it was, and why; no part of what the program is.
     """
 
     name: str
@@ -236,6 +237,7 @@ class Program:
     buffers: Mapping[str, Buffer]
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def text(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
@@ -24,12 +24,17 @@ def parsed(text: str) -> ast.expr:
 @dataclass(frozen=True)
 class Access:
     """One reference of a statement. ``kind``: ``read``, ``write``, or the reduction ``add``, ``mul``,
-    ``max``, ``min``."""
+    ``max``, ``min``.
+
+    ``when``: conditions of the selects, ``and`` and ``or`` around it in the statement, under which alone its value is
+    needed; code may load the element all the same.
+    """
 
     name: str
     indices: tuple[ast.expr, ...]
     kind: str
     text: str
+    when: tuple[str, ...] = ()
 
     @cached_property
     def templates(self) -> tuple[str | None, ...]:
@@ -106,6 +111,11 @@ class Statement:
     def condition(self, node: ast.expr) -> str | None:
         """A condition where the statement stands, for isl; None where it depends on data, in an array or in a local."""
         return condition_template(node) if names_in(node) <= self._known else None
+
+    def evaluated(self, access: Access, suffix: str) -> list[str]:
+        """Constraints on the instances in which the value of a read is needed, beyond those of :meth:`domain`."""
+        found = (self.condition(parsed(condition)) for condition in access.when)
+        return [condition.replace("@", suffix) for condition in found if condition is not None]
 
     @property
     def exact(self) -> bool:
@@ -242,7 +252,8 @@ def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, 
             )
         elif isinstance(node, ast.If):
             test = unparse(node.test)
-            reads = tuple(_access(part, "read", scope) for part in _outer_references(node.test, scope))
+            found = _outer_references(node.test, scope)
+            reads = tuple(replace(_access(part, "read", scope), when=when) for part, when in found)
             yield Statement(path, node, heads, depths, guards, reads)
             yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
             yield from _collect(node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
@@ -273,27 +284,40 @@ def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Acc
         if isinstance(target, ast.Subscript):
             reads += subscripts(target)
     for tree in reads:
-        for part in _outer_references(tree, scope):
-            yield _access(part, "read", scope)
+        for part, when in _outer_references(tree, scope):
+            yield replace(_access(part, "read", scope), when=when)
 
 
 def _is_empty(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "empty"
 
 
-def _outer_references(tree: ast.expr, scope: dict[str, tuple[str, ...]]) -> Iterator[ast.expr]:
-    """References in an expression, those inside subscripts (index buffers) included."""
+def _outer_references(
+    tree: ast.expr, scope: dict[str, tuple[str, ...]], when: tuple[str, ...] = ()
+) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
+    """References in an expression, those inside subscripts (index buffers) included, each with the conditions under
+    which it is evaluated."""
     if isinstance(tree, ast.Subscript):
-        yield tree
+        yield tree, when
         for index in subscripts(tree):
-            yield from _outer_references(index, scope)
+            yield from _outer_references(index, scope, when)
     elif isinstance(tree, ast.Name):
         if tree.id in scope:
-            yield tree
+            yield tree, when
+    elif isinstance(tree, ast.IfExp):
+        test = unparse(tree.test)
+        yield from _outer_references(tree.test, scope, when)
+        yield from _outer_references(tree.body, scope, (*when, test))
+        yield from _outer_references(tree.orelse, scope, (*when, f"not ({test})"))
+    elif isinstance(tree, ast.BoolOp):
+        for value in tree.values:
+            yield from _outer_references(value, scope, when)
+            test = unparse(value)
+            when = (*when, test if isinstance(tree.op, ast.And) else f"not ({test})")
     else:
         for child in ast.iter_child_nodes(tree):
             if isinstance(child, ast.expr):
-                yield from _outer_references(child, scope)
+                yield from _outer_references(child, scope, when)
 
 
 def _access(target: ast.expr, kind: str, scope: dict[str, tuple[str, ...]]) -> Access:

@@ -7,7 +7,7 @@ import ast
 from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
 from swirl.ir.hints import LEVELS, prefetch_of, stored_value, streamed
-from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, subscripts
+from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, names_in, subscripts
 from swirl.ir.printing import unparse
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
@@ -63,6 +63,7 @@ class _Validator:
         kind = unparse(node.iter.func)
         if kind not in LOOP_KINDS or not 1 <= len(node.iter.args) <= 3:
             raise self.fail("no loop of the grammar", node)
+        self.step(node)
         loop = loop_of(node)
         if loop.var in scope or loop.var in self.program.buffers:
             raise self.fail(f"loop variable {loop.var} shadows another name", node)
@@ -70,11 +71,23 @@ class _Validator:
             if affine(bound) is None:
                 raise self.fail("a bound is not quasi-affine", node)
             self.expression(bound, scope)
+            others = sorted(name for name in names_in(bound) - {"min", "max"} if scope[name] != "loop")
+            if others:
+                raise self.fail(f"bounds are of loop variables, and {others[0]} is a local", node)
         if kind == "unrolled" and loop.extent is None:
             raise self.fail("an unrolled loop needs literal bounds", node)
         if kind == "vector" and (constant(loop.start) != 0 or loop.step != 1 or vector_lanes(node) is None):
             raise self.fail("a vector loop runs over vector(L) or vector(min(L, …))", node)
         self.block(node.body, {**scope, loop.var: "loop"}, kind == "vector")
+
+    def step(self, node: ast.For) -> None:
+        """The third argument of a loop: a literal that the loop comes to an end with."""
+        assert isinstance(node.iter, ast.Call)
+        if not isinstance(node.target, ast.Name):
+            raise self.fail("no loop of the grammar", node)
+        step = constant(node.iter.args[2]) if len(node.iter.args) == 3 else 1
+        if not step:
+            raise self.fail("a step is a literal other than 0", node)
 
     def declaration(self, node: ast.AnnAssign, scope: dict[str, str]) -> None:
         if not isinstance(node.target, ast.Name) or node.value is None:

@@ -60,7 +60,10 @@ def factor(
 
     An expression counts as a polynomial in what moves with the loop; its coefficients are computed outside. A sum
     that an earlier loop over the same iterations makes, or can make, is made there. An assignment is rewritten where
-    that leaves fewer operations in the loop; with an update of the same element right behind, it becomes one.
+    that leaves fewer operations in the loop; with an update of the same element right after it, it becomes one.
+
+    Sums and their factors are taken to be finite: ``Σ a·g`` and ``a·Σ g`` differ where ``a`` is infinite and a ``g``
+    zero.
 
     Args:
         loop_var: the loop; sums over it and the loops inside it.
@@ -345,7 +348,7 @@ class _Factoring:
     def _nothing(self, sums: list[Summand]) -> Refused:
         if not sums:
             return self._refusal(f"no sum runs over {self.loop.var}, and no assignment gets shorter",
-                                 way_out="name the loop that the sum runs over; fuse or distribute first")  # fmt: skip
+                                 way_out="name the loop that the sum runs over")  # fmt: skip
         node = sums[0].node
         divisors = [atom for s in sums for c in s.parts.values() for atom in c.atoms.values()
                     if atom.inverse and self.moving.moves(atom.node)]  # fmt: skip
@@ -353,16 +356,14 @@ class _Factoring:
             return self._refusal(
                 f"no factor stays the same: {ast.unparse(divisors[0].node)} moves with {self.loop.var}, and divides",
                 witness=ast.unparse(node),
-                way_out="factor an outer loop, or divide by something that does not move",
+                way_out="divide by something that does not move",
             )
         if not all(self._allowed(statement) for statement in sums):
             return self._refusal(
                 "the sum may be empty, and what would be computed outside may not exist then",
                 witness=ast.unparse(node),
-                way_out="split the loop so that the condition is the same in every part",
             )
-        return self._refusal("no factor and no summand stays the same", witness=ast.unparse(node),
-                             way_out="factor an outer loop")  # fmt: skip
+        return self._refusal("no factor and no summand stays the same", witness=ast.unparse(node))
 
 
 def reduction_kind(node: ast.stmt) -> str | None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import Concatenate, ParamSpec
 
@@ -195,13 +196,19 @@ def _marked(program: Program, mark: str) -> Site | None:
 
 def rewrite_each(
     program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program],
-    occurrence: int | None = None,
+    occurrence: int | None = None, *, together: bool = False,
 ) -> Program:  # fmt: skip
     """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
     checked; one that nothing is left of, as its condition never holds, is passed over.
 
+    A loop that ``rewrite`` is refused for stays as it is, and the program's remarks say so.
+
     Args:
         occurrence: only to one of them, counted from 0 in order of appearance; -1 is the last.
+        together: whether all are left where one is refused.
+
+    Raises:
+        CommandError, Refused: no loop of that name qualifies; of the first one.
     """
     sites = find_loops(program, name, nest)
     if occurrence is not None:
@@ -212,11 +219,49 @@ def rewrite_each(
     result = program
     for number, site in enumerate(sites):
         result = with_mark(result, site, f"{name} {number}")
+    left = LeftAlone()
     for number in range(len(sites)):
         before, found = result, _marked(result, f"{name} {number}")
         if found is not None:
-            result = checked(before, rewrite(before, found))
-    return result
+            with nullcontext() if together else left.noting(before, found):
+                result = checked(before, rewrite(before, found))
+                left.changed |= result is not before
+    return left.told(result, backwards=True)
+
+
+class LeftAlone:
+    """Which of several loops a command has left as they are: one that does not qualify does not block the others.
+
+    Attributes:
+        changed: whether it has changed any of them.
+    """
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._refused: list[tuple[str, CommandError]] = []
+
+    @contextmanager
+    def noting(self, program: Program, site: Site) -> Iterator[None]:
+        """A refusal inside is noted for the loop at ``site``."""
+        try:
+            yield
+        except CommandError as error:
+            nest = program.nests[site.nest]
+            around = [loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)]
+            inside = f" inside {', '.join(around)}" if around else ""
+            self._refused.append((f"loop {loop_of(loop_at(program, site)).var}{inside} of {nest.label}", error))
+
+    def told(self, result: Program, *, backwards: bool = False) -> Program:
+        """The program with remarks on what was left; where nothing has changed, the first refusal is raised.
+
+        Args:
+            backwards: the loops were taken last first.
+        """
+        refused = self._refused[::-1] if backwards else self._refused
+        if refused and not self.changed:
+            raise refused[0][1]
+        new = tuple(f"{where} stays as it is: {error.message}" for where, error in refused)
+        return replace(result, remarks=(*result.remarks, *new)) if new else result
 
 
 def inner_name(program: Program, site: Site, base: str) -> str:
@@ -256,8 +301,12 @@ def marked(nest: Nest, path: Path, note: str) -> str:
     return "\n".join(f"{text.ljust(width)}    ← {note}" if hit else text for text, hit in lines)
 
 
+WayOut = str | Callable[[], str | None] | None
+"""What to do, or what finds it out when somebody reads the refusal (see :mod:`swirl.transforms.ways`)."""
+
+
 def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict | str | None = None,
-           way_out: str | None = None) -> Refused:  # fmt: skip
+           way_out: WayOut = None) -> Refused:  # fmt: skip
     """A refusal that shows the current nest with the loop at ``path`` marked."""
     return Refused(
         problem,
@@ -267,7 +316,8 @@ def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict
     )
 
 
-def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop) -> Refused:
+def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop,
+               way_out: WayOut = None) -> Refused:  # fmt: skip
     """A refusal that came up half way through a rewrite, told about the nest as it is.
 
     Args:
@@ -275,6 +325,7 @@ def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, 
         nest, path, note: the nest before the rewrite, the loop that is asked about, and what was asked.
         inner: the name that the loop's iterations had by then, counted from 0 where ``loop`` starts.
         loop: the loop that was asked about.
+        way_out: by default that of the refusal.
     """
     witness = refusal.witness
     start = constant(loop.start)
@@ -286,7 +337,8 @@ def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, 
         witness = re.sub(
             rf"\b{inner}=(\d+)", lambda m: f"{loop.var}={start + int(m[1]) * loop.step}", witness
         )
-    return refuse(refusal.message, nest, path, note, witness=witness, way_out=refusal.way_out)
+    way_out = (lambda: refusal.way_out) if way_out is None else way_out
+    return refuse(refusal.message, nest, path, note, witness=witness, way_out=way_out)
 
 
 # --- after a rewrite ------------------------------------------------------------------------------------
@@ -350,12 +402,12 @@ def check_marks(nest: Nest) -> None:
             check_locals(nest, path, note)
 
 
-def check_locals(nest: Nest, path: Path, note: str, way_out: Callable[[], str] | None = None) -> None:
+def check_locals(nest: Nest, path: Path, note: str, way_out: WayOut = None) -> None:
     """Raises Refused where the loop at ``path`` assigns a local that is declared outside of it: each thread would have
     one of its own.
 
     Args:
-        way_out: makes the sentence that says what to do.
+        way_out: what to do.
     """
     loop = at(nest.body, path)
     assert isinstance(loop, ast.For)
@@ -365,7 +417,7 @@ def check_locals(nest: Nest, path: Path, note: str, way_out: Callable[[], str] |
                         if isinstance(node, ast.AnnAssign) and unparse(node.target) == found[0])  # fmt: skip
         problem = f"{found[0]} is declared outside of the loop, and one thread does not see what another one assigns"
         witness = f"declared as {unparse(declared)}"
-        raise refuse(problem, nest, path, note, witness=witness, way_out=way_out() if way_out else None)
+        raise refuse(problem, nest, path, note, witness=witness, way_out=way_out)
 
 
 def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:

@@ -83,12 +83,43 @@ def _blocks(body: list[ast.stmt]) -> Iterator[tuple[Path, list[ast.stmt]]]:
             yield path, node.body
 
 
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a reference that would gain cannot live in a local over a block.
+
+    Args:
+        parent: the statement that owns the block.
+        text: the reference.
+        problem: in words.
+        witness: where two references touch one element, if that is why.
+    """
+
+    parent: Path
+    text: str
+    problem: str
+    witness: str | None = None
+
+
 def candidates(program: Program, nest: Nest, buffer: str | None, start: Path = ()) -> Iterator[Candidate]:
     """The references that gain from a local, with the block that each lives over, outermost block first.
 
     Args:
         start: the block to begin with, named by the statement that owns it.
     """
+    return (found for found in _judged(program, nest, buffer, start) if isinstance(found, Candidate))
+
+
+def obstacle(program: Program, nest: Nest, buffer: str) -> Obstacle | None:
+    """Why no reference to a buffer can live in a local: the first one that would gain, and what is in its way; None
+    where none would."""
+    found = [each for each in _judged(program, nest, buffer, ()) if isinstance(each, Obstacle)]
+    return next((each for each in found if each.witness is not None), found[0] if found else None)
+
+
+def _judged(
+    program: Program, nest: Nest, buffer: str | None, start: Path
+) -> Iterator[Candidate | Obstacle]:
+    """The references that would gain, each as a candidate or with what is in its way."""
     known: list[Statement] = []
     for parent, block in _blocks(nest.body):
         if parent < start or _has_parallel(block):
@@ -110,10 +141,12 @@ def candidates(program: Program, nest: Nest, buffer: str | None, start: Path = (
             if not certain and not in_bounds(program.buffers[name].shape, node, {**ranges, **_head_ranges(heads)}):
                 guard = _common_guard(found, outside | {head.var for head in heads})
                 if guard is None:
+                    problem = f"{text} is touched under conditions alone, and may lie outside of {name} otherwise"
+                    yield Obstacle(parent, text, problem)
                     continue
             known = known or statements(nest.body)
-            if _alone(nest, known, parent, name, text, heads):
-                yield Candidate(parent, text, name, heads, certain, guard)
+            shared = _shared(nest, known, parent, name, text, heads)
+            yield Candidate(parent, text, name, heads, certain, guard) if shared is None else shared
 
 
 def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
@@ -323,10 +356,11 @@ def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) ->
     return repeated or sum(use.count for use in uses) > 1
 
 
-def _alone(
+def _shared(
     nest: Nest, known: list[Statement], parent: Path, name: str, text: str, heads: tuple[Head, ...]
-) -> bool:
-    """Whether no other reference in the block may touch the same element while one of them is written.
+) -> Obstacle | None:
+    """Another reference in the block that may touch the same element while one of them is written; None where there is
+    none.
 
     Nor may two registers of one array stand for one element. Whatever the conditions in the block are, the
     element is loaded and stored whenever the block runs. ``known`` are the statements of the nest.
@@ -349,11 +383,24 @@ def _alone(
         if kept:
             questions.append((replace(other, accesses=kept), "1 = 1"))
     try:
-        return all(
-            find(element, other, [*same, apart], reductions=True) is None for other, apart in questions
-        )
+        for other, apart in questions:
+            conflict = find(element, other, [*same, apart], reductions=True)
+            if conflict is None:
+                continue
+            if other is element:
+                moving = ", ".join(head.var for head in heads)
+                problem = f"{text} is one element for several {moving}, which a local for each would take apart"
+            else:
+                problem = f"{conflict.second_access.text} may touch the element {text}"
+            where = ", ".join(f"{var}={value}" for var, value in conflict.second_at.items())
+            both = f"{text} and {conflict.second_access.text}"
+            if conflict.first_at.items() - conflict.second_at.items():
+                where = ", ".join(f"{var}={value}" for var, value in conflict.first_at.items()) + f" and {where}"
+            witness = f"{both} are one element for {where}" if where else f"{both} may be one element"
+            return Obstacle(parent, text, problem, witness)
     except NotProved:
-        return False
+        return Obstacle(parent, text, f"not proved within the time allowed that nothing else touches {text}")
+    return None
 
 
 def stored_targets(node: ast.AST) -> list[ast.expr]:

@@ -28,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.types import explicit
 from swirl.transforms.base import Site
-from swirl.transforms.fusion import fuse_at
+from swirl.transforms.joining import fuse_at
 from swirl.transforms.order import permute_at
 
 

@@ -32,8 +32,9 @@ from swirl.ir.nest import (
     subscripts,
 )
 from swirl.ir.statements import Statement, statements
-from swirl.transforms.base import checked, command, refuse, taken_names
+from swirl.transforms.base import checked, command, loop_names, refuse, taken_names
 from swirl.transforms.prefetch import without_prefetches
+from swirl.transforms.ways import Trial, step
 
 MOST_BYTES = 256 * 1024
 """The largest local array that a contraction makes: it lies on the stack of each thread."""
@@ -70,9 +71,12 @@ def contract(program: Program, buffer: str) -> Program:
         return without_buffer(program, buffer)
     nest = program.nests[holders[0]]
     if len(holders) > 1:
-        other = program.nests[holders[1]].label
-        raise refuse(f"{buffer} is touched by another nest too, {other}", nest, (("body", 0),),
-                     f"asked to contract {buffer}", way_out="fuse joins their loops first")  # fmt: skip
+        other = program.nests[holders[1]]
+        use = next(s for s in statements(other.body) if any(a.name == buffer for a in s.accesses))
+        doing = "reads" if all(a.kind == "read" for a in use.accesses if a.name == buffer) else "sets"
+        raise refuse(f"{buffer} is touched by another nest too: {use.text.splitlines()[0]} in {other.label} {doing} it",
+                     nest, (("body", 0),), f"asked to contract {buffer}",
+                     way_out=lambda: _joined(program, buffer, holders))  # fmt: skip
     known = [s for s in statements(nest.body) if any(a.name == buffer for a in s.accesses)]
     block = _block(nest, known)
     _check(nest, buffer, known, block)
@@ -90,6 +94,20 @@ def contract(program: Program, buffer: str) -> Program:
     body = _declared(shape, local, record.dtype, block.body(nest), buffer)
     result = program.with_nest(holders[0], nest.with_body(block.replaced(nest, body)))
     return checked(program, without_buffer(result, buffer))
+
+
+def _joined(program: Program, buffer: str, holders: list[int]) -> str | None:
+    """What joins the loops of the nests that touch the buffer, so that they share it."""
+    trial = Trial(program)
+    first, second = (loop_names(program.with_nests([program.nests[index]]))[:1] for index in holders[:2])
+    if not first or not second:
+        return None
+    for shift in (None, 1, 2):
+        pair = (first[0],) if first == second else (first[0], second[0])
+        steps = step("fuse", *pair, shift=shift, nest=holders[0]), step("contract", buffer)
+        if trial.works(*steps):
+            return ", then ".join(one.text for one in steps)
+    return None
 
 
 def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
@@ -162,7 +180,7 @@ def _check(nest: Nest, buffer: str, known: Sequence[Statement], block: _Block) -
         inner = [loop.var for loop in statement.loops[depth:] if loop.kind == "parallel"]
         if inner:
             raise refuse(f"the threads of {inner[0]} would share {buffer}", nest, where, note,
-                         way_out="contract before parallelize, or fuse inside the parallel loop")  # fmt: skip
+                         way_out="give this command before parallelize")  # fmt: skip
     try:
         witness = unwritten_read(list(known), buffer, depth)
     except NotProved:
@@ -170,7 +188,7 @@ def _check(nest: Nest, buffer: str, known: Sequence[Statement], block: _Block) -
                      note) from None  # fmt: skip
     if witness is not None:
         raise refuse(f"a read of {buffer} sees what another iteration, or nothing, has written", nest, where, note,
-                     witness=witness, way_out="fuse the loop that writes with the loop that reads")  # fmt: skip
+                     witness=witness)  # fmt: skip
 
 
 def _loops_around(nest: Nest, block: _Block) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from swirl.errors import CommandError
+from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify, simplify_body
 from swirl.ir.deps import Conflict, find
 from swirl.ir.nest import (
@@ -34,6 +34,7 @@ from swirl.ir.nest import (
 from swirl.ir.statements import statements
 from swirl.transforms.base import check_names, checked, command, refuse, resolve, taken_names
 from swirl.transforms.sink import ExpandLocals
+from swirl.transforms.ways import step, tried
 
 MAX_ELEMENTS = 1 << 17
 """Of one local array: locals live on the stacks of threads, which have 8 MiB where nobody asked for more."""
@@ -121,9 +122,17 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     around = [path for path, head in loops(nest.body)
               if declared[: len(path)] == path and (wanted is None or loop_of(head).var in wanted)]  # fmt: skip
     path = around[-1] if around else _loop_of_uses(nest, declared, name, wanted)
-    loop = _loop(nest, path, type_)
+    try:
+        loop = _loop(nest, path, type_)
+    except Refused as refusal:
+        head = at(nest.body, path)
+        assert isinstance(head, ast.For)
+        var = loop_of(head).var
+        tail = "peel" if loop_of(head).extent is None else None
+        inner = step("tile_loop", var, 16, tail=tail), step("scalar_expand", name, f"{var}_inner")
+        raise refusal.offering(tried(program, inner)) if loop_of(head).kind == "range" else refusal from None
     if not around:
-        _check_private(nest, declared, path, name)
+        _check_private(program, nest, declared, path, name)
     # The array is visible around the loop: another local of that name may be, too.
     elsewhere = sum(1 for _ in _declarations(nest, name)) > 1
     new = fresh(name, taken_names(program, [nest])) if elsewhere else name
@@ -181,16 +190,14 @@ def _loop(nest: Nest, path: Path, type_: LocalType) -> Loop:
         raise refuse(f"{loop.var} is a {loop.kind} loop: what it declares is private to an iteration already",
                      nest, path, _NOTE, way_out="give this command before the one that made it so")  # fmt: skip
     if loop.extent is None:
-        raise refuse(f"the bounds of {loop.var} are not constant", nest, path, _NOTE,
-                     way_out="tile_loop with tail='peel' makes an inner loop of constant extent")  # fmt: skip
+        raise refuse(f"the bounds of {loop.var} are not constant", nest, path, _NOTE)
     elements = loop.extent * prod(type_.shape)
     if elements > MAX_ELEMENTS:
-        raise refuse(f"an array of {elements} elements would not fit on the stack", nest, path, _NOTE,
-                     way_out="tile_loop first, and expand over the inner loop")  # fmt: skip
+        raise refuse(f"an array of {elements} elements would not fit on the stack", nest, path, _NOTE)
     return loop
 
 
-def _check_private(nest: Nest, declared: Path, path: Path, name: str) -> None:
+def _check_private(program: Program, nest: Nest, declared: Path, path: Path, name: str) -> None:
     """Raises Refused where a local that is declared outside of the loop at ``path`` carries a value into one of its
     iterations, or out of them."""
     node = at(nest.body, path)
@@ -198,15 +205,14 @@ def _check_private(nest: Nest, declared: Path, path: Path, name: str) -> None:
     first = next(statement for statement in node.body if name in names_in(statement))
     assigned = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == name
     if not assigned or not isinstance(first, ast.Assign) or name in names_in(first.value):
+        partial = (step("unroll", loop_of(node).var, 4),), (step("vectorize", loop_of(node).var),)
         raise refuse(f"{name} is read before it is assigned: its value is carried between iterations", nest, path,
-                     _NOTE, witness=_carried_value(nest, path, name),
-                     way_out="unroll or vectorize give a reduction partial results")  # fmt: skip
+                     _NOTE, witness=_carried_value(nest, path, name), way_out=tried(program, *partial))  # fmt: skip
     for other, statement in walk(nest.body):
         leaf = not isinstance(statement, (ast.For, ast.If))
         tree = statement if leaf else statement.iter if isinstance(statement, ast.For) else statement.test  # type: ignore[attr-defined]
         if other != declared and other[: len(path)] != path and name in names_in(tree):
-            raise refuse(f"{name} is used outside of the loop too", nest, other, f"uses {name}",
-                         way_out="distribute or split so that one loop holds all uses")  # fmt: skip
+            raise refuse(f"{name} is used outside of the loop too", nest, other, f"uses {name}")
 
 
 def _carried_value(nest: Nest, path: Path, name: str) -> Conflict | None:

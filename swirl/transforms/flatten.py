@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError
-from swirl.ir.affine import loop_range, ranges_at, simplify
+from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import (
     Loop,
@@ -27,7 +27,18 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.transforms.base import Site, check_names, checked, command, find_loops, inner_name, refuse, resolve
+from swirl.transforms.base import (
+    Site,
+    WayOut,
+    check_names,
+    checked,
+    command,
+    find_loops,
+    inner_name,
+    refuse,
+    resolve,
+)
+from swirl.transforms.ways import step, tried
 
 
 @command()
@@ -39,7 +50,8 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
             for x in range(56):             →           value[n, c, yx] = max(0.0, inputs[n, c, yx])
                 value[n, c, y, x] = …
 
-    In this program the arrays are seen with the joined dimension; memory is the same.
+    In this program the arrays are seen with the joined dimension; memory is the same. A random number's position may
+    name the loops' variables where it counts the elements in the same way: ``rand(s, 0, 1, (n * 56 + y) * 56 + x)``.
 
     Args:
         loop_vars: two or more loops, outermost first.
@@ -60,6 +72,8 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
     if not groups:
         raise CommandError(f"{loop_vars} do not stand for the same number of loops each")
     joined: dict[str, tuple[int, int]] = {}
+    flat = step("flatten", loop_vars)
+    nested = tried(program, (step("reorder", loop_vars), flat), *((step("distribute", n), flat) for n in loop_vars))
     for nest in program.nests:
         for path, node in walk(nest.body):
             if prefetch_of(node) is not None:
@@ -67,7 +81,7 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
                              way_out="prefetch after flatten")  # fmt: skip
     for index, nest in enumerate(program.nests):
         for group in groups:
-            nest = _flatten_in(program, index, nest, group, joined)
+            nest = _flatten_in(program, index, nest, group, joined, nested)
         program = program.with_nest(index, nest)
     if not joined:
         site = find_loops(program, loop_vars[0])[0]
@@ -76,7 +90,7 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
             program.nests[site.nest],
             site.path,
             "asked to be flattened",
-            way_out="interchange or distribute first",
+            way_out=nested,
         )
     buffers = {}
     for name, (dim, count) in joined.items():
@@ -90,8 +104,9 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
 
 
 def _flatten_in(
-    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]]
-) -> Nest:
+    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]],
+    nested: WayOut,
+) -> Nest:  # fmt: skip
     """Every place in one nest where the loops of ``group`` are directly nested."""
     for path, node in reversed(list(loops(nest.body))):
         if loop_of(node).var != group[0]:
@@ -99,7 +114,7 @@ def _flatten_in(
         chain = _chain(nest, path, group)
         if chain is None:
             raise refuse("the loops are not directly nested", nest, path, "asked to be flattened",
-                         way_out="interchange or distribute first")  # fmt: skip
+                         way_out=nested)  # fmt: skip
         heads, inner = chain
         extents = []
         for head in heads:
@@ -180,6 +195,22 @@ class _Join(ast.NodeTransformer):
         if node.id in self.group:
             raise self.fail(node, "is used outside of plain subscripts")
         return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """The position of a random number counts the elements as the joined loop does."""
+        if ast.unparse(node.func) != "rand" or not names_in(node.args[-1]) & set(self.group):
+            return self.generic_visit(node)
+        *others, index = node.args
+        form = affine(index, self.once, fix=True)
+        steps = [prod(self.extents[position + 1 :]) for position in range(len(self.group))]
+        unit = form.coefficient(self.group[-1]) if form is not None else 0
+        if form is None or [form.coefficient(var) for var in self.group] != [step * unit for step in steps]:
+            raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
+        rest = Affine({key: c for key, c in form.terms.items() if key not in self.group}, form.constant, form.atoms)
+        if any(rest.mentions(var) for var in self.group):
+            raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
+        joined = rest.add(Affine({self.var: unit}, 0, {self.var: expr(self.var)}))
+        return ast.Call(node.func, [*(self.visit(other) for other in others), joined.to_expr()], [])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         indices = subscripts(node)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-from contextlib import suppress
+from collections.abc import Callable
 
-from swirl.errors import Refused
+from swirl.errors import CommandError, Refused
 from swirl.ir.nest import (
-    Loop,
     Nest,
-    Path,
     Program,
     at,
+    constant,
     fresh,
     loop_of,
     make_nest,
@@ -22,20 +21,23 @@ from swirl.ir.nest import (
 from swirl.ir.trees import declared_in
 from swirl.transforms.base import (
     Site,
-    checked,
     command,
     find_loops,
+    loop_at,
+    loop_names,
     refuse,
     resolve,
     rewrite_each,
-    taken_names,
 )
 from swirl.transforms.blocks import block_at
+from swirl.transforms.joining import NOTE, fuse_at, next_position
 from swirl.transforms.order import check_order, split_body, tagged, vars_below
+from swirl.transforms.ways import Trial, either, nest_of, step, tried
 
 
 @command()
-def fuse(program: Program, first: str, second: str | None = None, *, nest: int | str | None = None) -> Program:
+def fuse(program: Program, first: str, second: str | None = None, *, shift: int = 0,
+         nest: int | str | None = None) -> Program:  # fmt: skip
     """Join a loop with the next one of equal bounds: the first two neighbours, in one body or two nests, that can be.
 
     rewrite:
@@ -46,28 +48,42 @@ def fuse(program: Program, first: str, second: str | None = None, *, nest: int |
     Assignments between the two loops go in front of the first one, or behind the second one. Where no two neighbours
     can be joined, so does each of the nests between two outermost ones.
 
+    Where the second loop reads what a later iteration of the first one makes, ``shift=1`` delays it by one: iteration
+    ``c`` of the joined loop runs the first body for ``c`` and the second one for ``c - 1``. The first body's first
+    iteration and the second one's last are loops of their own, in front and behind.
+
     Args:
         first: name of the first loop.
         second: name of the second loop; by default the same name.
+        shift: iterations that the second loop is delayed by; what is left of the two becomes loops of their own,
+            ``<first>_before`` and ``<first>_after``.
         nest: only where the first loop is in this nest (index or label).
 
     Raises:
-        Refused: a dependence would be violated, or the bounds differ.
+        CommandError: bad shift.
+        Refused: a dependence would be violated (the message names the least shift that would do), the bounds differ, or
+            the loops to be shifted have another step than 1.
 
     Source: Lake, section 3.2; Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fusion).
     """
+    if isinstance(shift, bool) or not isinstance(shift, int) or shift < 0:
+        raise CommandError(f"shift must be a whole number of iterations, not {shift!r}")
     seconds = set(resolve(program, second or first))
     refused: Refused | None = None
+
+    def offer(least: Callable[[], int | None]) -> str | None:
+        return _ways_out(program, first, second, nest, least)
+
     sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
     for site in sites:
         neighbour = _next_loop(program, site)
         if neighbour is not None and loop_of(neighbour).var in seconds:
             try:
-                return fuse_at(program, site)
+                return fuse_at(program, site, shift, offer)
             except Refused as refusal:
                 refused = refused or refusal
     try:
-        joined = _fuse_past_nests(program, set(resolve(program, first)), seconds, {site.nest for site in sites})
+        joined = _fuse_past_nests(program, set(resolve(program, first)), seconds, {site.nest for site in sites}, shift)
     except Refused as refusal:
         refused = refused or refusal
     else:
@@ -80,25 +96,14 @@ def fuse(program: Program, first: str, second: str | None = None, *, nest: int |
         f"no loop {second or first!r} follows directly",
         program.nests[site.nest],
         site.path,
-        "asked to fuse",
-        way_out="interchange brings a loop outermost; distribute separates what stands between",
+        NOTE,
+        way_out=lambda: _brought_next(program, first, second),
     )
-
-
-def _next_position(nest: Nest, path: Path) -> int | None:
-    """Where the next loop of the block stands, if there are only assignments before it; else None."""
-    block = block_at(nest, path)
-    for position in range(path[-1][1] + 1, len(block)):
-        if isinstance(block[position], ast.For):
-            return position
-        if isinstance(block[position], ast.If):
-            return None
-    return None
 
 
 def _next_loop(program: Program, site: Site) -> ast.For | None:
     nest = program.nests[site.nest]
-    position = _next_position(nest, site.path)
+    position = next_position(nest, site.path)
     following: ast.stmt | None = None
     if position is not None:
         following = block_at(nest, site.path)[position]
@@ -107,12 +112,14 @@ def _next_loop(program: Program, site: Site) -> ast.For | None:
     return following if isinstance(following, ast.For) else None
 
 
-def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], within: set[int]) -> Program | None:
+def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], within: set[int],
+                     shift: int) -> Program | None:  # fmt: skip
     """The program with the first two outermost loops joined that can be; None where no two are called so.
 
     Args:
         firsts, seconds: names of the loops.
         within: the nests in which the first one may be.
+        shift: iterations that the second one is delayed by.
 
     Raises:
         Refused: a dependence would be violated, or the bounds differ.
@@ -135,7 +142,7 @@ def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], with
         start = index + position
         end = later[0] + later[1] + (len(split[index]) - 1 if later[0] > index else 0)
         try:
-            return fuse_at(*_brought_together(program.with_nests(nests), Site(start, (("body", 0),)), end))
+            return fuse_at(*_brought_together(program.with_nests(nests), Site(start, (("body", 0),)), end), shift)
         except Refused as refusal:
             refused = refused or refusal
     if refused is not None:
@@ -159,7 +166,7 @@ def _brought_together(program: Program, site: Site, partner: int) -> tuple[Progr
 
     def check(order: list[int]) -> None:
         arranged = [statement for number in order for statement in pieces[number]]
-        check_order(body, arranged, program.nests[start], site.path, "asked to fuse",
+        check_order(body, arranged, program.nests[start], site.path, NOTE,
                     f"what stands between it and {program.nests[partner].label} is needed there")  # fmt: skip
 
     front: list[int] = []
@@ -185,60 +192,51 @@ def _own_names(nest: Nest, number: int) -> list[ast.stmt]:
     return [substitute(statement, mapping) for statement in nest.body]
 
 
-def fuse_at(program: Program, site: Site) -> Program:
-    """``program`` with the loop at ``site`` and the one that follows it joined."""
-    nest = program.nests[site.nest]
-    if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
-        merged = [*nest.body, *program.nests[site.nest + 1].body]
-        joined = make_nest(nest.label, merged, program.buffers)
-        nests = [*program.nests[: site.nest], joined, *program.nests[site.nest + 2 :]]
-        return checked(program, program.with_nests(nests).with_nest(site.nest, _fuse_in(program, joined, site.path)))
-    return checked(program, program.with_nest(site.nest, _fuse_in(program, nest, site.path)))
+# --- ways out -------------------------------------------------------------------------------------------
+def _brought_next(program: Program, first: str, second: str | None) -> str | None:
+    """What makes the loops neighbours: an interchange, or a distribution of a loop around."""
+    both = step("fuse", first, second) if second else step("fuse", first)
+    outer = [name for name in loop_names(program) if name not in (first, second)]
+    inner = dict.fromkeys((first, second or first))
+    swaps = [(step("interchange", [name, loop]), both) for name in outer for loop in inner]
+    return tried(program, *swaps, *((step("distribute", name), both) for name in outer))()
 
 
-def _fuse_in(program: Program, nest: Nest, path: Path) -> Nest:
-    old = tagged(nest.body)
-    first = at(old, path)
-    field, index = path[-1]
-    position = _next_position(nest, path)
-    assert position is not None
-    second_path = (*path[:-1], (field, position))
-    second = at(old, second_path)
-    between = [at(old, (*path[:-1], (field, i))) for i in range(index + 1, position)]
-    assert isinstance(first, ast.For) and isinstance(second, ast.For)
-    second = rename_locals(second, first, taken_names(program, [nest]))
-    head, other = loop_of(first), loop_of(second)
-    if other.var != head.var:
-        if head.var in vars_below(second):  # a loop inside has the name that the outer one will get
-            inner = fresh(head.var, taken_names(program, [nest]))
-            second = substitute(second, {head.var: ast.Name(inner, ast.Load())})
-        second = substitute(second, {other.var: ast.Name(head.var, ast.Load())})
-        other = loop_of(second)
-    old = replace_at(old, second_path, [second])
-    if _bounds_text(head) != _bounds_text(other):
-        raise refuse("the loops do not have the same bounds", nest, path, "asked to fuse",
-                     way_out="split the longer one first")  # fmt: skip
-    joined = Loop(
-        head.var,
-        head.kind if head.kind == other.kind else "range",
-        head.start,
-        head.stop,
-        head.step,
-        head.options,
-    )
-    rest = old
-    for i in range(position, index, -1):
-        rest = replace_at(rest, (*path[:-1], (field, i)), [])
-    whole = joined.node([*first.body, *second.body])
-    way_out = "interchange so that another loop is outermost, or leave the loops apart"
-    if between and not any(isinstance(statement, ast.AnnAssign) for statement in between):
-        behind = replace_at(rest, path, [whole, *between])
-        with suppress(Refused):
-            check_order(old, behind, nest, path, "asked to fuse")
-            return nest.with_body(behind)
-    new = replace_at(rest, path, [*between, whole])
-    check_order(old, new, nest, path, "asked to fuse", way_out)
-    return nest.with_body(new)
+def _ways_out(program: Program, first: str, second: str | None, nest: int | str | None,
+              least: Callable[[], int | None]) -> str | None:  # fmt: skip
+    """What joins the loops all the same: a delay, another loop outermost, or a part of the longer one."""
+    trial = Trial(program)
+    ways: list[str | None] = []
+    shift = least()
+    if shift:
+        delayed = step("fuse", first, second, shift=shift, nest=nest) if second else step(
+            "fuse", first, shift=shift, nest=nest)  # fmt: skip
+        if trial.works(delayed):
+            ways.append(f"{delayed.text} delays the second loop by {shift} iteration{'s' if shift > 1 else ''}")
+    sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
+    site = next((s for s in sites if _next_loop(program, s) is not None), None)
+    following = _next_loop(program, site) if site is not None else None
+    if site is None or following is None:
+        return either(ways)
+    node = loop_at(program, site)
+    reachable = {*vars_below(following), loop_of(following).var}
+    for inner in sorted(vars_below(node) & reachable):
+        names = dict.fromkeys(name for name in (first, second or first) if name != inner)
+        outside = [step("interchange", [name, inner]) for name in names]
+        if trial.works(*outside, step("fuse", inner)):
+            ways.append(", then ".join(one.text for one in (*outside, step("fuse", inner))))
+            break
+    one, two = loop_of(node), loop_of(following)
+    starts, sizes = (constant(one.start), constant(two.start)), (one.extent, two.extent)
+    if starts[0] is not None and starts[0] == starts[1] and sizes[0] and sizes[1] and sizes[0] != sizes[1]:
+        longer = first if sizes[0] > sizes[1] else second or first
+        at_nest = site.nest if sizes[0] > sizes[1] or len(site.path) > 1 else site.nest + 1
+        cut = step("split", longer, [starts[0] + min(sizes[0], sizes[1])],
+                   nest=at_nest if len(find_loops(program, longer)) > 1 else None)  # fmt: skip
+        both = step("fuse", first, second) if second else step("fuse", first)
+        if trial.works(cut, both):
+            ways.append(f"{cut.text}, then {both.text}")
+    return either(ways)
 
 
 def _apart(program: Program, nest: Nest, body: list[ast.stmt]) -> list[Nest]:
@@ -252,23 +250,6 @@ def _apart(program: Program, nest: Nest, body: list[ast.stmt]) -> list[Nest]:
         labels.add(label)
         result.append(make_nest(label, [statement], program.buffers))
     return result
-
-
-def _bounds_text(loop: Loop) -> tuple[str, str, int]:
-    return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
-
-
-def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
-    """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
-    mine, theirs = declared_in(node), names_in(other)
-    mapping: dict[str, ast.expr] = {}
-    for name in sorted(mine & theirs):
-        new = fresh(name, taken)
-        taken.add(new)
-        mapping[name] = ast.Name(new, ast.Load())
-    if not mapping:
-        return node
-    return substitute(node, mapping)
 
 
 @command()
@@ -302,7 +283,7 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
                 target,
                 site.path,
                 "asked to distribute",
-                way_out="distribute before the command that made the local (scalar_replace, hoist)",
+                way_out=_parted(before, site),
             )
         pieces = split_body(node, cuts)
         assert pieces is not None  # no cut parts a local from its declaration
@@ -312,6 +293,15 @@ def distribute(program: Program, loop_var: str, *, nest: int | str | None = None
         return before.with_nest(site.nest, *nests)
 
     return rewrite_each(program, loop_var, nest, rewrite)
+
+
+def _parted(program: Program, site: Site) -> Callable[[], str | None]:
+    """What gives each iteration locals of its own, so that the loop can be cut between their uses."""
+    node = loop_at(program, site)
+    var, only = loop_of(node).var, nest_of(program, site)
+    names = [ast.unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
+    expanded = step("scalar_expand", names[0] if len(names) == 1 else names, var, nest=only)
+    return tried(program, (expanded, step("distribute", var, nest=only)))
 
 
 def _cuts(body: list[ast.stmt]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TypeVar
 
-from swirl.errors import CommandError
+from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
 from swirl.ir.nest import (
@@ -28,7 +28,7 @@ from swirl.ir.nest import (
 from swirl.ir.printing import unparse
 from swirl.ir.trees import statements_in
 from swirl.ir.types import WEAK_INT, dtype_of, folded, joint, resolved
-from swirl.transforms.base import checked, command, find_loops, taken_names
+from swirl.transforms.base import Site, checked, command, find_loops, loop_at, refuse, taken_names
 from swirl.transforms.candidates import in_bounds, runs
 
 T = TypeVar("T", bound=ast.AST)
@@ -60,7 +60,7 @@ def hoist(program: Program, loop_var: str | None = None, *, nest: int | str | No
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: no such loop.
+        CommandError: no such loop.  Refused: asked for a loop out of which nothing can be moved.
 
     Source: Lake, section 3.2 (the divisor of Fig. 3.4).
     """
@@ -72,9 +72,18 @@ def hoist(program: Program, loop_var: str | None = None, *, nest: int | str | No
             continue
         paths = [path for path, _ in loops(target.body) if loop_var is None or (index, path) in wanted]
         result = result.with_nest(index, hoisted(result, target, paths))
-    if loop_var is not None and not wanted:
-        raise CommandError(f"no loop {loop_var!r}")
+    if loop_var is not None and result.text == program.text:
+        raise _nothing(program, find_loops(program, loop_var, nest)[-1])
     return checked(program, result)
+
+
+def _nothing(program: Program, site: Site) -> Refused:
+    """Why nothing can be moved out of the loop at ``site``."""
+    loop = loop_of(loop_at(program, site))
+    problem = f"every operation in {loop.var} needs what changes in it, or may not be evaluated at all"
+    if loop.kind == "parallel":
+        problem = f"{loop.var} is a parallel loop: its threads would wait for one that computes"
+    return refuse(problem, program.nests[site.nest], site.path, "asked to move something out of")
 
 
 def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Nest:

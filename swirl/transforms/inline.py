@@ -28,6 +28,7 @@ from swirl.ir.nest import (
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.base import checked, command, refuse, taken_names
 from swirl.transforms.contract import vanishing, without_buffer
+from swirl.transforms.ways import step, tried
 
 INDEX = "index"
 
@@ -63,17 +64,19 @@ def inline(program: Program, buffer: str, *, local: bool = True) -> Program:
     statement, access = writes[0]
     nest, path = _place(program, statement)
     note = f"asked to inline {buffer}"
+    contracted = tried(program, (step("contract", buffer),), (step("fuse_layers"), step("contract", buffer)),
+                       (step("fuse_layers"),))  # fmt: skip
     solved = _solved(access, ranges_at(nest.body, path))
     problem = _formula_problem(statement, access, solved, len(writes), buffer, program)
     if problem is not None:
-        raise refuse(problem, nest, path, note, way_out="contract keeps it in locals of a fused loop instead")
+        raise refuse(problem, nest, path, note, way_out=contracted)
     try:
         witness = unwritten_read(known, buffer) or _changed(known, statement, access)
     except NotProved:
         raise refuse(f"not proved that {buffer} is the same where it is read", nest, path, note) from None
     if witness is not None:
         raise refuse(f"{buffer} would not be the same where it is read", nest, path, note, witness=witness,
-                     way_out="contract keeps it in locals of a fused loop instead")  # fmt: skip
+                     way_out=contracted)  # fmt: skip
     assert isinstance(statement.node, ast.Assign) and solved is not None
     formula = _Formula(buffer, solved, statement.node.value)
     taken = taken_names(program)
@@ -162,6 +165,7 @@ def _between(write: Statement, access: Access, source: Access, change: Statement
              element: Access) -> bool:  # fmt: skip
     """Whether ``change`` may run after ``write`` and before the ``read`` of the same element, touching ``source``."""
     constraints = [*write.domain("_a"), *change.domain("_c"), *read.domain("_b")]
+    constraints += [*write.evaluated(source, "_a"), *read.evaluated(element, "_b")]
     constraints += [before(write, change, ("_a", "_c")), before(change, read, ("_c", "_b"))]
     for pairs, suffix in ((zip(write.subscripts(access), read.subscripts(element), strict=True), "_b"),
                           (zip(write.subscripts(source), change.subscripts(changed), strict=True), "_c")):  # fmt: skip

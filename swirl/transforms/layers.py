@@ -14,7 +14,8 @@ from swirl.ir.trees import declared_in
 from swirl.transforms.base import Site, check_names, checked, command, refuse
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.contract import contract, own_buffers
-from swirl.transforms.fusion import fuse_at
+from swirl.transforms.joining import fuse_at
+from swirl.transforms.ways import step, tried
 
 
 @dataclass(frozen=True)
@@ -144,4 +145,4 @@ def _apart(program: Program) -> Refused:
         return refuse("not proved within the time allowed", nest, path, "asked to fuse layers")
     assert isinstance(at(nest.body, path), ast.For)
     return refuse("joined, the loops could no longer run in parallel", nest, path, "asked to fuse layers",
-                  way_out="fuse joins them all the same")  # fmt: skip
+                  way_out=tried(program, (step("fuse", loop_of(first).var, loop_of(second).var),)))  # fmt: skip

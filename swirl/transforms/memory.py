@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
 
 from swirl.errors import CommandError
@@ -14,6 +15,7 @@ from swirl.ir.nest import Nest, Program, at, edit_at, enclosing, loop_of, subscr
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.base import check_buffer, checked, command, find_loops, refuse
 from swirl.transforms.vectorize import memory_stride
+from swirl.transforms.ways import step, tried
 
 NOTE = "asked to be stored past the caches"
 
@@ -61,7 +63,7 @@ def stream(program: Program, buffer: str, loop_var: str | None = None, *, nest: 
             if not inside or not written:
                 continue
             _check_store(program, target, statement, written[0])
-            _check_last(target, known, statement, written[0])
+            _check_last(program, target, known, statement, written[0])
             body = edit_at(body, statement.path, _streamed)
             count += 1
         result = result.with_nest(index, target.with_body(body))
@@ -92,25 +94,37 @@ def _check_store(program: Program, nest: Nest, statement: Statement, access: Acc
     """Raises Refused where the statement is not a plain store of a vector loop to neighbouring elements."""
     if access.kind != "write" or not isinstance(statement.node, ast.Assign):
         raise refuse(f"{access.text} is updated: it is read before it is written", nest, statement.path, NOTE,
-                     way_out=f"scalar_replace({access.name!r}) first leaves one store of the final value")  # fmt: skip
+                     way_out=_kept(program, access.name))  # fmt: skip
     lanes = next((node for node in enclosing(nest.body, statement.path)
                   if isinstance(node, ast.For) and loop_of(node).kind == "vector"), None)  # fmt: skip
     if lanes is None:
         raise refuse(f"{access.text} is stored one element at a time", nest, statement.path, NOTE,
-                     way_out="vectorize the loop over neighbouring elements first")  # fmt: skip
+                     way_out=_lanes(program, statement, access.name))  # fmt: skip
     lane = loop_of(lanes).var
     if isinstance(at(nest.body, statement.path[:-1]), ast.If):
         raise refuse(f"{access.text} is stored by some lanes only", nest, statement.path, NOTE,
-                     way_out="split the loop where the condition changes, or store both cases by a select")  # fmt: skip
+                     way_out="store both cases by a select")  # fmt: skip
     target = statement.node.targets[0]
     assert isinstance(target, ast.Subscript)
     ranges = ranges_at(nest.body, statement.path)
     if memory_stride(program.buffers[access.name], subscripts(target), lane, ranges) != 1:
         raise refuse(f"lanes of {access.text} are not neighbours in memory", nest, statement.path, NOTE,
-                     way_out="vectorize the loop that is innermost in memory")  # fmt: skip
+                     way_out="the lanes must be those of the dimension that is innermost in memory")  # fmt: skip
 
 
-def _check_last(nest: Nest, known: list[Statement], statement: Statement, access: Access) -> None:
+def _lanes(program: Program, statement: Statement, buffer: str) -> Callable[[], str | None]:
+    """The loops around a statement that can become lanes which store neighbours."""
+    stored = step("stream", buffer)
+    around = [loop.var for loop in statement.loops[::-1] if loop.kind == "range"]
+    return tried(program, *((step("vectorize", var), stored) for var in around))
+
+
+def _kept(program: Program, buffer: str) -> Callable[[], str | None]:
+    """scalar_replace, where it leaves one store of the final value."""
+    return tried(program, (step("scalar_replace", buffer), step("stream", buffer)))
+
+
+def _check_last(program: Program, nest: Nest, known: list[Statement], statement: Statement, access: Access) -> None:
     """Raises Refused where the nest reads or writes the element again, behind the store."""
     store = replace(statement, accesses=(access,))
     for other in known:
@@ -123,9 +137,8 @@ def _check_last(nest: Nest, known: list[Statement], statement: Statement, access
             raise refuse("not proved within the time allowed that the element is not touched again", nest,
                          statement.path, NOTE) from None  # fmt: skip
         if conflict is not None:
-            way_out = f"scalar_replace({access.name!r}) first, or name the loop of the last store"
             raise refuse(f"{access.text} is touched again: it would have to come back from memory", nest,
-                         statement.path, NOTE, witness=conflict, way_out=way_out)  # fmt: skip
+                         statement.path, NOTE, witness=conflict, way_out=_kept(program, access.name))  # fmt: skip
 
 
 def _again(store: Statement, other: Statement) -> Conflict | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from swirl.errors import CommandError, Refused
@@ -16,6 +16,7 @@ from swirl.ir.nest import (
     Program,
     at,
     clones,
+    enclosing,
     expr,
     loop_of,
     loops,
@@ -27,7 +28,9 @@ from swirl.ir.nest import (
 from swirl.ir.statements import tag
 from swirl.ir.trees import statements_in
 from swirl.transforms.base import (
+    LeftAlone,
     Site,
+    WayOut,
     check_names,
     checked,
     command,
@@ -37,12 +40,14 @@ from swirl.transforms.base import (
     resolve,
     rewrite_each,
 )
+from swirl.transforms.projection import projected
+from swirl.transforms.ways import Step, nest_of, step, tried
 
 # --- shared pieces ---------------------------------------------------------------------------------------
 
 
 def check_order(
-    old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: str | None = None
+    old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: WayOut = None
 ) -> None:
     """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence
     round."""
@@ -87,29 +92,32 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
             for c in range(C):      →           for n in range(N):
                 s                                   s
 
+    Where a bound of the inner loop moves with the outer one, the bounds in the other order follow by projection: a
+    triangle ``for i in range(n): for j in range(i + 1)`` becomes ``for j in range(n): for i in range(j, n)``.
+
     Args:
         loop_vars: the two loops, outer first or inner first.
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would turn round, or a bound of the inner loop moves with the outer one.
+        Refused: a dependence would turn round, or no bounds of the grammar say the same in the other order.
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
     """
     loop_vars = check_names(loop_vars)
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {loop_vars}")
-    done = False
+    done, left, again = False, LeftAlone(), step("interchange", loop_vars, nest=nest)
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
             for index in _nests_with(program, (first, second), nest):
-                program, done = _permute(program, index, [first, second], swap=True), True
+                program, done = _permute(program, index, [first, second], left, again, swap=True), True
     if not done:
         raise CommandError(
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
             way_out=f"the loops are {', '.join(loop_names(program))}",
         )
-    return program
+    return left.told(program)
 
 
 @command()
@@ -126,7 +134,7 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would turn round, or a bound moves with a loop that would come further in.
+        Refused: a dependence would turn round, or no bounds of the grammar say the same in the new order.
 
     Source: Lake, section 3.2.
     """
@@ -136,9 +144,10 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
     indices = _nests_with(program, tuple(names), nest)
     if not indices:
         raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
+    left = LeftAlone()
     for index in indices:
-        program = _permute(program, index, names)
-    return program
+        program = _permute(program, index, names, left, step("reorder", list(order), nest=nest))
+    return left.told(program)
 
 
 def _nests_with(program: Program, names: tuple[str, ...], nest: int | str | None) -> list[int]:
@@ -157,19 +166,30 @@ def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
     return {loop_of(node).var for node in nodes if isinstance(node, ast.For)}
 
 
-def _permute(program: Program, index: int, names: list[str], swap: bool = False) -> Program:
-    """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped."""
+def _permute(
+    program: Program, index: int, names: list[str], left: LeftAlone, again: Step, swap: bool = False
+) -> Program:
+    """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped.
+
+    ``again`` is the command as it was given.
+    """
     nest = program.nests[index]
     wanted = set(names)
+    result = program
     for path, node in reversed(list(loops(nest.body))):
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
         if loop_of(node).var in wanted and not wanted & outside and wanted <= vars_below(node):
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
-            if len(present) < len(names):  # a condition stands between, or they lie side by side
-                raise _imperfect(nest, path)
-            order = present[::-1] if swap else names
-            nest = permute_at(program, nest, path, dict(zip(present, order, strict=True)))
-    return checked(program, program.with_nest(index, nest))
+            site = Site(index, path)
+            way_out = way_to_nest(result, site, again)
+            with left.noting(result, site):
+                if len(present) < len(names):  # a condition stands between, or they lie side by side
+                    raise _imperfect(nest, path, way_out)
+                order = present[::-1] if swap else names
+                moved = permute_at(program, nest, path, dict(zip(present, order, strict=True)), way_out)
+                result, nest = checked(result, result.with_nest(index, moved)), moved
+                left.changed = True
+    return result
 
 
 def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
@@ -186,9 +206,13 @@ def vars_below(node: ast.For | ast.If) -> set[str]:
     return {loop_of(inner).var for inner in statements_in(node) if isinstance(inner, ast.For)}
 
 
-def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str]) -> Nest:
+def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str], way_out: WayOut = None) -> Nest:
     """``nest`` with the loops at and below ``path`` permuted: where loop ``v`` stood, ``places[v]`` will
-    stand."""
+    stand.
+
+    Args:
+        way_out: where something stands between the loops.
+    """
     old = tagged(nest.body)
     body, start = old, path
     end = chain_to(body, path, set(places))
@@ -197,13 +221,13 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         assert isinstance(node, ast.For)
         pieces = isolate(node, set(places))
         if pieces is None:
-            raise _imperfect(nest, path)
+            raise _imperfect(nest, path, way_out)
         position = next(i for i, piece in enumerate(pieces) if set(places) <= vars_below(piece))
         body = replace_at(body, path, list(pieces))
         path = (*path[:-1], (path[-1][0], path[-1][1] + position))
         end = chain_to(body, path, set(places))
         if end is None:
-            raise _imperfect(nest, start)
+            raise _imperfect(nest, start, way_out)
     chain: list[Loop] = []
     for depth in range(len(path), len(end) + 1):
         node = at(body, end[:depth])
@@ -215,16 +239,13 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
         )
     by_name = {loop.var: loop for loop in chain}
     new_chain = [by_name[places.get(loop.var, loop.var)] for loop in chain]
-    for position, loop in enumerate(new_chain):
-        inner = {later.var for later in new_chain[position + 1 :]}
-        if (names_in(loop.start) | names_in(loop.stop)) & inner:
-            raise refuse(
-                f"the bounds of {loop.var} move with {', '.join(sorted(inner))}",
-                nest,
-                path,
-                "asked to move",
-                way_out="split the outer loop where they are constant (s.interior finds it)",
-            )
+    moving = {
+        loop.var: inner
+        for position, loop in enumerate(new_chain)
+        if (inner := names_in(loop.start) | names_in(loop.stop)) & {later.var for later in new_chain[position + 1 :]}
+    }
+    if moving:
+        new_chain = _projected(nest, body, path, chain, [loop.var for loop in new_chain], moving)
     leaf = at(body, end)
     assert isinstance(leaf, ast.For)
     inner_body = leaf.body
@@ -235,16 +256,46 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str])
     return nest.with_body(new)
 
 
-def _imperfect(nest: Nest, path: Path) -> Refused:
+def _projected(nest: Nest, body: list[ast.stmt], path: Path, chain: list[Loop], order: list[str],
+               moving: dict[str, set[str]]) -> list[Loop]:  # fmt: skip
+    """The loops of ``chain`` in another order, in which the bounds of some would move with loops inside of them.
+
+    Args:
+        body, path: where they are, ``body`` being that of ``nest`` or its loops distributed.
+        moving: those loops' variables, and the names in their bounds.
+    """
+    around = [loop_of(n) for n in enclosing(body, path) if isinstance(n, ast.For)]
+    try:
+        found = projected(chain, order, around, ranges_at(body, path))
+    except NotProved:
+        found = None
+    if found is not None:
+        return found
+    var, names = next(iter(moving.items()))
+    inner = [name for name in order[order.index(var) + 1 :] if name in names]
+    raise refuse(f"the bounds of {var} move with {', '.join(inner)}, and no bounds say the same in the other order",
+                 nest, path, "asked to move")  # fmt: skip
+
+
+def _imperfect(nest: Nest, path: Path, way_out: WayOut) -> Refused:
     return refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
-                  way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
+                  way_out=way_out)  # fmt: skip
 
 
-def way_to_nest(loop: ast.AST) -> str:
-    """What to do about loops at and below ``loop`` that something stands between."""
-    if any(isinstance(node, ast.If) and vars_below(node) for node in ast.walk(loop)):
-        return "a condition stands between them: split where it changes, or tile_loop with tail='min' or 'peel'"
-    return "distribute first, or give this command before scalar_replace and hoist"
+def way_to_nest(program: Program, site: Site, again: Step) -> Callable[[], str | None]:
+    """What to do about loops at and below ``site`` that something stands between: a local with an element for each
+    iteration, a distribution.
+
+    Args:
+        again: the command that was refused.
+    """
+    loop = loop_at(program, site)
+    var, only = loop_of(loop).var, nest_of(program, site)
+    locals_ = [ast.unparse(node.target) for node in loop.body if isinstance(node, ast.AnnAssign)]
+    alternatives = [(step("scalar_expand", name, var, nest=only), again) for name in locals_]
+    if len(locals_) > 1:
+        alternatives.append((step("scalar_expand", locals_, var, nest=only), again))
+    return tried(program, *alternatives, (step("distribute", var, nest=only), again))
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:
@@ -329,7 +380,8 @@ def reverse(
             raise refuse("not proved within the time allowed", target, site.path, note) from None
         if conflict is not None:
             raise refuse("a dependence would turn round", target, site.path, note, witness=conflict,
-                         way_out="distribute separates the statements")  # fmt: skip
+                         way_out=tried(before, (step("distribute", loop.var, nest=nest_of(before, site)),
+                                                step("reverse", loop.var, nest=nest_of(before, site)))))  # fmt: skip
         last = expr("stop - 1", stop=loop.stop) if loop.step == 1 else _last(loop)
         value = simplify(expr("last - (v - start)", last=last, v=loop.var, start=loop.start))
         body = [substitute(statement, {loop.var: value}) for statement in node.body]

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from swirl.errors import CommandError
+from swirl.ir.affine import affine
 from swirl.ir.deps import Conflict, NotProved, carried
-from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, replace_at
-from swirl.ir.statements import outer_locals
-from swirl.transforms.base import Site, check_locals, check_names, command, loop_at, refuse, rewrite_each
+from swirl.ir.nest import Program, at, fresh, loop_of, loops, replace_at
+from swirl.transforms.base import (
+    Site,
+    check_locals,
+    check_names,
+    command,
+    loop_at,
+    refuse,
+    rewrite_each,
+    taken_names,
+)
 from swirl.transforms.reductions import NEUTRAL
+from swirl.transforms.ways import Trial, nest_of, others, step
 
 
 @command()
@@ -20,6 +31,7 @@ def parallelize(
     loop_var: str | list[str] | tuple[str, ...],
     *,
     schedule: str | None = None,
+    occurrence: int | None = None,
     nest: int | str | None = None,
 ) -> Program:
     """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
@@ -31,6 +43,7 @@ def parallelize(
     Args:
         loop_var: the loop, or several, outermost first, that become one parallel range of iterations.
         schedule: OpenMP's schedule: ``"static"`` (default), ``"dynamic"``, ``"dynamic,4"`` (of any size), ``"guided"``.
+        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
@@ -42,7 +55,7 @@ def parallelize(
     if schedule is not None and not re.fullmatch(r"static|dynamic(,[1-9][0-9]*)?|guided", schedule):
         raise CommandError(f"schedule must be 'static', 'dynamic', 'dynamic,4' or 'guided', not {schedule!r}")
     for name in check_names(loop_var) if isinstance(loop_var, (list, tuple)) else [loop_var]:
-        program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule))
+        program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule), occurrence)
     return program
 
 
@@ -76,8 +89,8 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         problem = "two iterations would update the same element"
         if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
             problem = "two iterations would touch the same element, one of them writing"
-        raise refuse(problem, target, site.path, note, witness=race, way_out=_ways_out(program, target, race, loop.var))
-    check_locals(target, site.path, note, lambda: _free_loops(target))
+        raise refuse(problem, target, site.path, note, witness=race, way_out=lambda: _ways_out(program, site, race))
+    check_locals(target, site.path, note, lambda: _ways_out(program, site, None))
     options = (("schedule", schedule),) if schedule else ()
     shared = replace(loop, kind="parallel", options=options).node(node.body)
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
@@ -95,28 +108,37 @@ def _directly(outer: ast.For, inner: ast.For) -> bool:
     return False
 
 
-def _ways_out(program: Program, nest: Nest, race: Conflict, var: str) -> str:
-    kind, name = race.first_access.kind, race.first_access.name
-    reduction = kind == race.second_access.kind and kind in NEUTRAL and name in program.buffers
-    private = f"; privatize({name!r}, {var!r}) gives each part of the loop a copy to add to" if reduction else ""
-    return _free_loops(nest) + private
+def _ways_out(program: Program, site: Site, race: Conflict | None) -> str:
+    """What runs in parallel instead: other loops, copies of what is added to, a loop over the elements."""
+    trial = Trial(program)
+    var = loop_of(loop_at(program, site)).var
+    only = nest_of(program, site)
+    found = others(trial, site, lambda name, **options: (step("parallelize", name, **options),))
+    plain = [steps[0].arguments[0] for steps in found if not steps[0].options]
+    single = [steps[0].text for steps in found if steps[0].options]
+    free = [f"{' or '.join(plain)} can run in parallel"] if plain else []
+    free += [" or ".join(single)] if single else []
+    if race is not None:
+        kind, name = race.first_access.kind, race.first_access.name
+        copies = step("privatize", name, var, nest=only)
+        if kind == race.second_access.kind and kind in NEUTRAL and name in program.buffers and trial.works(
+            copies, step("parallelize", var, nest=only)
+        ):
+            free.append(f"{copies.text} gives each part of the loop a copy to add to")
+        for gather, text in _subscripts(race, var):
+            new = fresh(gather, taken_names(program))
+            made = step("reindex", **{new: text}, nest=only)
+            if trial.works(made, step("parallelize", new)):
+                free.append(f"{made.text} makes each element belong to one iteration of {new}")
+                break
+    if free:
+        return "; ".join(free)
+    return "every loop here updates shared elements: parallelize a loop outside, or keep it sequential"
 
 
-def _free_loops(nest: Nest) -> str:
-    free = [
-        loop_of(node).var
-        for path, node in loops(nest.body)
-        if loop_of(node).kind == "range" and _free(nest, path)
-    ]
-    if not free:
-        return "every loop here updates shared elements: parallelize a loop outside, or keep it sequential"
-    return f"{' or '.join(dict.fromkeys(free))} can run in parallel"
-
-
-def _free(nest: Nest, path: Path) -> bool:
-    try:
-        loop = at(nest.body, path)
-        assert isinstance(loop, ast.For)
-        return not outer_locals(nest.body, loop) and carried(nest.body, path, reductions=True) is None
-    except NotProved:
-        return False
+def _subscripts(race: Conflict, var: str) -> Iterator[tuple[str, str]]:
+    """The subscripts that move with the loop and others, and a name for a loop over each: ``iy``, ``y + ky``."""
+    for index in race.first_access.indices:
+        form = affine(index)
+        if form is not None and form.coefficient(var) and len(form.terms) > 1:
+            yield f"i{var}", ast.unparse(index)

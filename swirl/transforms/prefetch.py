@@ -35,12 +35,14 @@ from swirl.transforms.base import (
     check_factor,
     checked,
     command,
+    find_loops,
     loop_at,
     refuse,
     rewrite_each,
 )
 from swirl.transforms.blocks import rebuilt
 from swirl.transforms.vectorize import memory_stride
+from swirl.transforms.ways import Trial, either, others, step
 
 LINE = 64
 """Bytes of a cache line."""
@@ -80,9 +82,20 @@ def prefetch(program: Program, buffer: str, loop_var: str, distance: int = 1, le
     check_factor(distance, "distance")
     if not isinstance(level, int) or isinstance(level, bool) or level not in LEVELS:
         raise CommandError(f"level must be one of {', '.join(map(str, LEVELS))}, not {level!r}")
-    return rewrite_each(
-        program, loop_var, nest, lambda before, site: _prefetching(before, site, buffer, distance, level)
-    )
+    touching = any(_moved(loop_at(program, site), buffer) for site in find_loops(program, loop_var, nest))
+
+    def rewrite(before: Program, site: Site) -> Program:
+        if touching and not _moved(loop_at(before, site), buffer):
+            return before  # another loop of that name is meant
+        return _prefetching(before, site, buffer, distance, level)
+
+    return rewrite_each(program, loop_var, nest, rewrite)
+
+
+def _moved(node: ast.For, buffer: str) -> bool:
+    """Whether a loop moves an element of the buffer."""
+    var = loop_of(node).var
+    return any(var in names_in(index) for _, ref in _touching(node, buffer) for index in subscripts(ref))
 
 
 @command()
@@ -123,7 +136,8 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
     seen: list[tuple[str, ast.expr]] = []
     declared = declared_in(nest.function)
     around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
-    why = f"{buffer} is not touched in {loop.var}, or its elements don't move with it"
+    text = next((ast.unparse(reference) for _, reference in _touching(node, buffer)), None)
+    why = f"{buffer} is not touched in {loop.var}" if text is None else f"{text} does not move with {loop.var}"
     for path, reference in _touching(node, buffer):
         ranges = ranges_at(nest.body, (*site.path, *path))
         between = [loop_of(n) for n in _around(node, path)]
@@ -147,8 +161,8 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
         new = ast.fix_missing_locations(_lines(program, around | declared, one, between, ranges, ahead))
         found.setdefault(ast.unparse(new), new)
     if not found:
-        way_out = "prefetch in a loop outside, or tile_loop by a line first"
-        raise refuse(why, nest, site.path, NOTE, way_out=way_out)
+        options = (distance, level)
+        raise refuse(why, nest, site.path, NOTE, way_out=lambda: _ways_out(program, site, buffer, options))
 
     def edit(statement: ast.stmt) -> list[ast.stmt]:
         assert isinstance(statement, ast.For)
@@ -156,6 +170,19 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
         return [with_inner(statement, [*(s for text, s in found.items() if text not in own), *statement.body])]
 
     return program.with_nest(site.nest, nest.with_body(edit_at(nest.body, site.path, edit)))
+
+
+def _ways_out(program: Program, site: Site, buffer: str, options: tuple[int, int]) -> str | None:
+    """Other loops, or tiles of this one, that move by a line or more."""
+    trial = Trial(program)
+    var = loop_of(loop_at(program, site)).var
+    found = others(trial, site, lambda name, **only: (step("prefetch", buffer, name, *options, **only),), apart=False)
+    ways = [" or ".join(steps[0].text for steps in found)]
+    line = LINE // DTYPES[program.buffers[buffer].dtype]().itemsize
+    tile, ahead = step("tile_loop", var, line), step("prefetch", buffer, f"{var}_outer", *options)
+    if trial.works(tile, ahead):
+        ways.append(f"{tile.text}, then {ahead.text}")
+    return either(ways)
 
 
 def _touching(node: ast.For, buffer: str) -> Iterator[tuple[Path, ast.Subscript]]:

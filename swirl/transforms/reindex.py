@@ -25,7 +25,9 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.transforms.base import (
+    LeftAlone,
     Site,
+    WayOut,
     command,
     find_loops,
     loop_at,
@@ -38,6 +40,7 @@ from swirl.transforms.bounds import conjunction, conjuncts, restricted
 from swirl.transforms.guards import drop_decided_guards
 from swirl.transforms.order import chain_to, check_order, isolate, tagged, vars_below, way_to_nest
 from swirl.transforms.split import plain_loop
+from swirl.transforms.ways import step
 
 NOTE = "asked to be reindexed"
 
@@ -91,9 +94,11 @@ def reindex(program: Program, loop_var: str | None = None, *, nest: int | str | 
             return before
         return before.with_nest(site.nest, _reindexed(before, site, name, form))
 
+    left = LeftAlone()
     for number in found:
-        program = rewrite_each(program, loop_var, number, rewrite)
-    return program
+        with left.noting(program, _sites(program, loop_var, number)[-1]):
+            program, left.changed = rewrite_each(program, loop_var, number, rewrite), True
+    return left.told(program)
 
 
 def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tuple[Affine, str]:
@@ -144,7 +149,8 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     nest, path = program.nests[site.nest], site.path
     loop = plain_loop(nest, path, loop_at(program, site), NOTE)
     inner = _variables(form) & (vars_below(loop_at(program, site)) - {loop.var})
-    nest, path = _perfect(nest, path, {loop.var} | inner)
+    again = step("reindex", loop.var, **{name: ast.unparse(form.to_expr())})
+    nest, path = _perfect(nest, path, {loop.var} | inner, way_to_nest(program, site, again))
     end = _innermost(nest, path)  # conditions stay inside, where they hamper no later command
     chain = [loop_of(node) for depth in range(len(path), len(end) + 1)
              if isinstance(node := at(nest.body, end[:depth]), ast.For)]  # fmt: skip
@@ -175,7 +181,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     head = loop_of(for_loop(name, limits[1] + 1, [], start=limits[0]))
     undecided = []
     for part in conditions:
-        tighter = restricted(head, part) if names_in(part) == {name} else None
+        tighter = restricted(head, part) if isinstance(part, ast.Compare) and names_in(part) == {name} else None
         if tighter is None:
             undecided.append(part)
         else:
@@ -190,7 +196,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     return nest.with_body(replace_at(nest.body, path, new or [ast.Pass()]))  # where no condition held at all
 
 
-def _perfect(nest: Nest, path: Path, names: set[str]) -> tuple[Nest, Path]:
+def _perfect(nest: Nest, path: Path, names: set[str], way_out: WayOut) -> tuple[Nest, Path]:
     """The nest with the loops ``names``, at and below ``path``, brought together; and where they start now."""
     if chain_to(nest.body, path, names) is not None:
         return nest, path
@@ -200,7 +206,7 @@ def _perfect(nest: Nest, path: Path, names: set[str]) -> tuple[Nest, Path]:
     pieces = isolate(node, names)
     if pieces is None:
         raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE,
-                     way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
+                     way_out=way_out)  # fmt: skip
     new = replace_at(old, path, list(pieces))
     check_order(old, new, nest, path, NOTE)
     position = next(i for i, piece in enumerate(pieces) if names <= vars_below(piece))
@@ -208,7 +214,7 @@ def _perfect(nest: Nest, path: Path, names: set[str]) -> tuple[Nest, Path]:
     nest = nest.with_body(new)
     if chain_to(nest.body, path, names) is None:
         raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE,
-                     way_out=way_to_nest(at(nest.body, path)))  # fmt: skip
+                     way_out=way_out)  # fmt: skip
     return nest, path
 
 

@@ -44,4 +44,4 @@ def rename(program: Program, loop_var: str, name: str, *, occurrence: int | None
         new = replace(loop, var=name).node(body)
         return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))
 
-    return rewrite_each(program, loop_var, nest, rewrite, occurrence)
+    return rewrite_each(program, loop_var, nest, rewrite, occurrence, together=True)

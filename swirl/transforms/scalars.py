@@ -21,10 +21,12 @@ from swirl.ir.nest import (
     for_loop,
     fresh,
     loop_of,
+    names_in,
     reference,
     references,
     replace_at,
     subscripts,
+    walk,
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
@@ -40,8 +42,9 @@ from swirl.transforms.base import (
     taken_names,
     with_mark,
 )
-from swirl.transforms.candidates import Candidate, candidates, stored_targets
+from swirl.transforms.candidates import Candidate, candidates, obstacle, stored_targets
 from swirl.transforms.reductions import reductions_over
+from swirl.transforms.ways import Trial, step
 
 
 @command()
@@ -72,16 +75,43 @@ def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | s
         if nest is None or nest in (index, target.label):
             result = result.with_nest(index, replaced(result, target, buffer))
     if buffer is not None and result.text == program.text:
-        holders = [n for n in program.nests if buffer in n.arguments]
+        holders = [i for i, n in enumerate(program.nests) if buffer in n.arguments and nest in (None, i, n.label)]
         if holders:
-            raise refuse(
-                f"no reference to {buffer} stays the same over a loop, or another one may touch its element",
-                holders[0],
-                (("body", 0),),
-                "asked for scalars",
-                way_out="interchange brings the loop inside",
-            )
+            raise _none(program, holders, buffer)
     return checked(program, result)
+
+
+def _none(program: Program, holders: list[int], buffer: str) -> Refused:
+    """Why no reference to the buffer in these nests can be kept in a local."""
+    note = "asked for scalars"
+    for index in holders:
+        nest = program.nests[index]
+        found = obstacle(program, nest, buffer)
+        if found is not None:
+            return refuse(found.problem, nest, found.parent or (("body", 0),), note, witness=found.witness)
+    nest = program.nests[holders[0]]
+    leaves = ((path, node) for path, node in walk(nest.body) if not isinstance(node, (ast.For, ast.If)))
+    every = ((path, ref) for path, node in leaves for ref in references(node))
+    touching = ((path, unparse(ref)) for path, ref in every if unparse(ref.value) == buffer)
+    path, text = next(touching, ((("body", 0),), None))
+    around = [(path[: depth + 1], head) for depth in range(len(path))
+              if isinstance(head := at(nest.body, path[: depth + 1]), ast.For)]  # fmt: skip
+    variables = [loop_of(head).var for _, head in around]
+    moving = [var for var in variables if text is not None and var in names_in(parsed(text))]
+    problem = f"{buffer} is touched in conditions alone" if text is None else f"{text} is touched once"
+    if text is not None and variables and moving[-1:] == variables[-1:]:
+        problem = f"{text} moves with {variables[-1]}, and stays the same over no loop"
+
+    def way_out() -> str | None:
+        trial = Trial(program)
+        replacing = step("scalar_replace", buffer)
+        for other in (var for var in variables if var not in moving):
+            first = step("interchange", [other, moving[-1]])
+            if moving and trial.works(first, replacing):
+                return f"{first.text}, then {replacing.text}"
+        return None
+
+    return refuse(problem, nest, around[-1][0] if around else path, note, way_out=way_out)
 
 
 def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
@@ -231,7 +261,6 @@ def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
                 nest,
                 site.path,
                 "asked for partial results",
-                way_out="fuse or distribute first",
             )
         nest = _replace(program, nest, around[0])
     program = program.with_nest(site.nest, nest)

@@ -16,6 +16,8 @@ from swirl.ir.nest import (
     at,
     clone,
     declare,
+    enclosing,
+    expr,
     fresh,
     local_type,
     loop_of,
@@ -26,13 +28,14 @@ from swirl.ir.nest import (
     substitute,
     with_inner,
 )
+from swirl.ir.statements import condition_template
 from swirl.ir.trees import statements_in
 from swirl.ir.validate import vector_lanes
-from swirl.transforms.base import Site, loop_at, refuse, taken_names
+from swirl.transforms.base import Site, WayOut, loop_at, refuse, taken_names
 from swirl.transforms.order import check_order, tagged
 
 
-def sink(program: Program, site: Site, note: str, way_out: str | None = None) -> Program:
+def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Program:
     """Move the loop at ``site`` inwards around each leaf statement (jam); locals declared in it get a
     dimension.
 
@@ -44,7 +47,11 @@ def sink(program: Program, site: Site, note: str, way_out: str | None = None) ->
     """
     nest = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
-    nest = nest.with_body(replace_at(nest.body, site.path, [own_names(nest, loop_at(program, site))]))
+    node = own_names(nest, loop_at(program, site))
+    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
+    taken = taken_names(Program("", (nest,), program.buffers)) | names_in(node)
+    node = with_inner(node, _conditions_inside(node, loop, around, taken))
+    nest = nest.with_body(replace_at(nest.body, site.path, [node]))
     expanded = expand_locals(nest, site.path, loop)
     # So far one iteration ran after the other, whatever kind of loop this is going to be.
     in_order = Loop(loop.var, "range", loop.start, loop.stop, loop.step)
@@ -97,8 +104,7 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
         if isinstance(node, ast.For) and not (loop_of(node).kind == "vector" and loop.kind != "vector"):
             flush()
             if loop.var in names_in(node.iter):
-                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note,
-                             way_out="split the outer loop where they are constant (s.interior finds it)")  # fmt: skip
+                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note)
             result.append(with_inner(node, _sunk(node.body, loop, nest, path, note)))
         elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
             flush()
@@ -107,8 +113,7 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
             branch.orelse = _sunk(node.orelse, loop, nest, path, note)
             result.append(branch)
         elif isinstance(node, ast.If) and _has_loop(node):
-            raise refuse(f"a condition around a loop moves with {loop.var}", nest, path, note,
-                         way_out="split the loop where the condition changes")  # fmt: skip
+            raise refuse(f"a condition on data around a loop moves with {loop.var}", nest, path, note)
         elif isinstance(node, ast.AnnAssign) and loop.var not in names_in(node):
             flush()
             result.append(node)
@@ -120,6 +125,96 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
             run += kept
     flush()
     return result
+
+
+def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[str]) -> list[ast.stmt]:
+    """The body of a loop that is to move inwards, with conditions that move with it inside of the loops that they stand
+    around.
+
+    rewrite (i moves inwards):
+        if i < 3:                           for k in range(K):
+            for k in range(K): s    →           if i < 3: s
+
+    A condition on data becomes a local first, which has the value that it had in front of the loops; not for lanes.
+
+    Args:
+        around: the variables of the loops around.
+        taken: names that a local must not have; those that are made are added.
+    """
+    moving = moving_locals(outer, loop.var) | {loop.var}
+    variables = around | {loop_of(n).var for n in statements_in(outer) if isinstance(n, ast.For)}
+
+    def block(body: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, ast.For):
+                result.append(with_inner(node, block(node.body)))
+                continue
+            if not isinstance(node, ast.If):
+                result.append(node)
+                continue
+            branches = block(node.body), block(node.orelse)
+            kept = not _has_loop(node) or not names_in(node.test) & moving
+            if kept or (loop.kind == "vector" and any(map(on_data, statements_in(node)))):
+                result.append(ast.If(node.test, *branches))
+                continue
+            test = node.test
+            if on_data(node):
+                test = local()
+                result.append(declare(test.id, LocalType("bool"), node.test))
+            result += under(branches[0], test) + under(branches[1], ast.UnaryOp(ast.Not(), test))
+        return result
+
+    def on_data(node: ast.stmt) -> bool:
+        return isinstance(node, ast.If) and _has_loop(node) and (
+            condition_template(node.test) is None or not names_in(node.test) - {"min", "max"} <= variables
+        )  # fmt: skip
+
+    def local() -> ast.Name:
+        name = fresh("condition", taken)
+        taken.add(name)
+        return ast.Name(name, ast.Load())
+
+    def under(body: list[ast.stmt], test: ast.expr) -> list[ast.stmt]:
+        """The statements, each under a condition, but for loops: these have it inside."""
+        result: list[ast.stmt] = []
+        run: list[ast.stmt] = []
+
+        def flush() -> None:
+            if run:
+                result.append(ast.If(clone(test), list(run), []))
+                run.clear()
+
+        for node in body:
+            if isinstance(node, ast.For) and loop_of(node).kind != "vector":
+                flush()
+                result.append(with_inner(node, under(node.body, test)))
+            elif isinstance(node, ast.If) and on_data(node):  # what it looks at may not be there otherwise
+                flush()
+                own = local()
+                result.append(declare(own.id, LocalType("bool"), ast.Constant(False)))
+                result.append(ast.If(clone(test), [ast.Assign([ast.Name(own.id, ast.Store())], node.test)], []))
+                result += under(under(node.body, own) + under(node.orelse, ast.UnaryOp(ast.Not(), own)), test)
+            elif isinstance(node, ast.If) and _has_loop(node):
+                flush()
+                result.append(ast.If(node.test, under(node.body, test), under(node.orelse, test)))
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                flush()
+                type_ = local_type(node)
+                if type_.shape or node.value is None:
+                    result.append(node)
+                    continue
+                result.append(declare(node.target.id, type_, expr(_START.get(type_.dtype, 0.0))))
+                run.append(ast.Assign([ast.Name(node.target.id, ast.Store())], node.value))
+            else:
+                run.append(node)
+        flush()
+        return result
+
+    return block(outer.body)
+
+
+_START: dict[str, int | str] = {"int32": 0, "bool": "False"}
 
 
 def _without_arrays(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:

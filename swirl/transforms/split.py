@@ -15,6 +15,7 @@ from swirl.ir.nest import (
     Path,
     Program,
     constant,
+    enclosing,
     expr,
     for_loop,
     loop_of,
@@ -31,6 +32,7 @@ from swirl.transforms.base import (
     rewrite_each,
 )
 from swirl.transforms.parts import Factors, check_factors, cut, in_parts
+from swirl.transforms.ways import Step, nest_of, step, tried
 
 TAILS = ("min", "mask", "peel")
 _TILED = "asked to be tiled"
@@ -150,13 +152,21 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
         start, stop = constant(loop.start), constant(loop.stop)
         if start is None or stop is None:
             raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be split",
-                         way_out="split the loop that they move with")  # fmt: skip
+                         way_out=tried(before, *_outermost(before, site, at)))  # fmt: skip
         edges = [start, *at, stop]
         if any(low >= high for low, high in pairwise(edges)):
             raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")
         return cut(before, site, [value - start for value in at], [None] * (len(edges) - 1))
 
     return rewrite_each(program, loop_var, nest, rewrite)
+
+
+def _outermost(program: Program, site: Site, at: Sequence[int]) -> list[tuple[Step, Step]]:
+    """Interchanges after which the loop at ``site`` may have constant bounds, each with the split."""
+    var, only = loop_of(loop_at(program, site)).var, nest_of(program, site)
+    around = enclosing(program.nests[site.nest].body, site.path)
+    outer = [loop_of(node).var for node in around if isinstance(node, ast.For)]
+    return [(step("interchange", [other, var], nest=only), step("split", var, list(at), nest=only)) for other in outer]
 
 
 def strip(program: Program, site: Site, factor: int, inner: str, kind: str) -> tuple[Program, Site, bool]:

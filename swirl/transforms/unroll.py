@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Path, Program, loop_of
 from swirl.transforms.base import (
@@ -18,6 +20,7 @@ from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
 from swirl.transforms.split import strip
+from swirl.transforms.ways import middle, nest_of, step, tried
 
 
 @command("unroll_no_jam")
@@ -84,7 +87,7 @@ def _unroll(
 ) -> Program:
     if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
         raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
-    partials = unroll_type == 0
+    partials, name = unroll_type == 0, "unroll_and_jam" if jam else "unroll"
     factors = check_factors(factor)
 
     def rewrite(before: Program, site: Site, copies: int) -> Program:
@@ -98,16 +101,18 @@ def _unroll(
                 target,
                 site.path,
                 "asked to be unrolled",
-                way_out="tile_loop with tail='peel' makes an inner loop of constant extent",
-            )
+                way_out=tried(before, (step("tile_loop", loop.var, copies, tail="peel", nest=nest_of(before, site)),
+                                       step(name, f"{loop.var}_inner", copies, nest=nest_of(before, site)))),
+            )  # fmt: skip
         if loop.extent == 0:  # a part that nothing is left for: no copy of nothing
             return before
         try:
             return _copies(before, site, min(copies, loop.extent), jam, partials)
         except Refused as refusal:
             raise in_current(
-                refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop
-            ) from refusal
+                refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop,
+                _ways_out(before, site, copies) if jam else None,
+            ) from refusal  # fmt: skip
 
     return rewrite_each(
         program,
@@ -115,6 +120,20 @@ def _unroll(
         nest,
         lambda before, site: in_parts(before, site, factors, "asked to be unrolled", rewrite),
     )
+
+
+def _ways_out(program: Program, site: Site, copies: int) -> Callable[[], str | None]:
+    """What unrolls instead: the part between the borders, the loop's statements apart, or copies without jamming."""
+    var, only = loop_of(loop_at(program, site)).var, nest_of(program, site)
+    jam = step("unroll_and_jam", var, copies, nest=only)
+
+    def find() -> str | None:
+        inner = middle(program, site)
+        alternatives = [(inner[0], step("unroll_and_jam", inner[1], copies, nest=only))] if inner is not None else []
+        return tried(program, *alternatives, (step("distribute", var, nest=only), jam),
+                     (step("unroll", var, copies, nest=only),))()  # fmt: skip
+
+    return find
 
 
 def _copies(program: Program, site: Site, factor: int, jam: bool, partials: bool) -> Program:
@@ -133,6 +152,5 @@ def _copies(program: Program, site: Site, factor: int, jam: bool, partials: bool
     if partials and factor > 1:
         program, inside = with_partials(program, inside, factor)
     if jam:
-        program = sink(program, inside, "asked to be unrolled and jammed",
-                       "unroll copies without jamming; distribute separates the statements")  # fmt: skip
+        program = sink(program, inside, "asked to be unrolled and jammed")
     return program

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from typing import Any
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import affine, coefficients, ranges_at
@@ -10,11 +12,12 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
 from swirl.ir.layouts import in_memory
-from swirl.ir.nest import Loop, Nest, Path, Program, at, loop_of, loops, names_in, references, subscripts
-from swirl.ir.statements import statements
+from swirl.ir.nest import Nest, Path, Program, at, constant, loop_of, loops, names_in, references, subscripts
+from swirl.ir.statements import outer_locals, statements
 from swirl.ir.trees import declared_in
 from swirl.transforms.base import (
     Site,
+    WayOut,
     check_factor,
     command,
     in_current,
@@ -28,11 +31,12 @@ from swirl.transforms.reductions import with_partials
 from swirl.transforms.scalars import localize_reductions
 from swirl.transforms.sink import sink
 from swirl.transforms.split import strip
+from swirl.transforms.ways import Step, Trial, either, middle, nest_of, others, step, tried
 
 
 @command("simd")
 def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str | None = None,
-              nest: int | str | None = None) -> Program:  # fmt: skip
+              occurrence: int | None = None, nest: int | str | None = None) -> Program:  # fmt: skip
     """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial
     result a lane.
 
@@ -47,6 +51,7 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
         loop_var: the loop; it keeps its name and then counts whole vectors.
         factor: lanes, a power of two (the target's vector width, or a multiple).
         strided: ``"gather"`` allows references whose lanes are not next to each other in memory.
+        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
@@ -62,7 +67,7 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
     if strided not in (None, "gather"):
         raise CommandError(f"strided must be 'gather' or left out, not {strided!r}")
     return rewrite_each(
-        program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided)
+        program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided), occurrence
     )
 
 
@@ -76,17 +81,19 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
     inner = [loop_of(n).var for _, n in loops(loop_at(program, site).body) if loop_of(n).kind == "vector"]
     if inner:
         raise refuse(f"{loop.var} holds the vector loop {inner[0]}", target, site.path, note,
-                     way_out="vectorize one of the loops, unroll_and_jam the other")  # fmt: skip
+                     way_out=tried(program, (step("unroll_and_jam", loop.var, 4, nest=nest_of(program, site)),)),
+                     )  # fmt: skip
     if prefetches(loop_at(program, site)):
         raise refuse(f"{loop.var} holds a prefetch", target, site.path, note, way_out="prefetch after vectorize")
     if strided is None:
-        check_contiguous(program, target, site.path)
+        check_contiguous(program, target, site.path, lambda: _ways_out(program, site, factor, None))
     try:
         return _lanes(program, site, factor)
     except NotProved:
         raise refuse("not proved within the time allowed", target, site.path, note) from None
     except Refused as refusal:
-        raise in_current(refusal, target, site.path, note, f"{loop.var}_lane", loop) from refusal
+        raise in_current(refusal, target, site.path, note, f"{loop.var}_lane", loop,
+                         lambda: _ways_out(program, site, factor, strided)) from refusal  # fmt: skip
 
 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
@@ -108,7 +115,6 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
                     path,
                     "asked to become lanes",
                     witness=conflict,
-                    way_out="vectorize another loop",
                 )
             if loop.extent != 1:
                 _check_elements(nest, path, lane)
@@ -126,7 +132,6 @@ def _check_elements(nest: Nest, path: Path, lane: str) -> None:
             nest,
             path,
             "asked to become lanes",
-            way_out="split takes out the iterations that write it; scalar_expand gives each iteration its own",
         )
 
 
@@ -170,32 +175,31 @@ def memory_stride(
     return total
 
 
-def check_contiguous(program: Program, nest: Nest, path: Path) -> None:
+def check_contiguous(program: Program, nest: Nest, path: Path, way_out: WayOut = None) -> None:
     """Raises Refused where a reference under the loop at ``path`` moves by more than one element with the
     loop."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
-    loop = loop_of(node)
-    ranges = ranges_at(nest.body, (*path, ("body", 0)))
-    for inner_path, inner in loops(node.body):
-        ranges |= ranges_at([node], (("body", 0), *inner_path, ("body", 0)))
-        del inner
-    for ref in references(node):
+    var = loop_of(node).var
+    for ref, stride in _apart(program, nest, path):
         name = ast.unparse(ref.value)
-        buffer = program.buffers.get(name)
-        if buffer is None:
-            continue
-        stride = memory_stride(buffer, subscripts(ref), loop.var, ranges)
-        if stride in (0, 1):
-            continue
-        raise refuse(
-            f"{ast.unparse(ref)} is not contiguous in {loop.var}",
-            nest,
-            path,
-            "asked to become lanes",
-            witness=_how_far(name, loop.var, stride),
-            way_out=_way_out(program, buffer, name, subscripts(ref), loop),
-        )
+        raise refuse(f"{ast.unparse(ref)} is not contiguous in {var}", nest, path, "asked to become lanes",
+                     witness=_how_far(name, var, stride), way_out=way_out)  # fmt: skip
+
+
+def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subscript, int | None]]:
+    """The references under the loop at ``path`` whose elements are not neighbours in it, and how far they lie apart."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    ranges = ranges_at(nest.body, (*path, ("body", 0)))
+    for inner_path, _ in loops(node.body):
+        ranges |= ranges_at([node], (("body", 0), *inner_path, ("body", 0)))
+    for ref in references(node):
+        buffer = program.buffers.get(ast.unparse(ref.value))
+        if buffer is not None:
+            stride = memory_stride(buffer, subscripts(ref), loop_of(node).var, ranges)
+            if stride not in (0, 1):
+                yield ref, stride
 
 
 def _how_far(name: str, var: str, stride: int | None) -> str:
@@ -204,34 +208,65 @@ def _how_far(name: str, var: str, stride: int | None) -> str:
     return f"neighbouring {var} lie {stride} elements apart in {name}"
 
 
-def _way_out(program: Program, buffer: Buffer, name: str, indices: list[ast.expr], loop: Loop) -> str:
-    """The loop that is contiguous, by its alias too; or the tile that would make this one contiguous."""
-    gather, var = "strided='gather' takes the elements one by one", loop.var
-    if buffer.layout.blocks:
-        dim, _ = buffer.layout.blocks[-1]
-        candidates = [
-            n.id for n in ast.walk(indices[dim]) if isinstance(n, ast.Name) and n.id.endswith("_inner")
-        ]
-        if candidates:
-            known = [
-                f"{alias}_inner"
-                for alias, loops_ in program.aliases.items()
-                if candidates[0].removesuffix("_inner") in loops_
-            ]
-            alias = f" ({known[0]})" if known else ""
-            innermost = f"the innermost dimension of {name} in memory is {candidates[0]}{alias}"
-            return f"{innermost}: vectorize that loop; {gather}"
-    dims = [
-        d
-        for d, index in enumerate(indices)
-        if var in {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
-    ]
-    if dims and dims[0] >= buffer.batch_dims:
-        shown = dims[0] - buffer.batch_dims
-        index = indices[dims[0]]
-        if ast.unparse(index) == var:
-            return f"tile({name!r}, dim={shown}, factor=…) makes {var} innermost in memory; {gather}"
-        form = affine(index)
-        if var.endswith("_inner") and loop.extent is not None and form is not None and form.coefficient(var) == 1:
-            return f"tile({name!r}, dim={shown}, factor={loop.extent}) makes {var} innermost in memory; {gather}"
-    return gather
+# --- ways out -------------------------------------------------------------------------------------------
+def _ways_out(program: Program, site: Site, factor: int, strided: str | None) -> str | None:
+    """What becomes lanes instead: another loop, as it stands or outermost; this one, in another layout or gathered."""
+    trial = Trial(program)
+    var = loop_of(loop_at(program, site)).var
+    only = nest_of(program, site)
+
+    def lanes(name: str, **options: Any) -> tuple[Step, ...]:
+        return (step("vectorize", name, factor, strided=strided, **options),)
+
+    found = others(trial, site, lanes)
+    if not found:  # an outer loop, which its bounds or a statement beside the inner one keep from moving inwards
+        found = others(trial, site, lambda name, **options: (
+            step("interchange", [name, var], nest=options.get("nest")), *lanes(name, **options)), apart=False)
+    ways: list[str | None] = [" or ".join(", then ".join(one.text for one in steps) for steps in found)]
+    loop = loop_at(program, site)
+    apart = [step("split", var, cuts, nest=only)] if (cuts := _cuts(loop)) else []
+    apart += [step("scalar_expand", name, var, nest=only) for name in outer_locals(program.nests[site.nest].body, loop)]
+    for one in apart:
+        if trial.works(one, *lanes(var, nest=only)):
+            ways.append(f"{one.text}, then {lanes(var, nest=only)[0].text}")
+    inner = middle(program, site)
+    if inner is not None and trial.works(inner[0], *lanes(inner[1], nest=only)):
+        ways.append(f"{inner[0].text}, then {lanes(inner[1], nest=only)[0].text}")
+    if strided is None:
+        ways.append(_tiles(trial, site, factor) if only is None else "")
+        if trial.works(step("vectorize", var, factor, strided="gather", nest=only)):
+            ways.append("strided='gather' takes the elements one by one")
+    return either(ways)
+
+
+def _cuts(node: ast.For) -> list[int]:
+    """Where a condition ``i == 3`` in the loop holds for one iteration: that one stands alone between cuts there."""
+    loop, cuts = loop_of(node), set[int]()
+    for test in (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Compare)):
+        value = constant(test.comparators[0])
+        if ast.unparse(test.left) == loop.var and isinstance(test.ops[0], ast.Eq) and value is not None:
+            cuts |= {value, value + 1}
+    ends = constant(loop.start), constant(loop.stop)
+    if ends[0] is None or ends[1] is None:
+        return []
+    return sorted(cut for cut in cuts if ends[0] < cut < ends[1])
+
+
+def _tiles(trial: Trial, site: Site, factor: int) -> str | None:
+    """The layouts that make the loop at ``site`` contiguous, or None."""
+    program, nest = trial.program, trial.program.nests[site.nest]
+    loop = loop_of(loop_at(program, site))
+    var, size = (loop.var, loop.extent) if loop.var.endswith("_inner") else (f"{loop.var}_inner", factor)
+    tiles: dict[str, Step] = {}
+    for ref, _ in _apart(program, nest, site.path):
+        name = ast.unparse(ref.value)
+        buffer, indices = program.buffers[name], subscripts(ref)
+        moving = [dim for dim, index in enumerate(indices) if loop.var in names_in(index)]
+        if not moving or moving[0] < buffer.batch_dims or size is None:
+            return None
+        tiles[name] = step("tile", name, dim=moving[0] - buffer.batch_dims, factor=size)
+    if not tiles or not trial.works(*tiles.values(), step("vectorize", var, factor)):
+        return None
+    many = "make" if len(tiles) > 1 else "makes"
+    made = " and ".join(tile.text for tile in tiles.values())
+    return f"{made} {many} {var} innermost in memory: {step('vectorize', var, factor).text}"

@@ -371,3 +371,26 @@ def test_inference_that_differs_is_computed(monkeypatch: pytest.MonkeyPatch) -> 
     s = Schedule({"forward": forward, "inference": other}, TARGET, "scale1.")
     s.parallelize("forward", "n")
     assert "parallel(2)" in s.programs["inference"].text and "2.0" in s.programs["inference"].text
+
+
+def test_a_refusal_names_the_phase_that_reads() -> None:
+    s = new()
+    with pytest.raises(Refused) as caught:
+        s.contract("backward", "grad")
+    assert caught.value.witness == (
+        "grad_weights[c] += grad[n, c, x] * inputs[n, c, x] in the update phase reads it"
+    )
+
+
+def test_what_a_command_has_left_alone_is_recorded() -> None:
+    text = "for n in range(4):\n weights[0] += inputs[0, n, 0]\nfor n in range(20):\n value[0, n, 0] = weights[n]"
+    before = parse_program(text, BUFFERS, "scale1.forward")
+    s = Schedule({"forward": before}, TARGET, ["scale1."])
+    s.parallelize("forward", "n")
+    assert s.outcomes[0].status == "applied"
+    assert s.outcomes[0].reason == (
+        "loop n of scale1_forward_0 stays as it is: two iterations would update the same element"
+    )
+    assert s.programs["forward"].remarks == ()
+    s.parallelize("forward", "n", nest=1)
+    assert s.outcomes[1].reason == ""
