@@ -10,9 +10,9 @@ from latte.autodiff.activity import active_names
 from latte.autodiff.finish import finish
 from latte.autodiff.gather import gather
 from latte.autodiff.kept import keep_local, keep_version
-from latte.autodiff.prepare import ELEMENT, Body, first_wins, line_of, normalised, origin, prepare, rebuild
+from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
-from latte.autodiff.tapes import Tapes
+from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from latte.autodiff.winners import save_winners
 from swirl.errors import DerivativeError

@@ -16,12 +16,9 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Path,
-    Program,
     clone,
     declare,
-    expr,
     fresh,
-    make_nest,
     names_in,
     substitute,
 )
@@ -368,29 +365,6 @@ def unique_locals(body: Body, seen: set[str], taken: set[str], renaming: Mapping
             statement = substitute(statement, renaming)
         result.append(statement)
     return result
-
-
-def first_wins(statement: ast.stmt) -> list[ast.stmt]:
-    """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: of equal elements the first one gets the gradient."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-        return [statement]
-    target, call = load(statement.targets[0]), statement.value
-    others = [arg for arg in call.args if not same(arg, target)]
-    if ast.unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
-        return [statement]
-    test = expr("x > t or x != x" if ast.unparse(call.func) == "max" else "x < t or x != x", x=others[0], t=target)
-    return [with_origin(assign(target, ast.IfExp(test, others[0], target)), statement)]
-
-
-def normalised(program: Program, taken: set[str]) -> Program:
-    """The program with updates plain, a name for each local, and one for each of its versions: the same bits."""
-    nests = [rebuild(list(nest.body), plain_updates) for nest in program.nests]
-    seen: set[str] = set()
-    nests = [versions(unique_locals(nest, seen, taken, {}), taken) for nest in nests]
-    made = [
-        make_nest(old.label, body, program.buffers) for old, body in zip(program.nests, nests, strict=True)
-    ]
-    return program.with_nests(made)
 
 
 def prepare(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) -> list[Body]:

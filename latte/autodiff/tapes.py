@@ -19,7 +19,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from latte.autodiff.order import Access, Site, variable_ranges
-from latte.autodiff.prepare import Body, assign, line_of, origin, rebuild
+from latte.autodiff.prepare import (
+    Body,
+    assign,
+    line_of,
+    load,
+    origin,
+    plain_updates,
+    rebuild,
+    unique_locals,
+    versions,
+    with_origin,
+)
 from latte.autodiff.terms import name_of, same
 from latte.autodiff.tidy import written_names
 from latte.autodiff.values import Choices, Values
@@ -342,3 +353,27 @@ def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast
         if isinstance(child, ast.expr)
         for path in _paths_to(child, text, tests)
     ]
+
+
+# --- the form of the program -------------------------------------------------------------------------------
+def first_wins(statement: ast.stmt) -> list[ast.stmt]:
+    """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: of equal elements the first one gets the gradient."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return [statement]
+    target, call = load(statement.targets[0]), statement.value
+    others = [arg for arg in call.args if not same(arg, target)]
+    if ast.unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
+        return [statement]
+    test = expr("x > t or x != x" if ast.unparse(call.func) == "max" else "x < t or x != x", x=others[0], t=target)
+    return [with_origin(assign(target, ast.IfExp(test, others[0], target)), statement)]
+
+
+def normalised(program: Program, taken: set[str]) -> Program:
+    """The program with updates plain, a name for each local, and one for each of its versions: the same bits."""
+    nests = [rebuild(list(nest.body), plain_updates) for nest in program.nests]
+    seen: set[str] = set()
+    nests = [versions(unique_locals(nest, seen, taken, {}), taken) for nest in nests]
+    made = [
+        make_nest(old.label, body, program.buffers) for old, body in zip(program.nests, nests, strict=True)
+    ]
+    return program.with_nests(made)

@@ -9,6 +9,11 @@ The forward program gets index buffers, one a reduction loop::
 For reversal the same statement is ``value[i] += x[i, j] if mask_j[i] == j else 0.0``: a sum with one term. The first
 largest element wins. A guarded assignment, ``if test: value[i] = e``, is the same with a test of the user's: the last
 iteration in which it holds wins (of ``>`` the first largest element, of ``>=`` the last).
+
+A target that holds something else than a first value when the loop begins, such as a sum, starts from that::
+
+                                             mask_j[i] = -1                      before the loop, and for reversal
+                                             value[i] = value[i] if mask_j[i] == -1 else 0.0
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import linecache
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
 from tests.fuzz.derivative_cases import ROWS, SHAPES, STEPS, WRITTEN, Writer
+from tests.fuzz.derivative_shrink import shrunk
 
 COARSE, FINE = 1e-5, 1e-6
 AGREE = 1e-6
@@ -345,54 +346,3 @@ def test_of(source: str, seed: int, language: bool, special: bool, what: str) ->
         f'    source = """\n{source}"""\n'
         f"    assert problem(source, {seed}, {language}, {special}).wrong is None\n"
     )
-
-
-# --- shrinking ----------------------------------------------------------------------------------------------
-def shrunk(source: str, fails: Callable[[str], str | None], tries: int = 600) -> str:
-    """The smallest text found that fails in the same way (the first word of what is wrong)."""
-    way = (fails(source) or "").split(" ")[0]
-    changed = True
-    while changed and tries > 0:
-        changed = False
-        for smaller in _smaller(source):
-            tries -= 1
-            if tries <= 0:
-                break
-            try:
-                found = fails(smaller)
-            except Exception:
-                continue
-            if found is not None and found.split(" ")[0] == way:
-                source, changed = smaller, True
-                break
-    return source
-
-
-def _smaller(source: str) -> Iterator[str]:
-    tree = ast.parse(source)
-    inner = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.If))]
-    for block in [tree.body, *(node.body for node in inner), *(node.orelse for node in inner)]:
-        for index, statement in enumerate(list(block)):
-            replacements: list[list[ast.stmt]] = [[]]
-            if isinstance(statement, ast.If):
-                replacements += [statement.body, statement.orelse]
-            for new in replacements:
-                old = list(block)
-                block[index : index + 1] = new
-                if all(node.body for node in (tree, *inner)):
-                    yield ast.unparse(tree) + "\n"
-                block[:] = old
-    for node in ast.walk(tree):
-        for name, value in ast.iter_fields(node):
-            if name in ("slice", "annotation", "target", "iter") or not isinstance(value, ast.expr):
-                continue
-            if not isinstance(value, (ast.BinOp, ast.Call, ast.IfExp, ast.UnaryOp, ast.BoolOp, ast.Subscript)):
-                continue
-            if isinstance(value, ast.Call) and ast.unparse(value.func) == "empty":
-                continue
-            parts = [child for child in ast.iter_child_nodes(value) if isinstance(child, ast.expr)]
-            parts = parts[1:] if isinstance(value, ast.Call) else [] if isinstance(value, ast.Subscript) else parts
-            for part in [*parts, ast.Constant(0.5)]:
-                setattr(node, name, part)
-                yield ast.unparse(tree) + "\n"
-            setattr(node, name, value)

@@ -11,7 +11,8 @@ import pytest
 from latte.autodiff.partials import Partials
 from latte.autodiff.terms import Term
 from tests.fuzz.derivative_cases import Writer
-from tests.fuzz.derivative_checks import case_of, problem, run_derivatives, shrunk
+from tests.fuzz.derivative_checks import case_of, problem, run_derivatives
+from tests.fuzz.derivative_shrink import shrunk
 
 CASES, AT_ONCE = 80, 10
 
