@@ -379,6 +379,18 @@ def test_literal_powers_at_zero(exponent: str, at_zero: float) -> None:
     np.testing.assert_array_equal(got, [at_zero, float(exponent)])
 
 
+def test_equal_elements_of_a_running_maximum() -> None:
+    """The first of them has the gradient of all values of the maximum, as where only the last value is used."""
+    source = """
+m: float32 = inputs[0]
+for i in range(4):
+    m = max(m, inputs[i])
+    value[i] = m
+"""
+    source = "def layer_forward_0(value, inputs):\n" + "\n".join("    " + line for line in source.splitlines())
+    np.testing.assert_array_equal(gradient_at(source, np.array([1.0, 2.0, 2.0, 2.0])), [1, 3, 0, 0])
+
+
 def test_power_by_its_exponent() -> None:
     """As in PyTorch: zero for a base of zero and an exponent that is not negative."""
     source = "for i in range(4):\n    value[i] = pow(base[i], inputs[i])"

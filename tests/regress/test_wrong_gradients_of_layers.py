@@ -11,6 +11,7 @@ from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
 from latte.phases import net_programs
+from swirl.target import Target, why_not
 
 torch = pytest.importorskip("torch")
 
@@ -204,13 +205,20 @@ ENSEMBLE_LAYERS = [(Recurrent, _recurrent), (Smoothed, _smoothed), (Looked, _loo
 
 
 def _check(
-    net: Net, data: Ensemble, layer: Ensemble, reference: Callable[..., torch.Tensor], params: tuple[int, ...]
+    net: Net,
+    data: Ensemble,
+    layer: Ensemble,
+    reference: Callable[..., torch.Tensor],
+    params: tuple[int, ...],
+    target: Target,
 ) -> None:
     random = np.random.default_rng(4)
     images = random.normal(size=(BATCH, FEATURES)).astype(np.float32)
     weights = random.normal(size=params).astype(np.float32)
     given = random.normal(size=(BATCH, *layer.shape)).astype(np.float32)
-    net.compile()
+    if reason := why_not(target):
+        pytest.skip(f"{target.name}: {reason}")
+    net.compile(target=target.name)
     data.set_value(images)
     layer.set_weights(weights)
     if hasattr(layer, "order"):
@@ -235,13 +243,13 @@ def _check(
 
 
 @pytest.mark.parametrize(("neuron", "reference"), NEURON_LAYERS)
-def test_neurons(neuron: type[Neuron], reference: Callable[..., torch.Tensor]) -> None:
+def test_neurons(neuron: type[Neuron], reference: Callable[..., torch.Tensor], target: Target) -> None:
     net = Net(BATCH, seed=1)
     net.force_backward = True
     data = MemoryDataLayer(net, (FEATURES,))
     layer = net.add_ensemble(Ensemble(neuron, (NEURONS,), ("k",), name="layer"))
     net.add_connections(data, layer, lambda k: (range(FEATURES),))
-    _check(net, data, layer, reference, (NEURONS, FEATURES))
+    _check(net, data, layer, reference, (NEURONS, FEATURES), target)
 
 
 class Floored(Neuron):
@@ -282,10 +290,10 @@ def test_no_values_are_kept_where_no_gradient_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(("kind", "reference"), ENSEMBLE_LAYERS)
-def test_ensembles(kind: type[Ensemble], reference: Callable[..., torch.Tensor]) -> None:
+def test_ensembles(kind: type[Ensemble], reference: Callable[..., torch.Tensor], target: Target) -> None:
     net = Net(BATCH, seed=1)
     net.force_backward = True
     data = MemoryDataLayer(net, (FEATURES,))
     layer = net.add_ensemble(kind(shape=(FEATURES,), dims=("c",), name="layer"))
     net.add_connections(data, layer, lambda *indices: None)
-    _check(net, data, layer, reference, (FEATURES,))
+    _check(net, data, layer, reference, (FEATURES,), target)
