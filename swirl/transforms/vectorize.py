@@ -233,7 +233,8 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
     if inner is not None and trial.works(inner[0], *lanes(inner[1], nest=only)):
         ways.append(f"{inner[0].text}, then {lanes(inner[1], nest=only)[0].text}")
     if strided is None:
-        ways.append(_tiles(trial, site, factor) if only is None else "")
+        places = [site, *_inside_blocks(program, site)] if not found else [site]
+        ways += [_tiles(trial, place, factor) for place in places if nest_of(program, place) is None]
         if trial.works(step("vectorize", var, factor, strided="gather", nest=only)):
             ways.append("strided='gather' takes the elements one by one")
     return either(ways)
@@ -269,4 +270,18 @@ def _tiles(trial: Trial, site: Site, factor: int) -> str | None:
         return None
     many = "make" if len(tiles) > 1 else "makes"
     made = " and ".join(tile.text for tile in tiles.values())
-    return f"{made} {many} {var} innermost in memory: {step('vectorize', var, factor).text}"
+    return f"{made} {many} {var}{_alias(program, var)} innermost in memory: {step('vectorize', var, factor).text}"
+
+
+def _inside_blocks(program: Program, site: Site) -> list[Site]:
+    """The other loops of the nest that run through a block of some buffer."""
+    nest = program.nests[site.nest]
+    found = {loop_of(node).var: Site(site.nest, path) for path, node in loops(nest.body)
+             if loop_of(node).kind == "range" and loop_of(node).var.endswith("_inner")}  # fmt: skip
+    return [place for place in found.values() if place != site]
+
+
+def _alias(program: Program, var: str) -> str:
+    """The older name of a loop inside a block, in brackets."""
+    base = var.removesuffix("_inner")
+    return next((f" ({alias}_inner)" for alias, names in program.aliases.items() if base in names and base != var), "")
