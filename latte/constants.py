@@ -7,6 +7,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from latte.body import MISSING, Body
@@ -96,11 +97,10 @@ class Constants:
                 return self._all([left, right], _BINARY[type(operation)])
             case ast.UnaryOp(operation, operand) if type(operation) in _UNARY:
                 return self._all([operand], _UNARY[type(operation)])
-            case ast.Compare(left, [operation], [right]) if type(operation) in _COMPARE:
-                return self._all([left, right], _COMPARE[type(operation)])
+            case ast.Compare(left, operations, rights) if all(type(operation) in _COMPARE for operation in operations):
+                return self._all([left, *rights], lambda *sides: _compared(operations, sides))
             case ast.BoolOp(operation, values):
-                join = all if isinstance(operation, ast.And) else any
-                return self._all(values, lambda *parts: join(parts))
+                return self._chosen(isinstance(operation, ast.And), values)
             case ast.IfExp(test, body, orelse):
                 chosen = self._fold(test)
                 return MISSING if chosen is MISSING else self._fold(body if chosen else orelse)
@@ -111,6 +111,15 @@ class Constants:
     def _all(self, nodes: list[ast.expr], compute: Callable[..., Any]) -> Any:
         values = [self._fold(node) for node in nodes]
         return MISSING if any(value is MISSING for value in values) else compute(*values)
+
+    def _chosen(self, conjunction: bool, nodes: list[ast.expr]) -> Any:
+        """The operand that ``and`` or ``or`` yields; those behind it need not be constants."""
+        value: Any = MISSING
+        for node in nodes:
+            value = self._fold(node)
+            if value is MISSING or bool(value) != conjunction:
+                return value
+        return value
 
     def _name(self, node: ast.Name | ast.Attribute) -> Any:
         text = ast.unparse(node)
@@ -123,6 +132,10 @@ class Constants:
         else:
             value = self.body.evaluate(node)
         return value if is_number(value) or isinstance(value, tuple) else MISSING
+
+
+def _compared(operations: list[ast.cmpop], sides: tuple[Any, ...]) -> bool:
+    return all(_COMPARE[type(op)](a, b) for op, (a, b) in zip(operations, pairwise(sides), strict=True))
 
 
 def called(function: ast.expr) -> str:

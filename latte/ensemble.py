@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ from latte.checks import PHASES, check_phase, check_shape
 from latte.commands import CommandRecorder, unknown_attribute
 from latte.connection import Connection
 from latte.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
-from latte.place import user_place
+from latte.place import place_of, user_place
 from swirl.errors import CommandError, DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import is_name
@@ -105,6 +106,7 @@ class Ensemble(CommandRecorder):
             raise DeclarationError("an ensemble needs a shape", place=self.place, way_out=way_out)
         self.shape: tuple[int, ...] = check_shape(shape, self.place)
         self.neuron_class = self._neuron_class()
+        self._check_phases()
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
         self.name = name or ""
         self.dims, self.batch_dim = self._check_dims(dims)
@@ -131,6 +133,38 @@ class Ensemble(CommandRecorder):
             return neurons
         raise DeclarationError(f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
                                place=self.place)  # fmt: skip
+
+    def _check_phases(self) -> None:
+        """Refuse a layer that computes nothing, and a method whose name is nearly that of a phase.
+
+        Nothing else could call such a method: a body is read, not run.
+        """
+        if isinstance(self, DataEnsemble):
+            return
+        has_neurons = self.neuron_class is not Neuron
+        owner = self.neuron_class if has_neurons and not self.explicit else type(self)
+        methods = {
+            name: method
+            for base in reversed(owner.__mro__)
+            for name, method in vars(base).items()
+            if isinstance(method, FunctionType) and not hasattr(Ensemble, name) and not hasattr(Neuron, name)
+        }
+        for phase, spellings in PHASES.items():
+            if self.has_phase(phase):
+                continue
+            for name, method in methods.items():
+                if get_close_matches(name.lower(), spellings, 1, cutoff=0.8):
+                    raise DeclarationError(
+                        f"{owner.__name__} has no {phase}, but {name}, which nothing would call",
+                        place=place_of(method.__code__),
+                        way_out=f"did you mean {spellings[0]!r}?",
+                    )
+        if not self.has_phase("forward"):
+            raise DeclarationError(
+                f"{owner.__name__} has no forward, so that its value would never be computed",
+                place=self.place,
+                way_out="def forward(self): self.value = …",
+            )
 
     def _check_dims(self, dims: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
         if dims is None:

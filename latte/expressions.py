@@ -71,15 +71,24 @@ class Expressions:
         buffers: by the name inside bodies.
         batch_size: number of items.
         training: what ``self.training`` is.
+        phase: ``forward``, ``backward`` or ``update``.
     """
 
     def __init__(
-        self, ensemble: Ensemble, body: Body, buffers: Mapping[str, Buffer], batch_size: int, training: bool
+        self,
+        ensemble: Ensemble,
+        body: Body,
+        buffers: Mapping[str, Buffer],
+        batch_size: int,
+        training: bool,
+        phase: str,
     ):
         self.ensemble = ensemble
+        self.phase = phase
         self.body = body
         self.buffers = buffers
         stores = _stores(body)
+        self.loop_names = _loop_names(body)
         self.variables = {name for name, values in stores.items() if values != 1}
         fixed = {
             "self.training": training,
@@ -97,8 +106,9 @@ class Expressions:
         self.rand_calls = 0
         # How many conditions on data are around: an assignment under one is no constant.
         self.conditional = 0
-        for name in stores:
-            self._check_name(name, body.tree)
+        for node in ast.walk(body.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._check_name(node.id, node)
 
     # --- what the subclasses say ----------------------------------------------------------------------------
     def shapes(self) -> dict[str, Any]:
@@ -251,7 +261,8 @@ class Expressions:
                 ]
                 return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
             case ast.BoolOp(operation, values):
-                return ast.BoolOp(operation, [self.expression(value) for value in values])
+                parts = [self.expression(value) for value in self._deciding(operation, values)]
+                return parts[0] if len(parts) == 1 else ast.BoolOp(operation, parts)
             case ast.IfExp(test, body, orelse):
                 chosen = self.constants.fold(test)
                 if chosen is not MISSING:
@@ -264,6 +275,17 @@ class Expressions:
             case ast.Call():
                 return self._call(node)
         self._unknown(node)
+
+    def _deciding(self, operation: ast.boolop, values: list[ast.expr]) -> list[ast.expr]:
+        """The operands of ``and`` or ``or`` but for constants that cannot be the result, and all after one that is."""
+        deciding = []
+        for value in values:
+            known = self.constants.fold(value)
+            if known is MISSING or value is values[-1]:
+                deciding.append(value)
+            elif bool(known) != isinstance(operation, ast.And):
+                return [*deciding, value]
+        return deciding
 
     def _name(self, node: ast.expr, name: str) -> ast.expr:
         if name in self.loops:
@@ -333,6 +355,12 @@ class Expressions:
             for name in ("seed", "step")
         ]
         return ast.Call(ast.Name("rand", ast.Load()), [*scalars, ast.Constant(stream), position.tree], [])
+
+
+def _loop_names(body: Body) -> set[str]:
+    """Names of all loop variables of a body."""
+    targets = (node.target for node in ast.walk(body.tree) if isinstance(node, ast.For))
+    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
 def _stores(body: Body) -> dict[str, int]:

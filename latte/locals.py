@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Collection, Mapping
+from functools import reduce
 from typing import Literal, NoReturn
 
 from swirl.ir.nest import LocalType, constant, declare, expr
 
 Fail = Callable[[ast.AST, str], NoReturn]
 Use = Literal["read", "store", "maybe"]
-# Types of expressions: an integer literal takes the type of what it meets.
-_RANK = {"literal": 0, "bool": 1, "int32": 2, "float32": 3, "float64": 4}
-_INTEGER_CALLS = ("int32",)
+# Types of expressions. Literals are weak: an integer one ("literal") takes the type of what it meets, a float one
+# ("real") that of the floats it meets. "none" is a local's type before anything is known of it.
+_RANK = {"none": 0, "literal": 1, "bool": 2, "int32": 3, "real": 4, "float32": 5, "float64": 6}
+_WEAK = {"none": "int32", "literal": "int32", "real": "float32"}
+_LARGEST = sys.float_info.max
+# Largest exponent for which an integer's power is written as products.
+_MAX_POWER = 8
 
 
 def mentions(tree: ast.AST, name: str) -> bool:
@@ -88,7 +94,7 @@ class Types:
                     case ast.AugAssign(ast.Name(name), operation, value):
                         stores.append((name, ast.BinOp(ast.Name(name, ast.Load()), operation, value)))
         names = {name for name, _ in stores}
-        self.locals = dict.fromkeys(names, "literal")
+        self.locals = dict.fromkeys(names, "none")
         for _ in range(len(_RANK) * len(names) + 1):
             before = dict(self.locals)
             for name, value in stores:
@@ -96,82 +102,131 @@ class Types:
             if before == self.locals:
                 break
         for name, found in self.locals.items():
-            self.locals[name] = "int32" if found == "literal" else found
+            self.locals[name] = _strong(found)
 
     def of(self, node: ast.expr) -> str:
         """The type of an expression."""
         match node:
             case ast.Constant(value):
-                return (
-                    "bool" if isinstance(value, bool) else "literal" if isinstance(value, int) else "float32"
-                )
+                return "bool" if isinstance(value, bool) else "literal" if isinstance(value, int) else "real"
             case ast.Name(name):
                 return self.locals.get(name, "int32")  # otherwise a loop variable
             case ast.Subscript(ast.Name(name)):
                 return self.buffers[name]
-            case ast.UnaryOp(ast.Not()) | ast.Compare() | ast.BoolOp():
+            case ast.UnaryOp(ast.Not()) | ast.Compare():
                 return "bool"
+            case ast.BoolOp(_, values):
+                return self._joint(values)
             case ast.UnaryOp(_, operand):
-                return self.of(operand)
+                return _arithmetic(self.of(operand))
             case ast.BinOp(left, ast.Div(), right):
-                return _join("float32", _join(self.of(left), self.of(right)))
+                return _join("real", self._joint([left, right]))
+            case ast.BinOp(left, ast.FloorDiv() | ast.Mod(), right):
+                return _join("int32", self._joint([left, right]))
             case ast.BinOp(left, _, right):
-                joined = _join(self.of(left), self.of(right))
-                return "int32" if joined == "bool" else joined
+                return _arithmetic(self._joint([left, right]))
             case ast.IfExp(_, body, orelse):
-                return _join(self.of(body), self.of(orelse))
-            case ast.Call(ast.Name("min" | "max" | "abs" | "stop_gradient"), arguments):
-                joined = "literal"
-                for argument in arguments:
-                    joined = _join(joined, self.of(argument))
-                return joined
-            case ast.Call(ast.Name(("int32" | "bool" | "float64") as name)):
+                return self._joint([body, orelse])
+            case ast.Call(ast.Name("min" | "max" | "abs"), arguments):
+                return _arithmetic(self._joint(arguments))
+            case ast.Call(ast.Name("stop_gradient"), [argument]):
+                return self.of(argument)
+            case ast.Call(ast.Name(("int32" | "bool" | "float32" | "float64") as name)):
                 return name
+            case ast.Call(ast.Name("rand")):
+                return "float32"
+            case ast.Call(ast.Name("pow"), [base, _]) if self._whole_power(node) is not None:
+                return _arithmetic(self.of(base))
+            case ast.Call(_, arguments):
+                return _join("real", self._joint(arguments))
         return "float32"
+
+    def _joint(self, nodes: list[ast.expr]) -> str:
+        joined = "none"
+        for node in nodes:
+            joined = _join(joined, self.of(node))
+        return joined
+
+    def _whole_power(self, node: ast.Call) -> int | None:
+        """The exponent of a power of whole numbers that is one, by a small literal; else None."""
+        base, exponent = node.args
+        number = constant(exponent)
+        if number is None or not 1 <= number <= _MAX_POWER:
+            return None
+        return number if _RANK[self.of(base)] <= _RANK["int32"] else None
 
     # --- casts ----------------------------------------------------------------------------------------------
     def cast(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node``, its parts cast, as an expression of type ``wanted``."""
         found = self.of(node)
-        converted = self.convert(node, wanted if found == "literal" else found)
-        if found == wanted or (found == "literal" and wanted != "bool"):
-            return converted
-        if wanted in ("int32", "bool") and found.startswith("float"):
+        if wanted in ("int32", "bool") and found in ("real", "float32", "float64"):
             self.fail(node, f"{ast.unparse(node)} is a float where {wanted} is needed; write {wanted}(…)")
+        weak = found in _WEAK and wanted != "bool"
+        converted = self.convert(node, wanted if weak else found)
+        if found == wanted or weak:
+            return converted
         return ast.Call(ast.Name(wanted, ast.Load()), [converted], [])
+
+    def truth(self, node: ast.expr) -> ast.expr:
+        """``node`` as a condition: numbers are compared with zero (NaN is true, as in Python)."""
+        match node:
+            case ast.UnaryOp(ast.Not(), operand):
+                return ast.UnaryOp(ast.Not(), self.truth(operand))
+            case ast.BoolOp(operation, values):
+                return ast.BoolOp(operation, [self.truth(value) for value in values])
+        found = self.of(node)
+        if found == "bool":
+            return self.convert(node, found)
+        found = _strong(found)
+        zero = ast.Constant(0.0 if found.startswith("float") else 0)
+        return ast.Compare(self.cast(node, found), [ast.NotEq()], [zero])
 
     def convert(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node`` with casts inside; literals in floating-point arithmetic become floats."""
         number = constant(node)
+        if number is not None and wanted == "int32":
+            if not -(2**31) <= number < 2**31:
+                self.fail(node, f"{_shown(number)} does not fit an int32, in which it is computed here")
+            return node
         if number is not None and wanted.startswith("float"):
+            if abs(number) > _LARGEST:
+                self.fail(node, f"{_shown(number)} does not fit a float")
             literal = ast.Constant(float(abs(number)))
             return ast.UnaryOp(ast.USub(), literal) if number < 0 else literal
         found = self.of(node)
-        inner = found if found != "literal" else wanted
+        inner = wanted if found in _WEAK else found
         match node:
             case ast.BinOp(left, operation, right):
                 if isinstance(operation, (ast.FloorDiv, ast.Mod)) and inner.startswith("float"):
                     self.fail(node, f"{ast.unparse(node)}: // and % are for integers; write floor(a / b)")
                 return ast.BinOp(self.cast(left, inner), operation, self.cast(right, inner))
             case ast.UnaryOp(ast.Not(), operand):
-                return ast.UnaryOp(ast.Not(), self.cast(operand, self.of(operand)))
+                return ast.UnaryOp(ast.Not(), self.truth(operand))
             case ast.UnaryOp(operation, operand):
                 return ast.UnaryOp(operation, self.cast(operand, inner))
             case ast.Compare(left, operations, [right]):
-                joined = _join(self.of(left), self.of(right))
-                joined = "int32" if joined == "literal" else joined
+                joined = _strong(self._joint([left, right]))
                 return ast.Compare(self.cast(left, joined), operations, [self.cast(right, joined)])
-            case ast.BoolOp(operation, values):
-                return ast.BoolOp(operation, [self.convert(value, "bool") for value in values])
+            case ast.BoolOp(operation, values) if found == "bool":
+                return ast.BoolOp(operation, [self.truth(value) for value in values])
+            case ast.BoolOp(operation, [*first, last]):
+                chosen = self.cast(last, inner)
+                for value in reversed(first):
+                    test, own = self.truth(value), self.cast(value, inner)
+                    chosen = ast.IfExp(test, *((chosen, own) if isinstance(operation, ast.And) else (own, chosen)))
+                return chosen
             case ast.IfExp(test, body, orelse):
-                return ast.IfExp(self.convert(test, "bool"), self.cast(body, inner), self.cast(orelse, inner))
+                return ast.IfExp(self.truth(test), self.cast(body, inner), self.cast(orelse, inner))
             case ast.Call(ast.Name("rand")) | ast.Subscript() | ast.Name() | ast.Constant():
                 return node
             case ast.Call(ast.Name(("int32" | "bool" | "float32" | "float64") as name), [argument]):
                 found = self.of(argument)
-                if found == "literal" and name.startswith("float"):
+                if found in _WEAK and name.startswith("float"):
                     return self.convert(argument, name)
-                return ast.Call(node.func, [self.convert(argument, found)], [])
+                return ast.Call(node.func, [self.convert(argument, _strong(found))], [])
+            case ast.Call(ast.Name("pow"), [base, _]) if (exponent := self._whole_power(node)) is not None:
+                factors = [self.cast(base, inner) for _ in range(exponent)]
+                return reduce(lambda left, right: ast.BinOp(left, ast.Mult(), right), factors)
             case ast.Call(function, arguments):
                 return ast.Call(function, [self.cast(argument, inner) for argument in arguments], [])
         return node
@@ -183,7 +238,11 @@ class Types:
             case ast.Assign([target], value):
                 new = ast.Assign([target], self.cast(value, self.of(target)))
             case ast.AugAssign(target, operation, value):
-                new = ast.AugAssign(target, operation, self.cast(value, self.of(target)))
+                dtype = self.of(target)
+                if dtype == "bool" or (dtype == "int32" and isinstance(operation, ast.Div)):
+                    self.fail(node, f"{ast.unparse(node)}: {ast.unparse(target)} is {dtype}, the result is a number of "
+                                    "another type; write the assignment out")  # fmt: skip
+                new = ast.AugAssign(target, operation, self.cast(value, dtype))
             case ast.AnnAssign(target, annotation, value, simple):
                 assert value is not None
                 new = ast.AnnAssign(target, annotation, self.cast(value, self.of(target)), simple)
@@ -191,7 +250,7 @@ class Types:
                 new = ast.For(target, iterator, [self.statement(s) for s in body], [], None)
             case ast.If(test, body, orelse):
                 new = ast.If(
-                    self.convert(test, "bool"),
+                    self.truth(test),
                     [self.statement(s) for s in body],
                     [self.statement(s) for s in orelse],
                 )
@@ -201,7 +260,26 @@ class Types:
 
 
 def _join(a: str, b: str) -> str:
+    """The joint type of two operands."""
+    if {a, b} == {"literal", "bool"}:
+        return "int32"
     return a if _RANK[a] >= _RANK[b] else b
+
+
+def _arithmetic(found: str) -> str:
+    """The type of arithmetic on such operands: truth values count as 0 and 1."""
+    return "int32" if found == "bool" else found
+
+
+def _shown(number: int) -> str:
+    """A whole number for messages."""
+    digits = str(abs(number))
+    return str(number) if len(digits) <= 20 else f"a whole number of {len(digits)} digits"
+
+
+def _strong(found: str) -> str:
+    """The type that a weak one has where nothing else decides."""
+    return _WEAK.get(found, found)
 
 
 # --- declarations -------------------------------------------------------------------------------------------

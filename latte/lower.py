@@ -54,7 +54,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     body = ensemble.body(phase)
     buffers = ensemble.buffers(batch_size)
     to_clear = _clearable(ensemble, phase, buffers)
-    arguments = (ensemble, body, buffers, batch_size, training)
+    arguments = (ensemble, body, buffers, batch_size, training, phase)
     if ensemble.phase_is_explicit(phase):
         translator: Translator = ArrayTranslator(*arguments)
         blocks, buffers, aliases = _array_blocks(translator, to_clear)

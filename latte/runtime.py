@@ -17,6 +17,7 @@ from latte.place import user_place
 from latte.scheduling import planned
 from latte.units import Unit
 from latte.views import BlockedViews
+from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.config import settings
 from swirl.dump.write import dump_kernel, dump_stages
@@ -25,6 +26,7 @@ from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.jit import Built, Kernel, Progress, build, load
 from swirl.jit import Unit as TranslationUnit
+from swirl.memo import Memo
 from swirl.memory import allocate
 from swirl.pipeline import Stage, generate, uncollected
 from swirl.recorded import Outcome
@@ -238,7 +240,7 @@ def compile_net(
             dump = dump if batch_size == net.batch_size else dump / f"batch-{batch_size}"
             for unit, phase, stages, _ in finished:
                 dump_stages(dump / unit.name / phase, stages)
-        sources = [generate(stages, target, memo=memo) for _, _, stages, memo in finished]
+        sources = [_generated(unit, phase, stages, target, memo) for unit, phase, stages, memo in finished]
     generating = perf_counter() - start
     built = build([TranslationUnit(source.name, source.source) for source in sources], target, progress=progress)
     if dump is not None:
@@ -263,6 +265,19 @@ def compile_net(
         executable.views = shared.views
     _initialise(executable, shared is None)
     return executable
+
+
+def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target, memo: Memo) -> KernelSource:
+    """The C++ of a phase.
+
+    Raises:
+        Unsupported: there is none for this target; with the layer, the phase, and where the body stands.
+    """
+    try:
+        return generate(stages, target, memo=memo)
+    except Unsupported as error:
+        error.message, error.place = f"{unit.name}, {phase}: {error.message}", unit.place(phase)
+        raise
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from latte.chains import Chains, chained_order, find_chains
 from latte.phases import EnsemblePrograms, OrderedPrograms
 from latte.recipes_of import Reader, member_recipe
 from latte.units import Unit, net_units, with_layouts
-from swirl.errors import LeftApart
+from swirl.errors import LatteError, LeftApart
 from swirl.ir.buffers import Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo, remembering
@@ -86,6 +86,10 @@ class Scheduling:
             return self._scheduled(unit)
         except LeftApart as apart:
             apart.chain = unit.name if unit.joined else None
+            raise
+        except LatteError as error:
+            if error.place is None:  # no command asked for it: what the body says is at fault
+                error.message, error.place = f"{unit.name}: {error.message}", unit.place()
             raise
 
     def _scheduled(self, unit: Unit) -> ScheduledUnit:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from latte.body import MISSING
-from latte.constants import called
+from latte.constants import called, literal
+from latte.ensemble import SCALARS
 from latte.expressions import Expressions
 from latte.guards import apply_guards, guarded_value
 from latte.index import as_index, variable
+from latte.instances import is_number
 from latte.mapping import Window
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import fresh
@@ -66,15 +69,27 @@ class Translator(Expressions):
                 self.fail(node, f"{ast.unparse(node)}: only constants can be unpacked", "assign one by one")
             if len(values) != len(names):
                 self.fail(node, f"{ast.unparse(node)}: {len(names)} names for {len(values)} values")
-            self.constants.fixed |= dict(zip(names, values, strict=True))
-            return []
-        if isinstance(target, ast.Name) and target.id not in self.variables and not self.conditional:
+            return [
+                new
+                for part, number in zip(target.elts, values, strict=True)
+                for new in self._constant(node, part, number)
+            ]
+        if isinstance(target, ast.Name):
             known = self.constants.fold(value)
             if known is not MISSING:
-                self.constants.fixed[target.id] = known
-                return []
+                return self._constant(node, target, known)
         translated = self.expression(value)
         return [ast.Assign([self.target(target)], translated)]
+
+    def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
+        """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""
+        assert isinstance(target, ast.Name)
+        if target.id not in self.variables and not self.conditional:
+            self.constants.fixed[target.id] = number
+            return []
+        if not is_number(number):
+            self.fail(node, f"{target.id} is {number!r}, not a number")
+        return [ast.Assign([self.target(target)], ast.copy_location(literal(number), node))]
 
     def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""
@@ -89,13 +104,37 @@ class Translator(Expressions):
         new = self.element(node)
         if not isinstance(new, ast.Subscript):
             self.fail(node, f"{ast.unparse(node)} cannot be assigned")
+        assert isinstance(new.value, ast.Name)
+        self._check_written(node, new.value.id)
         new.ctx = ast.Store()
         return new
 
+    def _check_written(self, node: ast.expr, name: str) -> None:
+        """Refuse stores to what is not this phase's to compute: it would change under those who read it."""
+        own = self.ensemble.fields(self.constants.fixed["self.batch_size"]).get(name)
+        text = ast.unparse(node)
+        if name in SCALARS:
+            self.fail(node, f"{text} is the net's own and cannot be written")
+        if own is None and not name.startswith("grad_"):
+            source = next(edge.source.name for edge in self.ensemble.connections if edge.name == name)
+            self.fail(
+                node,
+                f"{text} is the value of {source}, which this layer reads and cannot write",
+                "compute into a local, a Field of its own, or value",
+            )
+        if own is not None and own.role == "param":
+            self.fail(
+                node,
+                f"{text} is a Param, which training adjusts: no phase can write it",
+                f"declare a State, which lives from step to step, or compute its gradient, grad_{name}",
+            )
+        if self.phase == "forward" and (own is None or own.role in ("grad", "param_grad")):
+            self.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
+
     def _local(self, name: str) -> str:
-        """The local's name in the intermediate representation, where no buffer may have it."""
+        """The local's name in the intermediate representation, where no buffer and no loop of the body may have it."""
         if name not in self.locals:
-            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.locals.values()})
+            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.loop_names, *self.locals.values()})
         return self.locals[name]
 
     # --- loops ----------------------------------------------------------------------------------------------
@@ -117,6 +156,9 @@ class Translator(Expressions):
             self.eachindex_loops.append(tuple(names))
         if any(window.extent == 0 for window in windows):
             return []
+        for window in windows:
+            if not -(2**31) <= window.start.low <= window.stop.high < 2**31:
+                self.fail(node, f"{ast.unparse(node.iter)} passes 2,147,483,647, and integers have 32 bits")
         outer_loops, outer_ranges = dict(self.loops), dict(self.ranges)
         for name, window in zip(names, windows, strict=True):
             if name in self.loops:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from latte.chains import Chain, Chains
+from latte.checks import PHASES
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.phases import EnsemblePrograms
 from latte.recipes_of import Reader, recipe_of
@@ -52,6 +53,12 @@ class Unit:
     def joined(self) -> bool:
         """Whether these are the programs of several layers."""
         return len(self.members) > 1
+
+    def place(self, phase: str = "forward") -> str | None:
+        """``file:line`` of the body that a phase of the last layer comes from."""
+        layer = self.members[-1]
+        written = phase if phase in PHASES and layer.has_phase(phase) else "forward"
+        return layer.body(written).place() if layer.has_phase(written) else None
 
     def owned(self, first_readers: dict[str, frozenset[str]]) -> list[str]:
         """Prefixes of the storage that the recipe lays out: the layers' own; and data that nobody else has read before,

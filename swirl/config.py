@@ -19,6 +19,7 @@ import platformdirs
 from swirl.errors import LatteError
 
 TARGET_NAMES = ("avx512", "avx2", "portable")
+INSTRUCTION_SETS = ("avx512", "avx2")
 
 # The original's names of vector units. Its AVX and AVX-2 both had eight lanes; our eight-lane target is avx2.
 VEC_CONFIGS = {"AVX": "avx2", "AVX-2": "avx2", "AVX-512": "avx512"}
@@ -47,6 +48,7 @@ class Settings:
     """What the environment asks for.
 
     Attributes:
+        hidden: instruction sets that this machine is taken not to have (``SWIRL_HIDE``), for tests.
         target: name of the target (``SWIRL_TARGET``, else ``LATTE_VEC_CONFIG``), or None for the best that
             runs here.
         dump: folder for the stages of a compilation (``SWIRL_DUMP``), or None.
@@ -61,6 +63,7 @@ class Settings:
         memo: whether results of passes and commands are kept in the cache (``SWIRL_MEMO``; by default they are).
     """
 
+    hidden: frozenset[str]
     target: str | None
     dump: Path | None
     compiler: tuple[str, ...] | None
@@ -87,6 +90,7 @@ def settings() -> Settings:
         (name for name in ("SWIRL_CXX", "CXX") if environment.get(name, "").strip()), None
     )
     return Settings(
+        hidden=_hidden(environment),
         target=_target(environment),
         dump=_path(environment, "SWIRL_DUMP"),
         compiler=_command(environment, compiler_variable) if compiler_variable else None,
@@ -145,6 +149,14 @@ def _target(environment: Mapping[str, str]) -> str | None:
     if vec_config and vec_config not in VEC_CONFIGS:
         raise _bad_value("LATTE_VEC_CONFIG", vec_config, " | ".join(VEC_CONFIGS))
     return VEC_CONFIGS.get(vec_config)
+
+
+def _hidden(environment: Mapping[str, str]) -> frozenset[str]:
+    value = environment.get("SWIRL_HIDE", "")
+    words = frozenset(word.strip() for word in value.split(",") if word.strip())
+    if words - {*INSTRUCTION_SETS}:
+        raise _bad_value("SWIRL_HIDE", value, f"{' | '.join(INSTRUCTION_SETS)}, or both with a comma between them")
+    return words
 
 
 def _command(environment: Mapping[str, str], variable: str) -> tuple[str, ...]:

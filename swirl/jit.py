@@ -78,6 +78,7 @@ class Built:
         seconds: what compiling took, when it was done.
         cached: whether it was found in the cache.
         command: the compile command, to be run in the library's folder.
+        target: whose instructions it has.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Built:
     seconds: float
     cached: bool
     command: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,13 @@ class Kernel:
         name: the function's name.
         address: where it is in memory.
         library: the handle of its library.
+        target: whose instructions it has.
     """
 
     name: str
     address: int
     library: ctypes.CDLL
+    target: str
 
 
 def build(
@@ -145,7 +149,7 @@ def build(
     for key, unit in zip(keys, units, strict=True):
         if key in found or key in missing:
             continue
-        built = _find(key, unit.name)
+        built = _find(key, unit.name, target)
         if built is None:
             missing[key] = unit
         else:
@@ -153,7 +157,7 @@ def build(
     if missing:
         found |= _compile_all(missing, compiler, flags, target, progress)
     return [
-        Built(unit.name, built.path, built.seconds, built.cached, built.command)
+        Built(unit.name, built.path, built.seconds, built.cached, built.command, target.name)
         for unit, built in ((unit, found[key]) for key, unit in zip(keys, units, strict=True))
     ]
 
@@ -175,7 +179,7 @@ def load(built: Built) -> Kernel:
         raise LatteError(f"{built.path} has no function {built.name!r}", way_out=way_out) from error
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None, "dlsym found the function"
-    return Kernel(built.name, address, library)
+    return Kernel(built.name, address, library, built.target)
 
 
 def progress_console() -> Console:
@@ -213,13 +217,12 @@ def progress_bar(title: str = "compiling kernels") -> Iterator[Progress]:
             bar.stop()
 
 
-def _find(key: str, name: str) -> Built | None:
+def _find(key: str, name: str, target: Target) -> Built | None:
     facts = read_entry(key)
     if facts is None:
         return None
-    return Built(
-        name, cache_folder() / key / "kernel.so", facts["seconds"], cached=True, command=facts["command"]
-    )
+    path = cache_folder() / key / "kernel.so"
+    return Built(name, path, facts["seconds"], cached=True, command=facts["command"], target=target.name)
 
 
 def _flags_for(unit: Unit, flags: Sequence[str]) -> tuple[str, ...]:
@@ -255,7 +258,7 @@ def _compile_all(
             ways = [_arguments(unit, flags, target)]
             if key in folders:
                 ways.insert(0, _arguments(unit, flags, target, include_flag(folders[key])))
-            jobs[pool.submit(_compile, key, unit, compiler, ways)] = key
+            jobs[pool.submit(_compile, key, unit, compiler, target, ways)] = key
         if progress is not None:
             progress(0, len(jobs), "")
         try:
@@ -272,10 +275,10 @@ def _compile_all(
     return found
 
 
-def _compile(key: str, unit: Unit, compiler: Compiler, ways: Sequence[Sequence[str]]) -> Built:
+def _compile(key: str, unit: Unit, compiler: Compiler, target: Target, ways: Sequence[Sequence[str]]) -> Built:
     """Compile a unit by the first of some commands that works (they make the same); the last one's words are told."""
     with entry_lock(key):
-        built = _find(key, unit.name)
+        built = _find(key, unit.name, target)
         if built is not None:  # another process made it while this one waited for the lock
             return built
         with draft_folder(key) as draft:
@@ -305,4 +308,4 @@ def _compile(key: str, unit: Unit, compiler: Compiler, ways: Sequence[Sequence[s
                 )
             facts = {"name": unit.name, "seconds": seconds, "command": command}
             folder = publish(draft, key, facts, verified=("kernel.so",))
-    return Built(unit.name, folder / "kernel.so", seconds, cached=False, command=command)
+    return Built(unit.name, folder / "kernel.so", seconds, cached=False, command=command, target=target.name)

@@ -9,9 +9,9 @@ from importlib import resources
 import numpy as np
 
 from swirl.config import settings, short_waits
-from swirl.errors import DataError
+from swirl.errors import DataError, TargetError
 from swirl.jit import Kernel, Unit, build, load
-from swirl.target import get_target
+from swirl.target import get_target, why_hidden
 
 
 class _Step(ctypes.Structure):
@@ -84,14 +84,30 @@ class Phase:
                 for (kernel, _), table in zip(self._kept, self._tables, strict=True)
             )
         )
+        targets = {kernel.target for kernel, _ in self._kept}
+        self._hidden = next(filter(None, (why_hidden(get_target(name)) for name in sorted(targets))), None)
         self._arguments = (ctypes.c_void_p(ctypes.addressof(self._steps)), len(self._kept), runner.threads)
 
     def run(self) -> None:
-        """Run all kernels once."""
+        """Run all kernels once.
+
+        Raises:
+            TargetError: SWIRL_HIDE hid the instructions of one when the phase was prepared.
+        """
+        self._check()
         self._runner._run(*self._arguments, None)
 
     def run_timed(self) -> list[float]:
-        """Run all kernels once; the seconds that each took, on the threads together."""
+        """Run all kernels once; the seconds that each took, on the threads together.
+
+        Raises:
+            TargetError: as :meth:`run`.
+        """
+        self._check()
         seconds = (ctypes.c_double * len(self._kept))()
         self._runner._run(*self._arguments, seconds)
         return list(seconds)
+
+    def _check(self) -> None:
+        if self._hidden is not None:
+            raise TargetError(f"these kernels cannot run: {self._hidden}")

@@ -162,11 +162,16 @@ def resolve_target(name: str | None = None) -> Target:
 def why_not(target: Target) -> str | None:
     """Why this machine cannot run a target, or None if it can; the answer is kept on disk.
 
+    What SWIRL_HIDE names is not there, whatever the disk says, and nothing is kept about it.
+
     Raises:
         CompilerMissing: no compiler to find it out with.
     """
     if not target.isa_flags:
         return None
+    reason = why_hidden(target)
+    if reason is not None:
+        return reason
     compiler = find_compiler()
     probe = _PROBES[target.name]
     key = cache_key("probe", probe, *target.isa_flags, *compiler.command, compiler.version, _processor())
@@ -181,6 +186,17 @@ def why_not(target: Target) -> str | None:
             publish(draft, key, facts)
     answer: str | None = facts["why_not"]
     return answer
+
+
+def why_hidden(target: Target) -> str | None:
+    """Which instruction set of a target SWIRL_HIDE hides, as a reason not to run it, or None.
+
+    A set hides all that needs it: no processor has AVX-512 without AVX2.
+    """
+    for name in sorted(settings().hidden):
+        if any(flag.startswith(f"-m{name}") for flag in target.isa_flags):
+            return f"SWIRL_HIDE hides {name}"
+    return None
 
 
 def _run_probe(folder: Path, target: Target, compiler: Compiler) -> tuple[str | None, bool]:

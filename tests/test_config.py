@@ -24,6 +24,7 @@ def test_nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.threads == available_cores()
     assert not found.compatibility
     assert found.memo
+    assert found.hidden == frozenset()
     assert found.cache_dir.is_relative_to(tmp_path)
 
 
@@ -41,6 +42,7 @@ def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "LATTE_RECIPES": str(tmp_path),
         "LATTE_COMPAT": "on",
         "SWIRL_MEMO": "off",
+        "SWIRL_HIDE": "avx2, avx512",
     }.items():
         monkeypatch.setenv(name, value)
     found = settings()
@@ -52,6 +54,7 @@ def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.recipes == tmp_path
     assert found.compatibility
     assert not found.memo
+    assert found.hidden == {"avx2", "avx512"}
 
 
 @pytest.mark.parametrize(("value", "target"), [("AVX", "avx2"), ("AVX-2", "avx2"), ("AVX-512", "avx512")])
@@ -69,6 +72,8 @@ def test_threads_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
     ("variable", "value", "accepted"),
     [
         ("SWIRL_TARGET", "avx-512", "avx512 | avx2 | portable"),
+        ("SWIRL_HIDE", "avx512,sse", "avx512 | avx2, or both"),
+        ("SWIRL_HIDE", "portable", "avx512 | avx2, or both"),
         ("LATTE_VEC_CONFIG", "SSE", "AVX | AVX-2 | AVX-512"),
         ("SWIRL_THREADS", "0", "a whole number of threads"),
         ("SWIRL_THREADS", "two", "a whole number of threads"),

@@ -15,8 +15,8 @@ LARGEST = 2**31 - 1
 
 
 def too_large(nest: Nest) -> tuple[Path, str] | None:
-    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, as it is or on the way there: the
-    statement's path, and what is too large; None where all fit.
+    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, as it is or on the way
+    there: the statement's path, and what is too large; None where all fit.
 
     Data count as nothing: what a program reads from an array it answers for itself.
     """

@@ -60,7 +60,10 @@ def factor(
 
     An expression counts as a polynomial in what moves with the loop; its coefficients are computed outside. A sum
     that an earlier loop over the same iterations makes, or can make, is made there. An assignment is rewritten where
-    that leaves fewer operations in the loop; with an update of the same element right behind, it becomes one.
+    that leaves fewer operations in the loop; with an update of the same element right after it, it becomes one.
+
+    Sums and their factors are taken to be finite: ``Σ a·g`` and ``a·Σ g`` differ where ``a`` is infinite and a ``g``
+    zero.
 
     Args:
         loop_var: the loop; sums over it and the loops inside it.

@@ -130,9 +130,9 @@ def set_padding(program: Program, buffer: str, *pairs: tuple[int, int] | int) ->
                 if x + k >= 1 and x + k < 57:   →           y[c, x] += w[k] * i[c, x + k - 1]
                     y[c, x] += w[k] * i[c, x + k - 1]
 
-    A condition goes where what it keeps from running would only add products with zeros of the halo: so weights and
-    gradients that are infinite make NaN at borders. Nothing writes the halo; getters, setters and views show the data
-    without it.
+    A condition goes where what it keeps from running would only add products with zeros of the halo. Their other
+    factors are taken to be finite: weights and gradients that are infinite make NaN at borders. Nothing writes the
+    halo; getters, setters and views show the data without it.
 
     Args:
         buffer: name of a field (``inputs``, ``grad``, …), or of a copy made by ``pack``.

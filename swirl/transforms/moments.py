@@ -71,6 +71,8 @@ def moments(program: Program, loop_var: str, *, inner: str | None = None, once: 
     With ``inner``, differences are from the first element of each iteration of that loop, which are combined to
     those of ``loop_var``: ``K`` is what is inside of ``inner``, and the number of its iterations is added to ``N``.
 
+    The data, and their squared differences, are taken to be finite: of others, the mean may be NaN instead of infinite.
+
     Args:
         loop_var: the outermost loop of both sums. ``tile_loop`` before makes iterations of several images.
         inner: a loop of the sums inside. Nothing outside of its iterations reads the data: with ``apart``, it can be

@@ -257,7 +257,7 @@ def test_library_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "kernel.so"
     path.write_text("not a library")
     with pytest.raises(LatteError, match="cannot be loaded"):
-        load(Built("f", path, 0.0, False, ""))
+        load(Built("f", path, 0.0, False, "", "portable"))
 
 
 @pytest.mark.parametrize("contract", [True, False])

@@ -11,6 +11,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.jit import Unit, build
 from swirl.target import TARGETS, Target, why_not
+from tests.codegen.conftest import why_not_made
 
 CONVOLUTION = """
 for n in parallel(64):
@@ -43,11 +44,13 @@ CONVOLUTION_BUFFERS = {
 }
 
 
-def target_named(name: str) -> Target:
-    """The target, or a visible skip where this machine or its tools cannot show it."""
+def target_named(name: str, *, runs: bool = False) -> Target:
+    """The target, or a visible skip where this machine or its tools cannot show its code, or (``runs``) run it."""
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed")
     reason = why_not(TARGETS[name])
+    if reason is not None and not runs:
+        reason = why_not_made(TARGETS[name])
     if reason is not None:
         pytest.skip(f"{name}: {reason}")
     return TARGETS[name]

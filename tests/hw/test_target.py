@@ -3,15 +3,19 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import archspec.cpu
 import pytest
 
 from swirl import target as target_module
+from swirl.compiler import run_program
 from swirl.errors import TargetError
-from swirl.jit import Unit, build
+from swirl.jit import Unit, build, load
+from swirl.runner import Runner
 from swirl.target import TARGETS, Target, get_target, resolve_target, why_not
+from tests.codegen.conftest import why_not_made
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +25,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LATTE_VEC_CONFIG", raising=False)
 
 
-def test_best_target_is_what_the_processor_has() -> None:
+def test_best_target_is_what_the_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWIRL_HIDE", raising=False)
     features = archspec.cpu.host().features
     if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features:
         expected = "avx512"
@@ -51,7 +56,47 @@ def test_unknown_target_is_refused_with_the_list() -> None:
     assert "avx512, avx2, portable" in str(refused.value)
 
 
+@pytest.mark.parametrize(("hidden", "target", "runnable"),
+                         [("avx512", "avx512", "avx2, portable"), ("avx2", "avx2", "portable"),
+                          ("avx2", "avx512", "portable"), ("avx512, avx2", "avx512", "portable")])  # fmt: skip
+def test_hidden_instruction_sets(
+    hidden: str, target: str, runnable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden sets are not there, although probes have been answered before; nor is anything kept about it."""
+    monkeypatch.delenv("SWIRL_HIDE", raising=False)
+    if runnable != "portable" and why_not(get_target("avx2")) is not None:
+        pytest.skip("this machine has no AVX2")
+    before = [why_not(other) for other in TARGETS.values()]
+    monkeypatch.setenv("SWIRL_HIDE", hidden)
+    with pytest.raises(TargetError, match=f"cannot run target '{target}': SWIRL_HIDE hides avx") as refused:
+        resolve_target(target)
+    assert f"it runs: {runnable}" in str(refused.value)
+    assert resolve_target().name == runnable.split(",")[0]
+    monkeypatch.delenv("SWIRL_HIDE")
+    assert [why_not(other) for other in TARGETS.values()] == before
+
+
+def test_kernels_with_hidden_instructions_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that ran one would end with a signal on a machine without them."""
+    monkeypatch.setenv("SWIRL_HIDE", "avx2")
+    target = get_target("avx2")
+    if why_not_made(target):
+        pytest.skip("needs an x86-64 compiler")
+    (built,) = build([Unit("nothing", 'extern "C" void nothing(void* const*) {}\n')], target)
+    phase = Runner(1).phase([(load(built), [])])
+    for run in (phase.run, phase.run_timed):
+        with pytest.raises(TargetError, match="cannot run: SWIRL_HIDE hides avx2"):
+            run()
+
+
+def test_subprocesses_inherit_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWIRL_HIDE", "avx512,avx2")
+    ran = run_program((sys.executable, "-c", "from swirl.target import resolve_target; print(resolve_target().name)"))
+    assert ran.stdout == "portable\n", ran.stderr
+
+
 def test_target_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWIRL_HIDE", raising=False)
     # A program that dies as one does on an instruction that the processor does not know.
     dies = "#include <csignal>\nint main() { raise(SIGILL); }\n"
     monkeypatch.setattr(target_module, "_PROBES", {"avx512": dies, "avx2": "int main() {}\n"})
@@ -62,7 +107,8 @@ def test_target_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert get_target("avx512").simd_width == 16
 
 
-def test_target_that_the_compiler_lacks() -> None:
+def test_target_that_the_compiler_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SWIRL_HIDE", raising=False)
     target = Target("avx2", 8, 16, isa_flags=("-mno-such-instructions",))
     reason = why_not(target)
     assert reason is not None

@@ -239,10 +239,32 @@ class Refused:
     class Shadow(Ensemble):
         """'value' has the name of a field"""
 
-        def forward(self, inputs, value):  # here
-            value = 3.0
+        def forward(self, inputs, value):
+            value = 3.0  # here
             for n in range(2):
                 inputs[n, 0, 0] = value
+
+    class WritesInputs(Ensemble):
+        """inputs\\[n, 0, 0\\] is the value of data1, which this layer reads and cannot write"""
+
+        def forward(self, inputs, value):
+            for n in range(2):
+                inputs[n, 0, 0] += 1.0  # here
+                value[n, 0, 0] = inputs[n, 0, 0]
+
+    class WritesGradients(Ensemble):
+        """grad_inputs\\[n, 0, 0\\] is a gradient, which forward cannot write"""
+
+        def forward(self, inputs, value, grad_inputs):
+            for n in range(2):
+                value[n, 0, 0] = inputs[n, 0, 0]
+                grad_inputs[n, 0, 0] = 0.0  # here
+
+    class WritesTheSeed(Ensemble):
+        """seed\\[0\\] is the net's own"""
+
+        def forward(self, inputs, value, seed):
+            seed[0] = 1  # here
 
     class Unpack(Ensemble):
         """4 names for 3 values"""

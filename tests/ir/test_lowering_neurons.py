@@ -573,8 +573,8 @@ class Refused:
     class Shadow(Neuron):
         """'k' has the name of a dimension"""
 
-        def forward(self):  # here
-            for k in range(3):
+        def forward(self):
+            for k in range(3):  # here
                 self.value += k
 
     class Hides(Neuron):
@@ -618,6 +618,90 @@ class Refused:
 
         def forward(self):
             self.mask = self.input * 2.0  # here
+
+    class DividesInteger(Neuron):
+        """self.count is int32|count\\[.*\\] is int32, the result is a number of another type"""
+
+        count = Field(dtype="int32")
+
+        def forward(self):
+            self.count = 3
+            self.count /= 2  # here
+
+    class AddsToTruthValue(Neuron):
+        """is bool, the result is a number of another type"""
+
+        mask = Field(dtype="bool")
+
+        def forward(self):
+            self.mask = self.input > 0
+            self.mask += 1  # here
+
+    class LargeInteger(Neuron):
+        """3000000000 does not fit an int32"""
+
+        def forward(self):
+            self.value = int(self.input) + 3000000000  # here
+
+    class LargeIntegerOfALocal(Neuron):
+        """2147483648 does not fit an int32"""
+
+        def forward(self):
+            t = int(self.input)
+            if t < 0:
+                t = 2**31  # here
+            self.value = t
+
+    class HugeInteger(Neuron):
+        """a whole number of 401 digits does not fit a float"""
+
+        def forward(self):
+            self.value = 10**400  # here
+
+    class LongLoop(Neuron):
+        """range\\(2 \\*\\* 31\\) passes 2,147,483,647"""
+
+        def forward(self):
+            for _ in range(2**31):  # here
+                self.value += 1
+
+    class WritesInput(Neuron):
+        """self.input is the value of data1, which this layer reads and cannot write"""
+
+        def forward(self):
+            self.input = max(self.input, 0.0)  # here
+            self.value = self.input
+
+    class AddsToInputs(Neuron):
+        """self.inputs\\[0\\] is the value of data1"""
+
+        def forward(self):
+            self.value = 0.0
+            if self.inputs[0] > 0.0:
+                self.inputs[0] += 1.0  # here
+
+    class WritesParameter(Neuron):
+        """self.weights\\[0\\] is a Param, which training adjusts"""
+
+        weights = Param("k", shape=2)
+
+        def forward(self):
+            self.weights[0] = min(self.weights[0], 1.0)  # here
+            self.value = self.weights[0] * self.input
+
+    class WritesGradient(Neuron):
+        """self.grad is a gradient, which forward cannot write"""
+
+        def forward(self):
+            self.value = self.input
+            self.grad = 1.0  # here
+
+    class WritesGradientOfInput(Neuron):
+        """self.grad_input is a gradient"""
+
+        def forward(self):
+            self.value = self.input
+            self.grad_input += 1.0  # here
 
     class Zero(Neuron):
         """divides by zero"""
@@ -665,6 +749,40 @@ def test_refused_bodies_name_their_line(name: str) -> None:
     with pytest.raises(BodyError, match=neuron.__doc__) as caught:
         lowered(neuron, (4,), (4,), None if name != "Whole" else lambda k: range(4))
     assert caught.value.place == f"{__file__}:{line}"
+
+
+class WrittenBackward:
+    """Each class: a hand-written phase whose line with the comment ``# here`` is refused with the docstring's words."""
+
+    class Inputs(Neuron):
+        """self.input is the value of data1, which this layer reads and cannot write"""
+
+        def forward(self):
+            self.value = self.input
+
+        def backward(self):
+            self.input = 0.0  # here
+
+    class Parameter(Neuron):
+        """self.weights\\[0\\] is a Param, which training adjusts: no phase can write it"""
+
+        weights = Param("k", shape=2)
+
+        def forward(self):
+            self.value = self.input * self.weights[0]
+
+        def update(self):
+            self.weights[0] -= 0.1 * self.grad * self.input  # here
+
+
+@pytest.mark.parametrize("name", [name for name in vars(WrittenBackward) if not name.startswith("_")])
+def test_refused_phases_name_their_line(name: str) -> None:
+    neuron = getattr(WrittenBackward, name)
+    lines, first = inspect.getsourcelines(neuron)
+    line = first + next(i for i, text in enumerate(lines) if "# here" in text)
+    with pytest.raises(BodyError, match=neuron.__doc__) as caught:
+        lowered(neuron, phase="update" if hasattr(neuron, "update") else "backward")
+    assert caught.value.place == f"{__file__}:{line}" and caught.value.way_out
 
 
 def test_no_source() -> None:

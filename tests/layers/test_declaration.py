@@ -242,6 +242,83 @@ def test_ensembles_and_names() -> None:
     assert Ensemble(Copy, 4).kind == "copy"
 
 
+class Misspelt:
+    """Each class: a method whose name is nearly that of a phase, and the docstring's words."""
+
+    class Foward(Neuron):
+        """Foward has no forward, but foward, which nothing would call"""
+
+        def foward(self):
+            self.value = self.input
+
+    class Capital(Neuron):
+        """Capital has no forward, but Forward"""
+
+        def Forward(self):
+            self.value = self.input
+
+    class Backwards(Copy):
+        """Backwards has no backward, but backwards"""
+
+        def backwards(self):
+            self.grad_inputs[0] = self.grad
+
+    class Internal(Copy):
+        """Internal has no update, but updateinternal"""
+
+        def updateinternal(self):
+            pass
+
+    class Rows(Ensemble):
+        """Rows has neither neurons nor a forward of its own"""
+
+        def compute(self, inputs, value):
+            pass
+
+    class Loss(LossEnsemble):
+        """Loss has no forward, but foward"""
+
+        def foward(self, inputs, label, value):
+            pass
+
+    class Judge(LossEnsemble):
+        """Judge has no forward, so that its value would never be computed"""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in vars(Misspelt).values() if isinstance(kind, type)])
+def test_phases_that_are_missing_or_misspelt(kind: type) -> None:
+    def declare() -> Ensemble:
+        if issubclass(kind, LossEnsemble):
+            return kind()
+        return kind(shape=4) if issubclass(kind, Ensemble) else Ensemble(kind, 4)
+
+    with pytest.raises(DeclarationError, match=kind.__doc__) as caught:
+        declare()
+    assert caught.value.way_out and str(caught.value.place).startswith(f"{__file__}:")
+    methods = [value for name, value in vars(kind).items() if not name.startswith("__")]
+    if "but" in str(kind.__doc__):
+        assert str(caught.value.place) == f"{__file__}:{methods[0].__code__.co_firstlineno}"
+        assert "did you mean '" in caught.value.way_out
+
+
+def test_a_neuron_without_forward() -> None:
+    class Empty(Neuron):
+        weights = Param("k")
+
+        def helper(self):
+            """Is no phase, and is like none."""
+
+    for neurons in (Empty, Empty(), Neuron):
+        with pytest.raises(DeclarationError, match="has no forward, so that its value would never be computed"):
+            Ensemble(neurons, 4)
+
+    class Both(Copy):
+        def forward_old(self):
+            self.value = 0.0
+
+    assert Ensemble(Both, 4).has_phase("forward")
+
+
 def test_object_arrays() -> None:
     with pytest.raises(DeclarationError, match="holds NoneType objects"):
         Ensemble(np.empty((2, 2), dtype=object))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import latte.runtime
 from latte import FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
 from latte.ensemble import Ensemble
 from latte.errors import (
@@ -25,6 +27,9 @@ from latte.errors import (
 )
 from latte.neuron import Neuron, eachindex
 from latte.solver import SGD
+from swirl.codegen.context import Unsupported
+from swirl.codegen.emit import KernelSource
+from swirl.pipeline import Stage, generate
 
 HERE = Path(__file__).name
 
@@ -167,7 +172,7 @@ def test_what_cannot_be_differentiated_can_still_run_forwards() -> None:
     net.force_backward = True
     with pytest.raises(DerivativeError) as caught:
         net.compile(threads=1)
-    check(caught, "product1.forward: `product = product *", "cannot be differentiated", place=f"{HERE}:41")
+    check(caught, "product1.forward: `product = product *", "cannot be differentiated", place=f"{HERE}:46")
     net.force_backward = False  # nobody asks for a gradient
     runs(net)
     np.testing.assert_array_equal(product.get_value(), [[0], [120]])
@@ -264,6 +269,25 @@ def test_commands_that_fail_at_compile(command: Callable[[Ensemble], None], word
     assert not net.compiled
     relu.commands.clear()
     runs(net)
+
+
+@pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
+def test_what_has_no_code_names_the_layer_and_its_body(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(stages: tuple[Stage, ...], *arguments: Any, **options: Any) -> KernelSource:
+        if stages[-1].program.name.endswith(f".{phase}"):
+            raise Unsupported("no such vectors", ast.Name("x"), "another target")
+        return generate(stages, *arguments, **options)
+
+    monkeypatch.setattr(latte.runtime, "generate", none)
+    net = Net(2, seed=1)
+    net.force_backward = True
+    double = net.add_ensemble(Ensemble(Double, (4,), name="doubled"))
+    data = MemoryDataLayer(net, (4,))
+    net.add_connections(data, double, lambda k: (range(k, k + 1),))
+    with pytest.raises(Unsupported) as caught:
+        net.compile(target="portable", threads=1)
+    line = Double.forward.__code__.co_firstlineno
+    assert str(caught.value) == f"{__file__}:{line}: doubled, {phase}: no such vectors: x\n  another target"
 
 
 def test_a_race_is_refused_with_its_witness() -> None:

@@ -62,7 +62,7 @@ def test_the_readme_shows_the_recipe_of_the_third_example():
 
 def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
     """All lines, in their order, but for those said to be left out."""
-    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512").name)
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512", runs=True).name)
     net = Net(64)
     data = MemoryDataLayer(net, (16, 8, 8))
     conv = ConvLayer(net, data, num_filters=32, kernel=3, pad=1)

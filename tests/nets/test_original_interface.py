@@ -203,9 +203,10 @@ def test_older_prefetches_that_are_none() -> None:
             conv.prefetch("forward", {"weights": entry})
 
 
-def test_a_loop_that_is_tiled_by_now_is_named_by_its_parts() -> None:
+@pytest.mark.parametrize("target", [None, "portable"], ids=["best", "portable"])
+def test_a_loop_that_is_tiled_by_now_is_named_by_its_parts(target: str | None) -> None:
     net = Net(2, seed=1)
     conv = ConvLayer(net, MemoryDataLayer(net, (16, 5, 5)), num_filters=16)
     conv.unroll("update_internal", "_neuron_index_1", 4)  # forward, the shipped recipe's, has tiled it
     with pytest.raises(CommandError, match="it is tiled: _neuron_index_1_outer and _neuron_index_1_inner"):
-        net.compile(target="avx512")
+        net.compile(target=target)

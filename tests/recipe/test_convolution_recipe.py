@@ -125,7 +125,7 @@ def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...
 
 @pytest.mark.parametrize("shape", [(2, 32, 32, 28, 3, 1), (2, 32, 32, 56, 3, 1), (2, 32, 64, 56, 1, 1)], ids=str)
 def test_sums_stay_in_registers(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512").name)
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512", runs=True).name)
     net, _, conv = compiled(shape)
     for phase in ("forward", "backward", "update"):
         (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)

@@ -5,17 +5,11 @@ swirl/jit.py turns its loop distribution off.
 
 from __future__ import annotations
 
-import pytest
-
-from swirl.target import TARGETS, get_target, why_not
+from swirl.target import Target
 from tests.support import assert_compiles_to_same, program
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
-def test_a_row_and_its_mirror_image(name: str) -> None:
-    target = get_target(name)
-    if reason := why_not(target):
-        pytest.skip(f"{name}: {reason}")
+def test_a_row_and_its_mirror_image(target: Target) -> None:
     before = program("""
 for l in range(2):
     u[2, 2] = 0.0
