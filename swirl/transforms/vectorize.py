@@ -45,7 +45,8 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
             y[w] = x[w] * a         →           for w_lane in vector(min(16, 56 - w)):
                                                     y[w + w_lane] = x[w + w_lane] * a
 
-    Loops inside move out of the lanes: the vector loop is always innermost.
+    Loops inside move out of the lanes: the vector loop is always innermost. A condition on the loop around one inside
+    becomes a mask there; one on data is refused.
 
     Args:
         loop_var: the loop; it keeps its name and then counts whole vectors.
