@@ -36,7 +36,10 @@ def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[i
     Raises:
         DeclarationError: if it is none.
     """
-    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    try:
+        extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    except TypeError:  # not a sequence
+        extents = ()
     if not extents or not all(is_integer(extent) and extent > 0 for extent in extents):
         raise DeclarationError(
             f"the shape {shape!r} must be one or more positive integers, without the batch",

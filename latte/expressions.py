@@ -240,7 +240,11 @@ class Expressions:
             case ast.Name(name):
                 return self._name(node, name)
             case ast.Attribute() | ast.Subscript():
-                return self.element(node)
+                found = self.element(node)
+                for part in ast.walk(found):
+                    if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name):
+                        self._check_read(node, part.value.id)
+                return found
             case ast.BinOp(left, ast.Pow(), right):
                 return self._power(left, right)
             case ast.BinOp(left, operation, right) if isinstance(operation, ARITHMETIC):
@@ -275,6 +279,12 @@ class Expressions:
             case ast.Call():
                 return self._call(node)
         self._unknown(node)
+
+    def _check_read(self, node: ast.expr, name: str) -> None:
+        """Refuse gradients where there are none yet."""
+        if self.phase == "forward" and self.buffers[name].role in ("grad", "param_grad"):
+            way_out = "keep a State for what the next step needs"
+            self.fail(node, f"{ast.unparse(node)} is a gradient, which forward runs before", way_out)
 
     def _deciding(self, operation: ast.boolop, values: list[ast.expr]) -> list[ast.expr]:
         """The operands of ``and`` or ``or`` but for constants that cannot be the result, and all after one that is."""

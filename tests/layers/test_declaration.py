@@ -187,6 +187,7 @@ WRONG_LAYERS = {
     "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), "reads 1 dimensions"),
     "shape": (lambda net, image, vector: MemoryDataLayer(net, (3, 0)), "positive integers"),
     "no shape": (lambda net, image, vector: MemoryDataLayer(net, ()), "positive integers"),
+    "a class for a shape": (lambda net, image, vector: Ensemble((8,), Neuron), "positive integers"),
     "not a layer": (lambda net, image, vector: ReLULayer(net, 3), "must be what a layer returned"),
     "not a net": (lambda net, image, vector: ReLULayer(image, image), "first argument must be the net"),
     "another net": (lambda net, image, vector: ReLULayer(Net(2), image), "is in another net"),
