@@ -3,7 +3,7 @@
 # make lint:  style and types
 # make sanitize: what the tests compile, under AddressSanitizer and UBSan
 # make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption;
-#             NETS=1: random nets with the shipped recipes
+#             NETS=1: random nets with the shipped recipes; DERIVATIVES=1: gradients of random bodies, against differences
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -38,7 +38,7 @@ sanitize: $(VENV)/.test
 # Finished batches are kept until the sources change.
 fuzz: $(VENV)/.test
 	$(VENV)/bin/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED) --workers $(WORKERS) --state .fuzz \
-	    $(if $(NETS),--nets)
+	    $(if $(NETS),--nets) $(if $(DERIVATIVES),--derivatives)
 
 # Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
 $(VENV)/bin/python:

@@ -161,9 +161,10 @@ def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
     if isinstance(ensemble, AccuracyEnsemble) or not sources:
         return strip_stop_gradient(forward)
     try:
-        return derive(forward, inputs=sources, params=[]).forward
+        derived = derive(forward, inputs=sources, params=[])
     except DerivativeError:
         return strip_stop_gradient(forward)  # no gradient is asked for, so none is missed
+    return strip_stop_gradient(forward) if derived.taped else derived.forward
 
 
 def _written(ensemble: Ensemble, phase: str, batch_size: int, add_to: list[str]) -> Program:

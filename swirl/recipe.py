@@ -176,8 +176,9 @@ class Schedule(Questions):
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
         assumed = ASSUMPTIONS.get(command.name)
-        if assumed and any(after.text != before[phase].text for phase, after in changed.items()):
-            self._notes.append(f"assumes that {assumed}")
+        used = assumed is not None and (assumed.option is None or options.get(assumed.option))
+        if assumed is not None and used and any(after.text != before[phase].text for phase, after in changed.items()):
+            self._notes.append(f"assumes that {assumed.text}")
         self.outcomes.append(Outcome(command, "applied", "\n".join(self._notes)))
         self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made

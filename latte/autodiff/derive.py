@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +10,14 @@ from latte.autodiff.activity import active_names
 from latte.autodiff.finish import finish
 from latte.autodiff.gather import gather
 from latte.autodiff.kept import keep_local, keep_version
-from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare
+from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
+from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from latte.autodiff.winners import save_winners
 from swirl.errors import DerivativeError
-from swirl.ir.nest import Program, make_nest, names_in
+from swirl.ir.nest import Program, clone, make_nest, names_in
+from swirl.ir.trees import nodes
 
 ATTEMPTS = 32
 """Each attempt keeps one value more; a program that needs more is refused."""
@@ -31,12 +32,14 @@ class Derived:
         backward: gradients of the inputs, or None where none is wanted.
         update: gradients of the parameters, or None where there are none.
         notes: what is kept or computed again, and the bytes that decided it.
+        taped: whether forward keeps values of single iterations, which it would not do for its own sake.
     """
 
     forward: Program
     backward: Program | None
     update: Program | None
     notes: tuple[str, ...] = ()
+    taped: bool = False
 
 
 def derive(
@@ -58,11 +61,27 @@ def derive(
         output: the buffer whose gradient ``grad`` is given.
         add_to: those of ``inputs`` whose gradient has been started by another reader.
         keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again,
-            whatever that costs.
+            whatever that costs; not heeded where values of single iterations must be kept.
 
     Raises:
         DerivativeError: the program has a statement without a derivative; the message quotes it.
     """
+    try:
+        return _kept_as_needed(forward, inputs, params, output, add_to, keep, recompute)
+    except DerivativeError:
+        return _taped(forward, inputs, params, output, add_to)
+
+
+def _kept_as_needed(
+    forward: Program,
+    inputs: Sequence[str],
+    params: Sequence[str],
+    output: str,
+    add_to: Collection[str],
+    keep: Collection[str],
+    recompute: Collection[str],
+) -> Derived:
+    """Whole locals, or versions of buffers, are kept one after the other, until nothing is missing."""
     notes: list[str] = []
     choices = Choices(frozenset(recompute), frozenset(keep), _declared_once(forward))
     program = forward
@@ -100,7 +119,7 @@ def _declared_once(program: Program) -> frozenset[str]:
     names = [
         node.target.id
         for nest in program.nests
-        for node in ast.walk(nest.function)
+        for node in nodes(nest.function)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     return frozenset(name for name in names if names.count(name) == 1)
@@ -117,24 +136,71 @@ def _attempt(
 ) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
-    saved, inside = save_winners(program, everything)
-    taken = set(saved.buffers).union({"grad"}, *(names_in(s) for nest in inside for s in nest))
+    saved, inside, _ = save_winners(program, everything)
+    taken = _taken(saved, inside)
     prepared = prepare(inside, saved.buffers, taken)
+    return _phases(saved, prepared, inputs, params, output, add_to, taken, choices, notes)
+
+
+def _taped(
+    forward: Program, inputs: Sequence[str], params: Sequence[str], output: str, add_to: Collection[str]
+) -> Derived:
+    """What a statement reads and something writes over later is kept, an element for each iteration."""
+    taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
+    program = normalised(forward, taken)
+    bodies = [list(nest.body) for nest in program.nests]
+    everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
+    saved, inside, originals = save_winners(program, everything)
+    taken = _taken(saved, inside)
+    tapes = Tapes(saved, originals, taken)
+    prepared = [rebuild(nest, first_wins) for nest in inside]
+    derived = _phases(saved, prepared, inputs, params, output, add_to, taken, Choices(), [], tapes)
+    kept, notes = tapes.kept(derived.backward, derived.update)
+    return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes), taped=True)
+
+
+def _taken(program: Program, inside: list[Body]) -> set[str]:
+    names = set().union(*(nest.names for nest in program.nests), set())
+    return names.union(program.buffers, {"grad"}, *(names_in(s) for nest in inside for s in nest))
+
+
+def _phases(
+    saved: Program,
+    prepared: list[Body],
+    inputs: Sequence[str],
+    params: Sequence[str],
+    output: str,
+    add_to: Collection[str],
+    taken: set[str],
+    choices: Choices,
+    notes: list[str],
+    tapes: Tapes | None = None,
+) -> Derived:
+    """Backward and update by reversal of the ``prepared`` nests of ``saved``."""
     found: list[str] = list(notes)
 
     def phase(name: str, wanted: Sequence[str]) -> Program | None:
         if not wanted:
             return None
-        name = f"{program.name.split('.')[0]}.{name}"
-        reversal, nests = _reverse(name, prepared, saved, wanted, output, taken, choices)
+        name = f"{saved.name.split('.')[0]}.{name}"
+        reversal, nests = _reverse(name, prepared, saved, wanted, output, taken, choices, tapes)
+        known = saved.with_buffers(**{tape.name: tape.buffer for tape in tapes.tapes}) if tapes else saved
         if all(len(nest) == 1 for nest in nests):
-            buffers = {**saved.buffers, **{new: saved.buffers[of] for new, of in reversal.adjoints.items()}}
+            buffers = {**known.buffers, **{new: saved.buffers[of] for new, of in reversal.adjoints.items()}}
             body, gathered = gather([nest[0] for nest in nests], list(reversal.adjoints), buffers)
             nests = [[statement] for statement in body]
             reversal.values.notes.extend(gathered)
         found.extend(f"{name}: {note}" for note in reversal.values.notes)
         return finish(
-            name, nests, saved, reversal.adjoints, output=output, inputs=inputs, params=params, add_to=add_to
+            name,
+            nests,
+            known,
+            reversal.adjoints,
+            wanted=wanted,
+            output=output,
+            inputs=inputs,
+            params=params,
+            add_to=add_to,
         )
 
     backward = phase("backward", inputs)
@@ -150,10 +216,11 @@ def _reverse(
     output: str,
     taken: set[str],
     choices: Choices,
+    tapes: Tapes | None,
 ) -> tuple[Reversal, list[Body]]:
     for copied in (False, True):
         reversal = Reversal(
-            name, prepared, program.buffers, wanted, output, taken, replace(choices, copy_output=copied)
+            name, prepared, program.buffers, wanted, output, taken, replace(choices, copy_output=copied), tapes
         )
         try:
             nests = [[_stripped(statement) for statement in nest] for nest in reversal.run()]
@@ -171,7 +238,7 @@ class _Strip(ast.NodeTransformer):
 
 
 def _stripped(statement: ast.stmt) -> ast.stmt:
-    return _Strip().visit(copy.deepcopy(statement))
+    return _Strip().visit(clone(statement))
 
 
 def strip_stop_gradient(program: Program) -> Program:

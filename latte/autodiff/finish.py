@@ -14,6 +14,8 @@ from swirl.ir.nest import (
     Nest,
     Path,
     Program,
+    clone,
+    clones,
     constant,
     expr,
     for_loop,
@@ -22,6 +24,7 @@ from swirl.ir.nest import (
     references,
     subscripts,
 )
+from swirl.ir.trees import nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
@@ -32,6 +35,7 @@ def finish(
     forward: Program,
     adjoints: Mapping[str, str],
     *,
+    wanted: Collection[str],
     output: str,
     inputs: Collection[str],
     params: Collection[str],
@@ -40,7 +44,8 @@ def finish(
     """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
 
     Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all
-    others start at zero, or are assigned by the one statement that meets each element first.
+    others start at zero, or are assigned by the one statement that meets each element first. Gradients of
+    ``wanted`` inputs that the output does not depend on are zero, so that other readers may add to them.
     """
     ensemble = forward.name.split(".")[0]
     starts: list[tuple[int, Body]] = []
@@ -67,10 +72,15 @@ def finish(
                 nests = assigned
     for where, start in sorted(starts, key=lambda pair: -pair[0]):
         nests = [*nests[:where], start, *nests[where:]]
+    for of in wanted:
+        adjoint = f"grad_{of}"
+        if of in inputs and of not in add_to and of in forward.buffers and _first_nest(nests, adjoint) is None:
+            buffers[adjoint] = _buffer(adjoint, of, forward.buffers[of], ensemble, output, inputs, params)
+            nests = [[_fill(adjoint, forward.buffers[of], nests, expr("0.0"))], *nests]
     everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
     made: list[Nest] = []
     for index, body in enumerate(nests):
-        made.append(make_nest(f"{name.replace('.', '_')}_{index}", copy.deepcopy(body), everything))
+        made.append(make_nest(f"{name.replace('.', '_')}_{index}", clones(body), everything))
     used = {argument for nest in made for argument in nest.arguments}
     if not made:
         return None
@@ -114,7 +124,7 @@ def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:
 
 def _read_grad(nest: Body, adjoint: str) -> Body:
     """``nest`` with ``adjoint[…]`` read as ``grad[…]``."""
-    new = [copy.deepcopy(statement) for statement in nest]
+    new = [clone(statement) for statement in nest]
     for statement in new:
         for found in references(statement):
             if isinstance(found.ctx, ast.Load) and name_of(found) == adjoint:
@@ -124,7 +134,7 @@ def _read_grad(nest: Body, adjoint: str) -> Body:
 
 def _first_nest(nests: list[Body], name: str) -> int | None:
     for index, body in enumerate(nests):
-        if any(isinstance(node, ast.Name) and node.id == name for s in body for node in ast.walk(s)):
+        if any(isinstance(node, ast.Name) and node.id == name for s in body for node in nodes(s)):
             return index
     return None
 

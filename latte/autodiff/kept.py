@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 
 from latte.autodiff.order import accesses, covers_once, meets_later
 from latte.autodiff.prepare import all_sites, assign, edit_block, edited, load, plain_updates, rebuild
@@ -11,7 +10,18 @@ from latte.autodiff.terms import name_of
 from latte.autodiff.tidy import written_names
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Path, Program, constant, expr, fresh, make_nest, names_in, reference, substitute
+from swirl.ir.nest import (
+    Path,
+    Program,
+    clone,
+    constant,
+    expr,
+    fresh,
+    make_nest,
+    names_in,
+    reference,
+    substitute,
+)
 
 
 def keep_local(program: Program, local: str) -> Program:
@@ -83,7 +93,7 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
         if earlier and (access.kind != "read" or meets_later(first, access)):
             return None
         if earlier:
-            edits[access.site.path] = [_Reads(name, old).visit(copy.deepcopy(access.site.statement))]
+            edits[access.site.path] = [_Reads(name, old).visit(clone(access.site.statement))]
     if any(isinstance(statement, ast.If) for edit in edits.values() for statement in edit):
         return None
     nests[nest] = edited(nests, edits)[nest]

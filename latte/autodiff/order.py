@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import islpy as isl
 
 from swirl.ir.affine import condition_to_isl, to_isl
 from swirl.ir.nest import Loop, Path, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.trees import nodes
 
 
 class _NotAffine(Exception):
@@ -31,6 +33,11 @@ class Site:
     path: Path
     loops: tuple[tuple[int, Loop], ...]
     guards: tuple[tuple[ast.expr, bool], ...]
+
+    @cached_property
+    def accesses(self) -> tuple[Access, ...]:
+        """See :func:`accesses`."""
+        return tuple(_accesses(self))
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,12 @@ def sites(
     return found
 
 
-def accesses(site: Site) -> list[Access]:
+def accesses(site: Site) -> tuple[Access, ...]:
     """The references of a site: reads first, then what it writes. Plain names are included (as locals)."""
+    return site.accesses
+
+
+def _accesses(site: Site) -> list[Access]:
     statement = site.statement
     found: list[Access] = []
     if isinstance(statement, ast.If):
@@ -88,7 +99,7 @@ def accesses(site: Site) -> list[Access]:
             assert isinstance(reference.value, ast.Name)
             arrays.add(id(reference.value))
             found.append(Access(reference.value.id, tuple(subscripts(reference)), "read", site))
-        for node in ast.walk(part):
+        for node in nodes(part):
             if isinstance(node, ast.Name) and id(node) not in arrays:
                 found.append(Access(node.id, (), "read", site))
     if isinstance(target, ast.Subscript):
@@ -182,10 +193,33 @@ def meets_later(first: Access, second: Access, *, carried_at: int | None = None,
         orders.append(equal or ["1 = 1"])
     variables = [*names_a.values(), *names_b.values()]
     for order in orders:
-        text = f"{{ [{', '.join(variables)}] : {' and '.join([*constraints, *order])} }}"
-        if not isl.Set(text).is_empty():
+        if not _is_empty(f"{{ [{', '.join(variables)}] : {' and '.join([*constraints, *order])} }}"):
             return True
     return False
+
+
+@lru_cache(maxsize=4096)
+def _is_empty(text: str) -> bool:
+    """Backward and update ask the same questions."""
+    return bool(isl.Set(text).is_empty())
+
+
+def variable_ranges(site: Site) -> list[tuple[int, int]] | None:
+    """The least and the greatest value of each loop variable around a site; None where a bound is not affine."""
+    try:
+        names, constraints = _domain(site, "a")
+    except _NotAffine:
+        return None
+    where = f" : {' and '.join(constraints)}" if constraints else ""
+    domain = isl.Set(f"{{ [{', '.join(names.values())}]{where} }}")
+    if domain.is_empty():
+        return [(0, 0)] * len(site.loops)
+    if not domain.is_bounded():
+        return None
+    return [
+        (domain.dim_min_val(axis).to_python(), domain.dim_max_val(axis).to_python())
+        for axis in range(len(site.loops))
+    ]
 
 
 def covers_once(site: Site, indices: Sequence[ast.expr], shape: Sequence[int]) -> bool:

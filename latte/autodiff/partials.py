@@ -23,8 +23,10 @@ def active_in(node: ast.expr, is_active: Callable[[str], bool]) -> bool:
         return is_active(node.id)
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Name) and is_active(node.value.id)
-    if isinstance(node, (ast.Compare, ast.BoolOp, ast.Constant)):
+    if isinstance(node, (ast.Compare, ast.Constant)):
         return False
+    if isinstance(node, ast.BoolOp):
+        return any(active_in(value, is_active) for value in node.values)
     if isinstance(node, ast.IfExp):
         return active_in(node.body, is_active) or active_in(node.orelse, is_active)
     if isinstance(node, ast.Call):
@@ -86,6 +88,8 @@ class Partials:
         elif isinstance(node, ast.IfExp):
             self.walk(node.body, term.when(node.test))
             self.walk(node.orelse, term.when(node.test, wanted=False))
+        elif isinstance(node, ast.BoolOp):
+            self._choice(node, term)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             self._call(node, node.func.id, term, node if result is None else result)
         else:
@@ -144,10 +148,22 @@ class Partials:
         else:
             raise DerivativeError(f"no derivative of `{name}`")
 
+    def _choice(self, node: ast.BoolOp, term: Term) -> None:
+        """``a and b`` as a value is ``b if a else a``, ``a or b`` is ``a if a else b``."""
+        for value in node.values[:-1]:
+            self.walk(value, term.when(value, wanted=isinstance(node.op, ast.Or)))
+            term = term.when(value, wanted=isinstance(node.op, ast.And))
+        self.walk(node.values[-1], term)
+
     def _power(self, base: ast.expr, exponent: ast.expr, term: Term, result: ast.expr) -> None:
+        """As in PyTorch: by the base zero where the exponent is zero, by the exponent zero where the base is."""
         if active_in(exponent, self.is_active):
-            raise DerivativeError(f"no derivative of pow by its exponent `{ast.unparse(exponent)}`")
+            term = self.share(term)
+            by_exponent = "0.0 if x == 0.0 and e >= 0.0 else r * log(x)"
+            self.walk(exponent, term.times(expr(by_exponent, x=base, e=exponent, r=result)))
         value = literal(exponent)
+        if value == 0:
+            return
         if value == 1:
             self.walk(base, term)
         elif value == 2:
@@ -156,7 +172,8 @@ class Partials:
             down = expr("pow(x, e)", x=base, e=ast.Constant(float(value - 1)))
             self.walk(base, term.scaled(value).times(down))
         else:
-            self.walk(base, term.times(exponent).times(expr("pow(x, e - 1.0)", x=base, e=exponent)))
+            slope = expr("0.0 if e == 0 else e * pow(x, e - 1.0)", x=base, e=exponent)
+            self.walk(base, term.times(slope))
 
     def _extremum(self, name: str, args: list[ast.expr], term: Term, result: ast.expr | None) -> None:
         """The first argument wins where it is strictly greater (docs/ir.md); a literal never loses a tie.

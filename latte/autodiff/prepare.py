@@ -13,7 +13,16 @@ from collections.abc import Callable, Mapping
 from latte.autodiff.order import Access, Site, accesses, injective, sites
 from latte.autodiff.terms import negated, same
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Path, declare, fresh, names_in, substitute
+from swirl.ir.nest import (
+    LocalType,
+    Path,
+    clone,
+    declare,
+    fresh,
+    names_in,
+    substitute,
+)
+from swirl.ir.trees import nodes
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
@@ -27,8 +36,10 @@ def origin(statement: ast.stmt) -> str:
 
 
 def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
+    """``statement`` with the text, the line and the number of the statement that it is made from."""
     statement.origin = origin(source)  # type: ignore[attr-defined]
     statement.line = line_of(source)  # type: ignore[attr-defined]
+    statement.place = getattr(source, "place", None)  # type: ignore[attr-defined]
     return statement
 
 
@@ -38,14 +49,14 @@ def line_of(statement: ast.stmt) -> int | None:
 
 
 def store(target: ast.expr) -> ast.expr:
-    result = copy.deepcopy(target)
+    result = clone(target)
     assert isinstance(result, (ast.Name, ast.Subscript))
     result.ctx = ast.Store()
     return result
 
 
 def load(target: ast.expr) -> ast.expr:
-    result = copy.deepcopy(target)
+    result = clone(target)
     assert isinstance(result, (ast.Name, ast.Subscript))
     result.ctx = ast.Load()
     return result
@@ -89,7 +100,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
         target = load(statement.target)
         text = ast.unparse(target)
         uses_itself = any(
-            ast.unparse(node) == text for node in ast.walk(statement.value) if isinstance(node, ast.expr)
+            ast.unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr)
         )
         if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
             value = statement.value if isinstance(statement.op, ast.Add) else negated(statement.value)
@@ -100,7 +111,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
         text = ast.unparse(target)
         for own, other in ((value.left, value.right), (value.right, value.left)):
             if not same(own, target) or text in {
-                ast.unparse(n) for n in ast.walk(other) if isinstance(n, ast.expr)
+                ast.unparse(n) for n in nodes(other) if isinstance(n, ast.expr)
             }:
                 continue
             if isinstance(value.op, ast.Add):
@@ -143,7 +154,7 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
     def edit(body: Body) -> Body:
         result = list(body[:start])
         for index, statement in enumerate(body[start:], start):
-            replaced = _Rename(name, local).visit(copy.deepcopy(statement)) if index != start else statement
+            replaced = _Rename(name, local).visit(clone(statement)) if index != start else statement
             if index == start:
                 replaced = with_origin(declare(local, LocalType(dtype), _first_value(statement)), statement)
             result.append(replaced)
@@ -225,20 +236,24 @@ def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body])
     return [*body[:index], parent, *body[index + 1 :]]
 
 
-def edited(nests: list[Body], edits: Mapping[Path, Body]) -> list[Body]:
-    """The nests with the statements at some paths replaced."""
-    return [_edit(nest, (("body", index),), "body", edits) for index, nest in enumerate(nests)]
+def edited(
+    nests: list[Body], edits: Mapping[Path, Body], before: Mapping[Path, Body] | None = None
+) -> list[Body]:
+    """The nests with the statements at some paths replaced, and others put ``before`` those at some paths."""
+    return [_edit(nest, (("body", index),), "body", edits, before or {}) for index, nest in enumerate(nests)]
 
 
-def _edit(body: Body, prefix: Path, field: str, edits: Mapping[Path, Body]) -> Body:
+def _edit(
+    body: Body, prefix: Path, field: str, edits: Mapping[Path, Body], before: Mapping[Path, Body]
+) -> Body:
     result: Body = []
     for index, statement in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(statement, (ast.For, ast.If)):
             statement = copy.copy(statement)
-            statement.body = _edit(statement.body, path, "body", edits)
-            statement.orelse = _edit(statement.orelse, path, "orelse", edits)
-        result += edits.get(path, [statement])
+            statement.body = _edit(statement.body, path, "body", edits, before)
+            statement.orelse = _edit(statement.orelse, path, "orelse", edits, before)
+        result += [*before.get(path, []), *edits.get(path, [statement])]
     return result
 
 
@@ -304,7 +319,7 @@ def versions(body: Body, taken: set[str]) -> Body:
             for name in ("body", "orelse"):
                 if isinstance(statement, (ast.For, ast.If)):
                     setattr(statement, name, versions(getattr(statement, name), taken))
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 read.add(node.id)
         result.append(statement)

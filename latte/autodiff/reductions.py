@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from latte.autodiff.order import Site
+from latte.autodiff.order import Access, Site, injective, meets_later
 from latte.autodiff.prepare import Body, all_sites, line_of, load, origin, target_of
 from latte.autodiff.terms import name_of, same
 from swirl.errors import DerivativeError
-from swirl.ir.nest import Loop, Path, names_in
+from swirl.ir.nest import Loop, Path, names_in, subscripts
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,35 @@ class Reduction:
     starts: tuple[Site, ...]
 
 
-def reductions(place: str, nests: list[Body]) -> list[Reduction]:
-    """Every ``t = max(t, x)`` and ``t = x if test else t`` under a loop that does not move ``t``."""
+    @property
+    def region(self) -> Path:
+        """The path of the outermost loop of the reduction."""
+        return self.site.path[: next(depth for depth, loop in self.site.loops if loop in self.loops)]
+
+    @property
+    def moved_inside(self) -> tuple[Loop, ...]:
+        """The loops inside of the region that move the target."""
+        return tuple(loop for depth, loop in self.site.loops if loop in self.home and depth > len(self.region))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Reductions of one target between which nothing else writes it.
+
+    The round starts from the values that ``starts`` set; where there are none, from what the target holds when the
+    first region begins (after a sum, or an earlier round).
+    """
+
+    members: tuple[Reduction, ...]
+    starts: tuple[Site, ...]
+
+
+def reductions(place: str, nests: list[Body], active: set[str]) -> list[Reduction]:
+    """Every ``t = max(t, x)`` and ``t = x if test else t`` of an active ``t`` under a loop that does not move ``t``.
+
+    Raises:
+        DerivativeError: nothing sets the target before.
+    """
     every = all_sites(nests)
     found = []
     for site in every:
@@ -39,8 +66,11 @@ def reductions(place: str, nests: list[Body]) -> list[Reduction]:
         if choice is None:
             continue
         target, candidate, sign, test = choice
+        if name_of(target) not in active:
+            continue
         scope = _scope(site, target, every)
-        starts = [s for s in every if s is not site and s.path[: len(scope)] == scope and _sets(s.statement, target)]
+        earlier = [s for s in every if s.path < site.path and s.path[: len(scope)] == scope]
+        starts = [s for s in earlier if _sets(s.statement, target)]
         home = _home(site, target, starts)
         loops = tuple(loop for _, loop in site.loops if loop not in home)
         if not loops:
@@ -63,7 +93,8 @@ def _choice(statement: ast.stmt) -> tuple[ast.expr, ast.expr, str, ast.expr | No
     target, value = statement.targets[0], statement.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("max", "min"):
         others = [arg for arg in value.args if not same(arg, target)]
-        if len(value.args) == 2 and len(others) == 1:
+        # A candidate made of earlier choices is no choice of one iteration.
+        if len(value.args) == 2 and len(others) == 1 and name_of(target) not in names_in(others[0]):
             return target, others[0], ">" if value.func.id == "max" else "<", None
     if isinstance(value, ast.IfExp) and not same(value.body, value.orelse):
         test, candidate, kept = value.test, value.body, value.orelse
@@ -79,22 +110,98 @@ def _reads_choice(statement: ast.stmt, test: ast.expr, target: ast.expr) -> bool
     return getattr(statement, "was_guarded", False) or name_of(target) in names_in(test)
 
 
-def seen_in_between(found: Reduction, every: list[Reduction], nests: list[Body], active: set[str]) -> bool:
-    """Whether a gradient flows through a value of the target that is not yet the last: a running maximum."""
-    outermost = next(depth for depth, loop in found.site.loops if loop in found.loops)
-    prefix = found.site.path[:outermost]
-    own = {id(other.site.statement) for other in every if name_of(other.target) == name_of(found.target)}
-    for site in all_sites(nests):
-        statement = site.statement
-        if site.path[:outermost] != prefix or id(statement) in own or isinstance(statement, ast.If):
-            continue
-        value = statement.value  # type: ignore[attr-defined]
-        if name_of(target_of(statement)) in active and name_of(found.target) in names_in(value):
-            return True
-    return False
+def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[Round]:
+    """The reductions of each target that can be told by their winners, in rounds; the others are left out.
+
+    One can where its target has one value at the end of the region: nothing else writes the target in there or sends a
+    gradient through a value that is not the last, and no other region is about the same element.
+    """
+    every_site = all_sites(nests)
+    found: list[Round] = []
+    for group in _by_target(every):
+        own = {id(member.site.statement) for member in group}
+        scope = _scope(group[0].site, group[0].target, every_site)
+        writes = [
+            site
+            for site in every_site
+            if not isinstance(site.statement, ast.If)
+            and name_of(target_of(site.statement)) == name_of(group[0].target)
+            and site.path[: len(scope)] == scope
+            and id(site.statement) not in own
+        ]
+        reads = [site for site in every_site if id(site.statement) not in own and _flows(site, group[0], active)]
+        if all(_told_by_winners(member, group, writes, reads) for member in group):
+            divided = _divided(group, writes, [site for site in reads if site not in writes])
+            if all(part.starts or _alike(part.members) for part in divided):
+                found += divided
+    return found
 
 
-def by_target(every: list[Reduction]) -> list[list[Reduction]]:
+def _alike(members: tuple[Reduction, ...]) -> bool:
+    """Whether the reductions of one region have one target, moved by the same loops."""
+    first = members[0]
+    return all(same(m.target, first.target) and m.moved_inside == first.moved_inside for m in members)
+
+
+def _flows(site: Site, found: Reduction, active: set[str]) -> bool:
+    """Whether a gradient flows back from a site to the target of a reduction."""
+    if isinstance(site.statement, ast.If) or name_of(target_of(site.statement)) not in active:
+        return False
+    return name_of(found.target) in names_in(site.statement.value)  # type: ignore[attr-defined]
+
+
+def _divided(group: list[Reduction], writes: list[Site], reads: list[Site]) -> list[Round]:
+    """A group in rounds: all that are reached from starts alone, then those of one region each."""
+    starts = {site.path for member in group for site in member.starts}
+    first = [site for site in writes if site.path < group[0].region]
+    seen = any(first[0].path < site.path < group[0].region for site in reads) if first else False
+    from_starts = all(site.path in starts for site in first) and not seen
+    found: list[list[Reduction]] = []
+    for member in group:
+        last = found[-1][-1].region if found else ()
+        written = any(last < site.path < member.region for site in (*writes, *reads))
+        if not found or (last != member.region and (written or len(found) > 1 or not from_starts)):
+            found.append([])
+        found[-1].append(member)
+    return [
+        Round(tuple(members), tuple(first) if index == 0 and from_starts else ())
+        for index, members in enumerate(found)
+    ]
+
+
+def _told_by_winners(
+    found: Reduction, group: list[Reduction], writes: list[Site], reads: list[Site]
+) -> bool:
+    region = found.region
+    if any(site.path[: len(region)] == region for site in (*writes, *reads)):
+        return False
+    variables = {loop.var for loop in found.moved_inside}
+    around = variables | {loop.var for loop in found.loops}
+    if variables and any(names_in(test) & variables for test, _ in found.site.guards):
+        return False
+    if any((names_in(loop.start) | names_in(loop.stop)) & around for loop in found.moved_inside):
+        return False
+    if isinstance(found.target, ast.Name):  # its masks have an element for each iteration of these
+        return all(loop.extent is not None and loop.step == 1 for loop in found.home)
+    if any(isinstance(target_of(site.statement), ast.Name) for site in writes):  # a local array has no masks
+        return False
+    home = tuple((depth, loop) for depth, loop in found.site.loops if loop in found.home)
+    alone = injective(replace(found.site, loops=home, guards=()), subscripts(found.target))  # type: ignore[arg-type]
+    others = [*writes, *(member.site for member in group if member.region != region)]
+    return alone and all(_in_textual_order(found, site) for site in others)
+
+
+def _in_textual_order(found: Reduction, other: Site) -> bool:
+    """Whether ``other``, a write of the same buffer, meets an element before the region or after it, as it stands."""
+    assert isinstance(found.target, ast.Subscript)
+    here = Access(name_of(found.target), tuple(subscripts(found.target)), "set", found.site)
+    target = target_of(other.statement)
+    assert isinstance(target, ast.Subscript)
+    there = Access(here.name, tuple(subscripts(target)), "set", other)
+    return not (meets_later(here, there) if other.path < found.region else meets_later(there, here))
+
+
+def _by_target(every: list[Reduction]) -> list[list[Reduction]]:
     """The reductions of each target: a later one that wins takes the place from an earlier one."""
     groups: dict[tuple[object, ...], list[Reduction]] = {}
     for found in every:

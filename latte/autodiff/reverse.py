@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.activity import active_names
 from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
 from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
+from latte.autodiff.tapes import TapedValues, Tapes
 from latte.autodiff.terms import (
     Condition,
     Term,
@@ -25,7 +25,22 @@ from latte.autodiff.tidy import merge_first, tidy
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Loop, constant, declare, expr, fresh, loop_of, names_in, substitute
+from swirl.ir.nest import (
+    LocalType,
+    Loop,
+    clone,
+    constant,
+    declare,
+    expr,
+    for_loop,
+    fresh,
+    local_type,
+    loop_of,
+    names_in,
+    reference,
+    substitute,
+    walk,
+)
 
 
 class OutputChanges(Exception):
@@ -41,6 +56,8 @@ class Reversal:
         wanted: names whose gradient is wanted.
         output: name whose gradient is given.
         taken: names in use.
+        choices: see there.
+        tapes: where values that are gone are kept; without it they are an error.
 
     After :meth:`run`, ``adjoints`` maps adjoint buffers to the forward buffers they belong to.
     """
@@ -54,12 +71,21 @@ class Reversal:
         output: str,
         taken: set[str],
         choices: Choices,
+        tapes: Tapes | None = None,
     ):
         self.name, self.nests, self.buffers, self.output = name, nests, buffers, output
         self.choices, self.taken = choices, set(taken)
         self.active = active_names(nests, buffers, wanted, output)
-        self.values = Values(nests, buffers, choices)
+        self.values = (
+            TapedValues(nests, buffers, choices, tapes) if tapes else Values(nests, buffers, choices)
+        )
         self.sites, self.declared = self.values.sites, self.values.declared
+        self._loop_paths = {
+            id(part): path
+            for index, nest in enumerate(nests)
+            for path, part in walk(nest, (("body", index),))
+            if isinstance(part, ast.For)
+        }
         self.adjoints: dict[str, str] = {}
         self._names: dict[str, str] = {}
 
@@ -106,7 +132,7 @@ class Reversal:
             return ast.Name(self.adjoint_name(reference.id), ast.Load())
         assert isinstance(reference, ast.Subscript) and isinstance(reference.value, ast.Name)
         name = self.adjoint_name(reference.value.id)
-        return ast.Subscript(ast.Name(name, ast.Load()), copy.deepcopy(reference.slice), ast.Load())
+        return ast.Subscript(ast.Name(name, ast.Load()), clone(reference.slice), ast.Load())
 
     def new_local(self, base: str = "grad_part") -> str:
         name = fresh(base, self.taken)
@@ -129,17 +155,25 @@ class Reversal:
         for statement in body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 name = statement.target.id
-                if name in self.active and name in self._names:
-                    result = merge_first(
-                        result, declare(self._names[name], self._type(statement), expr("0.0"))
-                    )
+                if name not in self.active or name not in self._names:
+                    continue
+                type_ = local_type(statement)
+                if type_.shape:
+                    result = [*self._array_of_zeros(self._names[name], type_, statement), *result]
+                else:
+                    result = merge_first(result, declare(self._names[name], type_, expr("0.0")))
         result = self.values.again(body, result)
         return tidy(result)
 
-    def _type(self, statement: ast.AnnAssign) -> LocalType:
-        if not isinstance(statement.annotation, ast.Name):
+    def _array_of_zeros(self, name: str, type_: LocalType, statement: ast.stmt) -> Body:
+        """The adjoint of a local array."""
+        if not self.values.carries_arrays:
             raise self.refuse(statement, "local arrays carry no gradient")
-        return LocalType(statement.annotation.id)
+        variables = [self.new_local(f"i{axis}") for axis in range(len(type_.shape))]
+        zero = assign(reference(name, [ast.Name(v, ast.Load()) for v in variables]), expr("0.0"))
+        for variable, extent in zip(reversed(variables), reversed(type_.shape), strict=True):
+            zero = for_loop(variable, extent, [zero])
+        return [declare(name, type_), zero]
 
     def statement(self, statement: ast.stmt) -> Body:
         if isinstance(statement, ast.For):
@@ -150,8 +184,7 @@ class Reversal:
             orelse = self.block(statement.orelse)
             if not body and not orelse:
                 return []
-            self.values.check([statement.test], self.sites[id(statement)])
-            test = copy.deepcopy(statement.test)
+            test = clone(self.values.value(statement.test, self.sites[id(statement)]))
             if not body:
                 test = inverted(test) if self._is_guard(Condition(test)) else ast.UnaryOp(ast.Not(), test)
             return [ast.If(test, body or orelse, orelse if body else [])]
@@ -162,11 +195,8 @@ class Reversal:
     def _loop(self, statement: ast.For) -> Loop:
         """The loop in its own order, or backwards where a value goes from one iteration to the next."""
         loop = loop_of(statement)
-        depth = next(
-            site.path for site in self.sites.values() if any(s is site.statement for s in ast.walk(statement))
-        )
-        level = self._depth_of(statement, depth)
-        if not self._carries(level, depth[:level]):
+        path = self._loop_paths[id(statement)]
+        if not self._carries(len(path), path):
             return Loop(loop.var, "range", loop.start, loop.stop, loop.step)
         if loop.step == 1:
             last = expr("stop - 1", stop=loop.stop)
@@ -181,15 +211,6 @@ class Reversal:
         sign = 1 if loop.step > 0 else -1
         before = expr("a - s", a=loop.start, s=sign)
         return Loop(loop.var, "range", _folded(last), _folded(before), -loop.step)
-
-    def _depth_of(self, statement: ast.For, path: tuple[tuple[str, int], ...]) -> int:
-        body: Body = self.nests[path[0][1]]
-        for level, (_, index) in enumerate(path[1:], 2):
-            node = body[index]
-            if node is statement:
-                return level
-            body = getattr(node, path[level][0]) if level < len(path) else []
-        raise AssertionError("loop not found")
 
     def _carries(self, level: int, prefix: tuple[tuple[str, int], ...]) -> bool:
         inside = [a for a in self.values.accesses if a.site.path[:level] == prefix and self._flows(a)]
@@ -232,7 +253,6 @@ class Reversal:
             raise self.refuse(statement, error.message) from error
         own = [(ref, term) for ref, term in partials.found if same(ref, target)]
         rest = [(ref, term) for ref, term in partials.found if not same(ref, target)]
-        self._refuse_indirect(statement, rest)
         out = self._contributions(rest)
         if isinstance(statement, ast.AugAssign):
             last: Body = []
@@ -255,7 +275,7 @@ class Reversal:
 
     def _finished(self, out: Body, target: ast.expr, site: Site) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
-        self.values.check(out, site)
+        out = self.values.check(out, site)
         return [substitute(part, {RESULT: load(target)}) for part in out]
 
     def _is_active(self, name: str) -> bool:
@@ -283,13 +303,6 @@ class Reversal:
     def _consumes(self, statement: ast.stmt) -> bool:
         return active_in(statement.value, self._is_active)  # type: ignore[attr-defined]
 
-    def _refuse_indirect(self, statement: ast.stmt, found: list[tuple[ast.expr, Term]]) -> None:
-        for ref, _ in found:
-            if isinstance(ref, ast.Subscript) and any(
-                isinstance(n, ast.Subscript) for n in ast.walk(ref.slice)
-            ):
-                raise self.refuse(statement, f"`{ast.unparse(ref)}` is read through an index buffer")
-
     def _contributions(self, found: list[tuple[ast.expr, Term]]) -> Body:
         grouped: dict[str, list[tuple[ast.expr, Term]]] = {}
         for ref, term in found:
@@ -310,7 +323,7 @@ class Reversal:
             for guards, chosen in parts:
                 statement = self._add(target, chosen)
                 if guards:
-                    tests = [copy.deepcopy(g.test) if g.wanted else inverted(g.test) for g in guards]
+                    tests = [clone(g.test) if g.wanted else inverted(g.test) for g in guards]
                     test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
                     last = out[-1] if out else None
                     if isinstance(last, ast.If) and same(last.test, test):
@@ -340,7 +353,7 @@ def _either(terms: list[Term]) -> ast.expr | None:
     (first,), (second,) = terms[0].conditions, terms[1].conditions
     if not same(first.test, second.test) or not first.wanted or second.wanted:
         return None
-    return ast.IfExp(copy.deepcopy(first.test), terms[0].product(), terms[1].product())
+    return ast.IfExp(clone(first.test), terms[0].product(), terms[1].product())
 
 
 def _folded(node: ast.expr) -> ast.expr:
@@ -360,15 +373,15 @@ def _folded(node: ast.expr) -> ast.expr:
             }[type(part.op)]()
             return expr(value)
 
-    return Fold().visit(copy.deepcopy(node))
+    return Fold().visit(clone(node))
 
 
 def _replaced(body: Body, old: ast.expr, new: ast.expr) -> Body:
     class Replace(ast.NodeTransformer):
         def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-            return copy.deepcopy(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
+            return clone(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
 
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return copy.deepcopy(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
+            return clone(new) if same(node, old) and isinstance(node.ctx, ast.Load) else node
 
-    return [Replace().visit(copy.deepcopy(part)) for part in body]
+    return [Replace().visit(clone(part)) for part in body]

@@ -6,6 +6,7 @@ import ast
 
 from latte.autodiff.terms import leading_minus, negated, same, summed
 from swirl.ir.nest import names_in, substitute
+from swirl.ir.trees import nodes
 
 Body = list[ast.stmt]
 
@@ -14,7 +15,7 @@ def written_names(body: Body) -> set[str]:
     """Names of the locals and buffers that ``body`` assigns, loop variables included."""
     found = set()
     for statement in body:
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             targets: list[ast.expr] = []
             if isinstance(node, ast.Assign):
                 targets = list(node.targets)
@@ -105,7 +106,7 @@ def _joined(first: ast.Assign | ast.AugAssign, second: ast.stmt) -> ast.stmt:
     if isinstance(first, ast.AugAssign) and isinstance(first.op, ast.Sub):
         value = negated(value)
     other = negated(second.value) if isinstance(second.op, ast.Sub) else second.value
-    total = summed([value, other])
+    total = summed([other] if isinstance(value, ast.Constant) and value.value == 0 else [value, other])
     if isinstance(first, ast.Assign):
         return ast.Assign([first.targets[0]], total, lineno=0)
     if leading_minus(value) and leading_minus(other):
@@ -145,7 +146,7 @@ def _uses(body: Body, name: str) -> tuple[int, bool]:
     """How often ``body`` reads ``name``, and whether inside a loop."""
     count, looped = 0, False
     for statement in body:
-        here = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+        here = sum(isinstance(node, ast.Name) and node.id == name for node in nodes(statement))
         count += here
-        looped = looped or (here > 0 and any(isinstance(node, ast.For) for node in ast.walk(statement)))
+        looped = looped or (here > 0 and any(isinstance(node, ast.For) for node in nodes(statement)))
     return count, looped

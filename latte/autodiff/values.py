@@ -6,13 +6,16 @@ import ast
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.prepare import Body, all_sites, load
 from latte.autodiff.terms import name_of
 from latte.autodiff.tidy import written_names
+from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Loop, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.nest import Loop, Path, clone, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.trees import nodes
 
 
 class Overwritten(Exception):
@@ -52,6 +55,9 @@ class Values:
     ``needed`` collects the locals that derivatives read, ``notes`` what is computed again and why.
     """
 
+    carries_arrays = False
+    """Whether local arrays may carry a gradient."""
+
     def __init__(self, nests: list[Body], buffers: Mapping[str, Buffer], choices: Choices):
         self.nests, self.buffers, self.choices = nests, buffers, choices
         self.sites = {id(site.statement): site for site in all_sites(nests)}
@@ -90,15 +96,22 @@ class Values:
                 return write
         return None
 
-    def check(self, trees: list[ast.expr] | Body, site: Site, locals_too: bool = True) -> None:
-        """Every forward value in ``trees`` is still there when backward runs.
+    def value(self, tree: ast.expr, site: Site) -> ast.expr:
+        """:meth:`check` for one expression."""
+        (result,) = self.check([ast.Expr(tree)], site)
+        assert isinstance(result, ast.Expr)
+        return result.value
+
+    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+        """``trees``, every forward value in them still there when backward runs.
 
         Raises:
             Overwritten: one is not.
+            DerivativeError: one is in a local array, which is not computed again.
         """
         seen = set()
         for tree in trees:
-            for node in ast.walk(tree):
+            for node in nodes(tree):
                 if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
                     use = Access(node.value.id, tuple(subscripts(node)), "read", site)
                 elif isinstance(node, ast.Name) and locals_too and node.id in self.declared:
@@ -113,6 +126,9 @@ class Values:
                 write = self.later_write(use, own=True)
                 if write is not None:
                     raise Overwritten(use.name, site, write.site)
+                if use.name in self.declared and isinstance(node, ast.Subscript):
+                    raise DerivativeError(f"the local array {use.name} is not computed again")
+        return trees
 
     def again(self, body: Body, result: Body) -> Body:
         """Locals of the forward block that ``result`` reads: read back from a buffer, or computed again."""
@@ -178,7 +194,7 @@ class Values:
                 loop = loop_of(statement)
                 return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
             self._check_again(statement.test, self.sites[id(statement)])
-            return ast.If(copy.deepcopy(statement.test), body or [ast.Pass()], orelse)
+            return ast.If(clone(statement.test), body or [ast.Pass()], orelse)
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
             return None
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
@@ -200,7 +216,7 @@ class Values:
         Raises:
             Overwritten: something is not.
         """
-        self.check([value], site, locals_too=False)
+        self.check([ast.Expr(value)], site, locals_too=False)
         for name in sorted(names_in(value) & set(self.declared) - self._inside):
             write = self.later_write(Access(name, (), "read", site), own=True)
             if write is not None:
@@ -228,23 +244,27 @@ class Values:
         site = self.sites[id(statement)]
         if isinstance(target, ast.Name):
             # A local: where it is needed anyway, or lies in a buffer.
-            there = target.id in self.needed or self._stored_as(target.id, self._block_of(site)) is not None
+            there = target.id in self.needed or self._stored_as(target.id, self.block_at(site.path)) is not None
             return there and self.later_write(Access(target.id, (), "read", site), own=False) is None
         assert isinstance(target, ast.Subscript)
         use = Access(name_of(target), tuple(subscripts(target)), "read", site)
         return self.later_write(use, own=False) is None
 
-    def _block_of(self, site: Site) -> Body:
-        body: Body = self.nests[site.path[0][1]]
-        for (_, index), (field, _) in zip(site.path[1:], site.path[2:], strict=False):
+    def block_at(self, path: Path) -> Body:
+        """The block in which the statement at ``path`` stands."""
+        body: Body = self.nests[path[0][1]]
+        for (_, index), (field, _) in pairwise(path[1:]):
             body = getattr(body[index], field)
         return body
+
+    def statement_at(self, path: Path) -> ast.stmt:
+        return self.block_at(path)[path[-1][1]]
 
 
 def _declared_in(body: Body) -> set[str]:
     """The locals of a block and of the blocks inside it."""
-    nodes = (node for statement in body for node in ast.walk(statement))
-    return {n.target.id for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    found = (node for statement in body for node in nodes(statement))
+    return {n.target.id for n in found if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
 
 
 def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
@@ -255,7 +275,7 @@ def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
         if isinstance(statement, ast.For):
             total += _bytes_moved(statement, buffers)
             continue
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             if (
                 not isinstance(node, ast.Subscript)
                 or name_of(node) not in buffers

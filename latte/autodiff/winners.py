@@ -9,6 +9,11 @@ The forward program gets index buffers, one a reduction loop::
 For reversal the same statement is ``value[i] += x[i, j] if mask_j[i] == j else 0.0``: a sum with one term. The first
 largest element wins. A guarded assignment, ``if test: value[i] = e``, is the same with a test of the user's: the last
 iteration in which it holds wins (of ``>`` the first largest element, of ``>=`` the last).
+
+A target that holds something else than a first value when the loop begins, such as a sum, starts from that::
+
+                                             mask_j[i] = -1                      before the loop, and for reversal
+                                             value[i] = value[i] if mask_j[i] == -1 else 0.0
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from latte.autodiff.guarded import guards_as_selects
@@ -27,19 +32,18 @@ from latte.autodiff.prepare import (
     all_sites,
     assign,
     edited,
-    line_of,
     load,
     with_origin,
 )
-from latte.autodiff.reductions import Reduction, by_target, reductions, seen_in_between, start_value
+from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
 from latte.autodiff.terms import literal, name_of, same
-from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
     Path,
     Program,
+    clones,
     constant,
     declare,
     expr,
@@ -50,6 +54,7 @@ from swirl.ir.nest import (
     reference,
     subscripts,
 )
+from swirl.ir.trees import statements_in
 
 NOBODY, BEATEN = -1, -2
 """In a mask: the target's first value is still there; another reduction of the same target won."""
@@ -58,60 +63,72 @@ LOWEST = 3e38
 """A literal beyond this size is no candidate: every number wins over it."""
 
 
-def save_winners(program: Program, active: set[str]) -> tuple[Program, list[Body]]:
-    """The forward program that saves winners, and its nests in the form for reversal.
+def save_winners(program: Program, active: set[str]) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
+    """The forward program that saves winners, its nests in the form for reversal, and its statements by number.
+
+    Statements of both forms have the number (``place``) of the one that they come from.
 
     Raises:
         DerivativeError: a reduction whose target is never set.
     """
     program = guards_as_selects(program, active)
-    nests = [list(nest.body) for nest in program.nests]
-    inside = [list(nest.body) for nest in program.nests]
+    nests = [clones(list(nest.body)) for nest in program.nests]
+    originals = dict(enumerate(part for nest in nests for tree in nest for part in statements_in(tree)))
+    for number, statement in originals.items():
+        statement.place = number  # type: ignore[attr-defined]
+    inside = [list(nest) for nest in nests]
     buffers = dict(program.buffers)
-    forward_edits: dict[Path, Body] = {}
-    inside_edits: dict[Path, Body] = {}
+    edits = Edits()
     taken = set(buffers).union(*(names_in(s) for nest in nests for s in nest), set())
-    every = [found for found in reductions(program.name, nests) if name_of(found.target) in active]
-    every = [found for found in every if not seen_in_between(found, every, nests, active)]
     allotted: set[str] = set()
-    for group in by_target(every):
-        own = _own_masks(program, group[0]) if len(group) == 1 else None
+    for group in rounds(reductions(program.name, nests, active), nests, active):
+        alone = len(group.members) == 1 and group.starts
+        own = _own_masks(program, group) if alone else None
         if own is not None:
-            _use_own_masks(program, group[0], own, inside_edits)
+            _use_own_masks(program, group, own, edits)
         else:
-            _save(program, group, buffers, taken, allotted, forward_edits, inside_edits)
-    nests = edited(nests, forward_edits)
-    inside = edited(inside, inside_edits)
+            _save(program, group, buffers, taken, allotted, edits)
+    nests = edited(nests, edits.forward, edits.forward_before)
+    inside = edited(inside, edits.inside, edits.inside_before)
     new = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
-    return replace(program, nests=tuple(new), buffers=buffers), inside
+    return replace(program, nests=tuple(new), buffers=buffers), inside, originals
 
 
-def _use_own_masks(
-    program: Program, found: Reduction, own: list[tuple[ast.expr, Loop]], inside_edits: dict[Path, Body]
-) -> None:
+@dataclass(frozen=True)
+class Edits:
+    """By path: what stands in a statement's place, or before it, in the forward program and in the form for
+    reversal."""
+
+    forward: dict[Path, Body] = field(default_factory=dict)
+    forward_before: dict[Path, Body] = field(default_factory=dict)
+    inside: dict[Path, Body] = field(default_factory=dict)
+    inside_before: dict[Path, Body] = field(default_factory=dict)
+
+
+def _use_own_masks(program: Program, group: Round, own: list[tuple[ast.expr, Loop]], edits: Edits) -> None:
+    found = group.members[0]
     tests: list[ast.expr] = [ast.Compare(mask, [ast.Eq()], [_offset(loop)]) for mask, loop in own]
-    inside_edits[found.site.path] = [_winner_alone(found, tests)]
-    for start in found.starts:
-        inside_edits[start.path] = [_with_value(start.statement, expr("0.0"))]
+    edits.inside[found.site.path] = [_winner_alone(found, tests)]
+    for start in group.starts:
+        edits.inside[start.path] = [_with_value(start.statement, expr("0.0"))]
     names = {name_of(mask) for mask, _ in own}
     for site in all_sites([list(nest.body) for nest in program.nests]):
         # For reversal a mask is what it is in the end.
         if isinstance(site.statement, ast.Assign) and name_of(site.statement.targets[0]) in names:
-            inside_edits[site.path] = [ast.Pass()]
+            edits.inside[site.path] = [ast.Pass()]
 
 
 def _save(
     program: Program,
-    group: list[Reduction],
+    group: Round,
     buffers: dict[str, Buffer],
     taken: set[str],
     allotted: set[str],
-    forward_edits: dict[Path, Body],
-    inside_edits: dict[Path, Body],
+    edits: Edits,
 ) -> None:
-    """The reductions of one target save who won; one that wins takes the place from the others."""
-    masks = [_new_masks(program, found, buffers, taken, allotted) for found in group]
-    for found, own in zip(group, masks, strict=True):
+    """The reductions of one round save who won; one that wins takes the place from the others."""
+    masks = [_new_masks(program, found, buffers, taken, allotted) for found in group.members]
+    for found, own in zip(group.members, masks, strict=True):
         place = _place(found)
         target = found.target
         dtype = buffers[name_of(target)].dtype if name_of(target) in buffers else _declared_dtype(found)
@@ -139,14 +156,17 @@ def _save(
             mask = reference(name, place)
             body.append(assign(mask, expr(f"{BEATEN} if {better} else old", old=mask)))
         body.append(assign(target, expr(f"x if {better} else v", x=candidate, v=target)))
-        forward_edits[found.site.path] = body
+        body[0].place = getattr(found.site.statement, "place", None)  # type: ignore[attr-defined]
+        edits.forward[found.site.path] = body
         tests = [
             expr("m == j", m=reference(name, place), j=_offset(loop))
             for name, loop in zip(own, found.loops, strict=True)
         ]
-        inside_edits[found.site.path] = [_winner_alone(found, tests)]
-    for start in {start.path: start for found in group for start in found.starts}.values():
-        _start(start, group, masks, forward_edits, inside_edits)
+        edits.inside[found.site.path] = [_winner_alone(found, tests)]
+    for start in group.starts:
+        _start(start, group, masks, edits)
+    if not group.starts:
+        _start_from_here(group, masks, edits)
 
 
 def _place(found: Reduction) -> list[ast.expr]:
@@ -163,7 +183,7 @@ def _new_masks(
     if isinstance(found.target, ast.Subscript):
         shape = buffers[name_of(found.target)].shape
     else:
-        shape = tuple(_extent(loop, program, found.site.statement) for loop in found.home) or (1,)
+        shape = tuple(loop.extent or 0 for loop in found.home) or (1,)
     masks = []
     for loop in found.loops:
         name = f"mask_{loop.var}"
@@ -190,19 +210,20 @@ def _with_value(statement: ast.stmt, value: ast.expr) -> ast.stmt:
     return with_origin(new, statement)
 
 
-def _own_masks(program: Program, found: Reduction) -> list[tuple[ast.expr, Loop]] | None:
+def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | None:
     """Index fields that the body itself sets to the winner, one a loop: ``if x > t: mask[…] = j``.
 
     Only where every candidate beats the first value of the target: then the first index set is a winner's.
     """
+    found = group.members[0]
     if found.test is not None:
         return None
-    if not all(_is_lowest(value) for start in found.starts if (value := start_value(start.statement))):
+    if not all(_is_lowest(value) for start in group.starts if (value := start_value(start.statement))):
         return None
     path = found.site.path
     block: Body = program.nests[path[0][1]].body
-    for (_, index), (field, _) in pairwise(path[1:]):
-        block = getattr(block[index], field)
+    for (_, index), (part, _) in pairwise(path[1:]):
+        block = getattr(block[index], part)
     test = expr(f"x {found.sign} t", x=found.candidate, t=found.target)
     masks = {}
     for statement in block[: path[-1][1]]:
@@ -223,29 +244,46 @@ def _declared_dtype(found: Reduction) -> str:
     return local_type(statement).dtype
 
 
-def _start(
-    start: Site,
-    group: list[Reduction],
-    masks: list[list[str]],
-    forward_edits: dict[Path, Body],
-    inside_edits: dict[Path, Body],
-) -> None:
+def _start(start: Site, group: Round, masks: list[list[str]], edits: Edits) -> None:
     """Masks get their first value where the target does: nobody won yet."""
     statement = start.statement
     value = start_value(statement)
     assert value is not None
-    place = _place(group[0])
+    first = group.members[0]
+    place = _place(first)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
         place = subscripts(statement.targets[0])
     # Every candidate of a maximum beats the lowest number.
-    hopeless = len(group) == 1 and group[0].test is None and _is_lowest(value)
+    hopeless = len(group.members) == 1 and first.test is None and _is_lowest(value)
     none = expr(0 if hopeless else NOBODY)
     names = [name for own in masks for name in own]
-    forward_edits[start.path] = [statement, *(assign(reference(name, place), none) for name in names)]
-    nobody = [expr(f"m == {NOBODY}", m=reference(own[0], place)) for own in masks]
-    test = nobody[0] if len(nobody) == 1 else ast.BoolOp(ast.And(), nobody)
-    mine = expr("0.0") if hopeless else ast.IfExp(test, value, expr("0.0"))
-    inside_edits[start.path] = [_with_value(statement, mine)]
+    edits.forward[start.path] = [statement, *(assign(reference(name, place), none) for name in names)]
+    mine = expr("0.0") if hopeless else ast.IfExp(_nobody(masks, place), value, expr("0.0"))
+    edits.inside[start.path] = [_with_value(statement, mine)]
+
+
+def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None:
+    """Before the region nobody has won; what the target holds there counts where it stays so."""
+    first = group.members[0]
+    place = _place(first)
+    none: Body = [assign(reference(name, place), expr(NOBODY)) for own in masks for name in own]
+    kept = assign(first.target, ast.IfExp(_nobody(masks, place), first.target, expr("0.0")))
+    edits.forward_before[first.region] = _looped(first.moved_inside, none)
+    edits.inside_before[first.region] = _looped(
+        first.moved_inside, [with_origin(kept, first.site.statement)]
+    )
+
+
+def _nobody(masks: list[list[str]], place: list[ast.expr]) -> ast.expr:
+    """No reduction of the round has won the element."""
+    tests = [expr(f"m == {NOBODY}", m=reference(own[0], place)) for own in masks]
+    return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
+
+
+def _looped(loops: tuple[Loop, ...], body: Body) -> Body:
+    for loop in reversed(loops):
+        body = [Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)]
+    return body
 
 
 def _is_lowest(value: ast.expr) -> bool:
@@ -267,18 +305,8 @@ def _is_free_mask(program: Program, buffers: Mapping[str, Buffer], name: str, sh
 
 
 def _offset(loop: Loop) -> ast.expr:
-    """The loop variable less the loop's start."""
+    """How far the loop variable is from the loop's start: 0 or more, so that it is none of the marks above."""
     variable = ast.Name(loop.var, ast.Load())
+    if loop.step < 0:
+        return expr("s - v", v=variable, s=loop.start)
     return variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start)
-
-
-def _extent(loop: Loop, program: Program, statement: ast.stmt) -> int:
-    if loop.extent is None or loop.step != 1:
-        raise DerivativeError(
-            f"`{ast.unparse(statement)}`: the loop over {loop.var} has no constant length to save the "
-            "winners of a local in",
-            place=program.name,
-            way_out="use a field",
-            line=line_of(statement),
-        )
-    return loop.extent

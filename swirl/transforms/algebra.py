@@ -29,6 +29,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
 from swirl.transforms.base import (
+    Assumption,
     Site,
     checked,
     command,
@@ -45,7 +46,7 @@ from swirl.transforms.reductions import accumulation, reductions_over
 from swirl.transforms.split import plain_loop
 
 
-@command(assumes="sums and their factors are finite")
+@command(assumes=Assumption("sums and their factors are finite"))
 def factor(
     program: Program, loop_var: str, *, keep_differences: bool = False, nest: int | str | None = None
 ) -> Program:

@@ -48,12 +48,25 @@ COMMANDS: dict[str, Callable[..., Program]] = {}
 the meaning."""
 
 
-ASSUMPTIONS: dict[str, str] = {}
-"""What a command takes for granted of the numbers that a program is run on, by the command's name; ``explain`` says it
-wherever the command changed something."""
+@dataclass(frozen=True)
+class Assumption:
+    """What a command takes for granted of the numbers that a program is run on; ``explain`` says it wherever the
+    command changed something.
+
+    Args:
+        text: a sentence, after "assumes that".
+        option: the switch that has to be on for it; None is always.
+    """
+
+    text: str
+    option: str | None = None
 
 
-def command(*names: str, assumes: str | None = None) -> Callable[[Command[P]], Command[P]]:
+ASSUMPTIONS: dict[str, Assumption] = {}
+"""By the command's name."""
+
+
+def command(*names: str, assumes: Assumption | None = None) -> Callable[[Command[P]], Command[P]]:
     """Registers a command under ``names`` (its own name, and the names that older recipes use).
 
     Args:

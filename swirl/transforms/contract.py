@@ -54,7 +54,8 @@ def contract(program: Program, buffer: str) -> Program:
             y[n] = e                    →           y_t: float32 = e
             z[n] = max(0.0, y[n])                   z[n] = max(0.0, y_t)
 
-    Dimensions that the loops inside run over stay: those of a local array, as large as what is alive at a time.
+    Dimensions that the loops inside run over stay: those of a local array, as large as what is alive at a time. What a
+    select, ``and`` or ``or`` does not evaluate is not read: ``y[i - 1] if i >= 1 else 0.0`` needs no ``y[-1]``.
 
     Args:
         buffer: a buffer that this program alone touches.

@@ -43,6 +43,8 @@ def inline(program: Program, buffer: str, *, local: bool = True) -> Program:
         for i in range(N):                      →           s[0] += (g[i] if v[i] > 0.0 else 0.0) * x[i]
             s[0] += d[i] * x[i]
 
+    What a select, ``and`` or ``or`` does not evaluate is not read: ``d[i - 1] if i >= 1 else 0.0`` needs no ``d[-1]``.
+
     Args:
         buffer: a buffer that this program alone touches, each element set by one plain assignment.
         local: where a block reads an element several times, compute it once and hold it in a local. Without, each sum

@@ -8,7 +8,16 @@ from dataclasses import replace
 
 from swirl.errors import CommandError, LayoutError
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
-from swirl.transforms.base import check_buffer, check_factor, check_size, checked, command, find_loops, loop_at
+from swirl.transforms.base import (
+    Assumption,
+    check_buffer,
+    check_factor,
+    check_size,
+    checked,
+    command,
+    find_loops,
+    loop_at,
+)
 from swirl.transforms.halo import without_dead_guards
 from swirl.transforms.split import tile_loop
 
@@ -120,7 +129,7 @@ def memory_order(program: Program, buffer: str, order: Sequence[int] | None) -> 
     return new
 
 
-@command(assumes="what is multiplied with zeros beyond a border is finite")
+@command(assumes=Assumption("what is multiplied with zeros beyond a border is finite"))
 def set_padding(program: Program, buffer: str, *pairs: tuple[int, int] | int) -> Program:
     """Put zeros around a buffer in memory (a halo), and drop the conditions that keep reads from going there.
 

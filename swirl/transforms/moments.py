@@ -23,7 +23,7 @@ from swirl.ir.nest import (
     names_in,
 )
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
-from swirl.transforms.base import Site, checked, command, find_loops, loop_at, refuse, resolve, taken_names
+from swirl.transforms.base import Assumption, Site, checked, command, find_loops, loop_at, refuse, resolve, taken_names
 from swirl.transforms.blocks import block_at, rebuilt
 from swirl.transforms.moving import stored_names
 from swirl.transforms.one_pass import Moments, OnePass, Parts
@@ -35,7 +35,7 @@ TOTAL = "sum of the data"
 """What the sum of the data is called while statements are followed; no name of a program."""
 
 
-@command(assumes="the data are finite, and so are their squared differences")
+@command(assumes=Assumption("the data are finite, and so are their squared differences"))
 def moments(program: Program, loop_var: str, *, inner: str | None = None, once: bool = False, apart: bool = False,
             nest: int | str | None = None) -> Program:  # fmt: skip
     """Compute a mean and the sum of squared differences from it in one pass; iterations of the loop are combined.

@@ -34,6 +34,7 @@ from swirl.ir.nest import (
 from swirl.ir.statements import statements
 from swirl.ir.trees import nodes
 from swirl.transforms.base import (
+    Assumption,
     Site,
     checked,
     command,
@@ -50,7 +51,7 @@ from swirl.transforms.layout import memory_order
 NOTE = "asked to read a copy"
 
 
-@command()
+@command(assumes=Assumption("what is multiplied with zeros around the copy is finite", "zeros"))
 def pack(program: Program, buffer: str, *, name: str | None = None, at: str | None = None,
          order: Sequence[int] | None = None, zeros: bool = False,
          nest: int | str | None = None) -> Program:  # fmt: skip
@@ -86,7 +87,8 @@ def pack(program: Program, buffer: str, *, name: str | None = None, at: str | No
         at: the loop in whose iterations copies are made.
         order: of the copy's dimensions in memory, as for ``transpose``.
         zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions keep reads from it; the
-            conditions that this makes needless go, as by ``set_padding``.
+            conditions that this makes needless go, as by ``set_padding``, and what the zeros are multiplied with is
+            taken to be finite.
         nest: only in this nest (index or label), with ``at``.
 
     Raises:

@@ -66,6 +66,9 @@ def unroll_and_jam(program: Program, loop_var: str, factor: Factors, unroll_type
                                                 for x_unrolled in unrolled(14): v[x + x_unrolled] =
                                                 a[x_unrolled]
 
+    A condition on the loop around a loop inside goes into that one, to each copy's statements: ``if x < 3: for c: s``
+    becomes ``for c: if x < 3: s``. One on data is evaluated in front, and kept in a local for each copy.
+
     Args:
         loop_var: the loop, of constant bounds.
         factor: number of copies, or those of each of consecutive tiles, ``[5, 5, 4]`` for 14 iterations.

@@ -45,7 +45,8 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
             y[w] = x[w] * a         →           for w_lane in vector(min(16, 56 - w)):
                                                     y[w + w_lane] = x[w + w_lane] * a
 
-    Loops inside move out of the lanes: the vector loop is always innermost.
+    Loops inside move out of the lanes: the vector loop is always innermost. A condition on the loop around one inside
+    becomes a mask there; one on data is refused.
 
     Args:
         loop_var: the loop; it keeps its name and then counts whole vectors.
@@ -233,7 +234,8 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
     if inner is not None and trial.works(inner[0], *lanes(inner[1], nest=only)):
         ways.append(f"{inner[0].text}, then {lanes(inner[1], nest=only)[0].text}")
     if strided is None:
-        ways.append(_tiles(trial, site, factor) if only is None else "")
+        places = [site, *_inside_blocks(program, site)] if not found else [site]
+        ways += [_tiles(trial, place, factor) for place in places if nest_of(program, place) is None]
         if trial.works(step("vectorize", var, factor, strided="gather", nest=only)):
             ways.append("strided='gather' takes the elements one by one")
     return either(ways)
@@ -269,4 +271,18 @@ def _tiles(trial: Trial, site: Site, factor: int) -> str | None:
         return None
     many = "make" if len(tiles) > 1 else "makes"
     made = " and ".join(tile.text for tile in tiles.values())
-    return f"{made} {many} {var} innermost in memory: {step('vectorize', var, factor).text}"
+    return f"{made} {many} {var}{_alias(program, var)} innermost in memory: {step('vectorize', var, factor).text}"
+
+
+def _inside_blocks(program: Program, site: Site) -> list[Site]:
+    """The other loops of the nest that run through a block of some buffer."""
+    nest = program.nests[site.nest]
+    found = {loop_of(node).var: Site(site.nest, path) for path, node in loops(nest.body)
+             if loop_of(node).kind == "range" and loop_of(node).var.endswith("_inner")}  # fmt: skip
+    return [place for place in found.values() if place != site]
+
+
+def _alias(program: Program, var: str) -> str:
+    """The older name of a loop inside a block, in brackets."""
+    base = var.removesuffix("_inner")
+    return next((f" ({alias}_inner)" for alias, names in program.aliases.items() if base in names and base != var), "")

@@ -28,6 +28,8 @@ sys.path.insert(0, str(ROOT))
 
 BATCH = 200
 """Cases of one process, and of one kernel for each target."""
+DERIVATIVES = 100
+"""Bodies of one process."""
 NETS = 5
 """Nets of one process."""
 OPTIMIZED = 20
@@ -42,6 +44,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first case; each case adds one")
     parser.add_argument("--commands", type=int, default=5, help="commands a case")
     parser.add_argument("--nets", action="store_true", help="random nets with shipped recipes, and with their own")
+    parser.add_argument("--derivatives", action="store_true", help="gradients of random bodies, against differences")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--stop", type=int, default=10, help="end after so many failures")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no batch after so many")
@@ -54,6 +57,10 @@ def main() -> int:
             from tests.fuzz.net_batch import run_nets
 
             found = run_nets(options.seed, options.cases, optimized)
+        elif options.derivatives:
+            from tests.fuzz.derivative_checks import run_derivatives
+
+            found = run_derivatives(options.seed, options.cases)
         else:
             from tests.fuzz.batch import run_batch
 
@@ -65,7 +72,7 @@ def main() -> int:
 
 def size(options: argparse.Namespace) -> int:
     """Cases of one process."""
-    return NETS if options.nets else BATCH
+    return NETS if options.nets else DERIVATIVES if options.derivatives else BATCH
 
 
 def run(options: argparse.Namespace) -> int:
@@ -102,7 +109,7 @@ def kept(options: argparse.Namespace, first: int, count: int) -> list[dict[str, 
     """What a batch found, read from the folder of finished ones or run now."""
     path = None
     if options.state is not None:
-        kind = "nets" if options.nets else str(options.commands)
+        kind = "nets" if options.nets else "derivatives" if options.derivatives else str(options.commands)
         path = options.state / f"{sources()}-{kind}" / f"{first}-{count}.json"
         if path.exists():
             return json.loads(path.read_text())
@@ -118,7 +125,8 @@ def kept(options: argparse.Namespace, first: int, count: int) -> list[dict[str, 
 def processed(options: argparse.Namespace, first: int, count: int) -> Iterator[dict[str, Any]]:
     """The results of a batch's process; of its halves, where that one crashes or does not end."""
     command = [sys.executable, __file__, "--batch", "--seed", str(first), "--cases", str(count),
-               "--commands", str(options.commands), *(["--nets"] if options.nets else [])]  # fmt: skip
+               "--commands", str(options.commands), *(["--nets"] if options.nets else []),
+               *(["--derivatives"] if options.derivatives else [])]  # fmt: skip
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False)
@@ -144,6 +152,9 @@ def summary(total: Counter[str], seconds: float, options: argparse.Namespace) ->
             f"{total['with recipes of their own']} with recipes of their own",
             *(f"{key}: {total[key]}" for key in sorted(total) if key.startswith(("compiled ", "refused "))),
         ]
+    if options.derivatives:
+        lines = [f"{total['cases']} bodies from seed {options.seed} in {seconds:.0f} s"]
+        return lines + [f"{key}: {total[key]}" for key in sorted(total) if key != "cases"]
     tried = sorted(key.removeprefix("tried ") for key in total if key.startswith("tried "))
     all_tried = sum(total[f"tried {name}"] for name in tried)
     applied = sum(total[f"applied {name}"] for name in tried)

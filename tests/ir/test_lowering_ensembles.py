@@ -226,6 +226,16 @@ class Refused:
             for n, c, w in eachindex(value):
                 value[n, c, w] = inputs[n, c, inputs[n, c, 0]]  # here
 
+    class Local(Ensemble):
+        """the bound of a loop must be affine"""
+
+        def forward(self, inputs, value):
+            t = 3
+            for n in range(2):
+                t += 1
+                for w in range(t):  # here
+                    value[n, 0, w] = inputs[n, 0, w]
+
     class Shadow(Ensemble):
         """'value' has the name of a field"""
 

@@ -543,6 +543,24 @@ class Refused:
             for _ in range(self.input):  # here
                 self.value += 1.0
 
+    class Local(Neuron):
+        """the bound of a loop must be affine"""
+
+        def forward(self):
+            t = self.input + 1.0
+            for _ in range(t):  # here
+                self.value += self.input
+
+    class Counted(Neuron):
+        """the bound of a loop must be affine"""
+
+        count = State(dtype="int32")
+
+        def forward(self):
+            for i in range(2):
+                for _ in range(i, self.count):  # here
+                    self.value += self.input
+
     class Quadratic(Neuron):
         """a subscript must be affine in loop variables"""
 

@@ -569,33 +569,13 @@ for i in range(3):
 
 # --- refusals -----------------------------------------------------------------------------------------------
 REFUSED = {
-    "index buffer": (
-        "for i in range(3):\n    value[i] = inputs[index[i]]",
-        "`value[i] = inputs[index[i]]` cannot be differentiated: `inputs[index[i]]` is read through an index",
-    ),
-    "active exponent": (
-        "for i in range(3):\n    value[i] = pow(2.0, inputs[i])",
-        "`value[i] = pow(2.0, inputs[i])` cannot be differentiated: no derivative of pow by its exponent",
-    ),
     "modulo": (
         "for i in range(3):\n    value[i] = inputs[i] % 2.0",
         "`value[i] = inputs[i] % 2.0` cannot be differentiated: no derivative of `inputs[i] % 2.0`",
     ),
-    "value written over": (
-        "for i in range(3):\n    t[0] = inputs[i] * 2.0\n    value[i] = t[0] * t[0]",
-        "`value[i] = t[0] * t[0]` cannot be differentiated: it needs a value of t that `t[0] = inputs[i] * 2.0`",
-    ),
-    "recurrence in a local": (
-        "s: float32 = 1.0\nfor i in range(3):\n    s = s * inputs[i]\n    value[i] = s",
-        "`s = s * inputs[i]` cannot be differentiated: it needs a value of s that `s = s * inputs[i]` writes",
-    ),
     "maximum of nothing": (
         "for i in range(3):\n    value[0] = max(value[0], inputs[i])",
         "`value[0] = max(value[0], inputs[i])` starts from nothing",
-    ),
-    "local array": (
-        "for i in range(3):\n    t: float32[2] = empty(2)\n    t[0] = inputs[i]\n    value[i] = t[0]",
-        "`t: float32[2] = empty(2)` cannot be differentiated: local arrays carry no gradient",
     ),
 }
 
@@ -603,10 +583,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_the_statement_and_a_way_out(name: str) -> None:
     source, message = REFUSED[name]
-    shapes: Shapes = {"value": (3,), "inputs": (3,), "index": (3,), "t": (1,)}
-    source = "def layer_forward_0(value, inputs, index, t):\n" + indent(source, "    ")
-    if "float32[2]" in source:
-        del shapes["t"]
+    shapes: Shapes = {"value": (3,), "inputs": (3,)}
+    source = "def layer_forward_0(value, inputs):\n" + indent(source, "    ")
     with pytest.raises(DerivativeError) as caught:
         derive(program(source, shapes), inputs=["inputs"], params=[])
     assert message in caught.value.message

@@ -190,8 +190,7 @@ REFUSALS: dict[str, tuple[Program, str]] = {
             for j in range(3):
                 for i in range(4):    ← asked to be factored
                     s[j] += x[j, i] * y[j, i]
-          s[j] += x[j, i] * y[j, i]
-          factor an outer loop""",
+          s[j] += x[j, i] * y[j, i]""",
     ),
     "division": (
         program("for j in range(3):\n for i in range(4):\n  s[j] += 1.0 / (x[j, i] - a[j])", **ROWS),
@@ -201,7 +200,7 @@ REFUSALS: dict[str, tuple[Program, str]] = {
                 for i in range(4):    ← asked to be factored
                     s[j] += 1.0 / (x[j, i] - a[j])
           s[j] += 1.0 / (x[j, i] - a[j])
-          factor an outer loop, or divide by something that does not move""",
+          divide by something that does not move""",
     ),
     "condition": (
         program("for j in range(3):\n for i in range(4):\n  if j > 0:\n   s[j] += a[j - 1] * x[j, i]", **ROWS),
@@ -211,8 +210,7 @@ REFUSALS: dict[str, tuple[Program, str]] = {
                 for i in range(4):    ← asked to be factored
                     if j > 0:
                         s[j] += a[j - 1] * x[j, i]
-          s[j] += a[j - 1] * x[j, i]
-          split the loop so that the condition is the same in every part""",
+          s[j] += a[j - 1] * x[j, i]""",
     ),
     "no sum": (
         program("for j in range(3):\n for i in range(4):\n  y[j, i] = x[j, i] * a[j]", **ROWS),
@@ -221,7 +219,7 @@ REFUSALS: dict[str, tuple[Program, str]] = {
             for j in range(3):
                 for i in range(4):    ← asked to be factored
                     y[j, i] = x[j, i] * a[j]
-          name the loop that the sum runs over; fuse or distribute first""",
+          name the loop that the sum runs over""",
     ),
     "lanes": (
         program("for j in range(3):\n for i in range(4):\n  for v in vector(4):\n   y[j, v] += a[j] * x[i, v]",

@@ -265,8 +265,8 @@ def test_an_unknown_buffer(name: str) -> None:
 
 def test_layers_that_are_not_fused_yet() -> None:
     text = refused("contract", product_and_relu(5), "y")
-    assert "y is touched by another nest too, program_1" in text
-    assert "← asked to contract y" in text and "fuse joins their loops first" in text
+    assert "y is touched by another nest too: z[n, c] = max(0.0, y[n, c]) in program_1 reads it" in text
+    assert "← asked to contract y" in text and "fuse('n', nest=0), then contract('y')" in text
 
 
 def test_layers_that_are_fused() -> None:
@@ -303,7 +303,7 @@ for i in range(9):
 def test_threads_would_share() -> None:
     before = COMMANDS["parallelize"](rows(5), "i")
     text = refused("contract", before, "y")
-    assert "the threads of i would share y" in text and "contract before parallelize" in text
+    assert "the threads of i would share y" in text and "give this command before parallelize" in text
 
 
 def test_more_than_a_stack_holds() -> None:

@@ -131,12 +131,12 @@ def test_less_than_a_line() -> None:
             for j in range(3):
                 for i in range(8):    ← asked to prefetch
                     y[j] += x[j, i]
-          prefetch in a loop outside, or tile_loop by a line first""")
+          tile_loop('i', 16), then prefetch('x', 'i_outer', 1, 1)""")
 
 
 def test_does_not_move() -> None:
     before = program("for j in range(3):\n for i in range(8):\n  y[j] += x[j, i]", y=(3,), x=(3, 8))
-    with pytest.raises(Refused, match="y is not touched in i, or its elements don't move with it"):
+    with pytest.raises(Refused, match=r"y\[j\] does not move with i"):
         prefetched(before, "y", "i")
 
 

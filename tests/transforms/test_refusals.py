@@ -410,7 +410,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(4):    ← asked to distribute
                 t: float32 = x[i]
                 y[i] = t
-          distribute before the command that made the local (scalar_replace, hoist)""",
+          scalar_expand('t', 'i'), then distribute('i')""",
     ),
     "unroll": (
         TRIANGLE,
@@ -531,7 +531,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     t += x[j, i]
                 y[j] = t
           i=0 and i=1 both update t
-          unroll or vectorize give a reduction partial results""",
+          unroll('i', 4); vectorize('i')""",
     ),
     "scalar_expand what the next iteration reads": (
         program(
@@ -564,8 +564,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for i in range(4):
                     t = x[j, i]
                     y[j, i] = t
-                z[j] = t    ← uses t
-          distribute or split so that one loop holds all uses""",
+                z[j] = t    ← uses t""",
     ),
     "scalar_expand a moving bound": (
         program("for i in range(5):\n for j in range(0, i + 1):\n  t: float32 = x[j]\n  y[i, j] = t", x=(5,), y=(5, 5)),

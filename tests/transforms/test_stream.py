@@ -157,15 +157,14 @@ REFUSALS: dict[str, tuple[str, str]] = {
         y[i] is stored one element at a time
             for i in range(8):
                 y[i] = x[i]    ← asked to be stored past the caches
-          vectorize the loop over neighbouring elements first""",
+          vectorize('i'), then stream('y')""",
     ),
     "an update": (
         "for v in vector(8):\n y[v] += x[v]",
         """
         y[v] is updated: it is read before it is written
             for v in vector(8):
-                y[v] += x[v]    ← asked to be stored past the caches
-          scalar_replace('y') first leaves one store of the final value""",
+                y[v] += x[v]    ← asked to be stored past the caches""",
     ),
     "not neighbours": (
         "for v in vector(8):\n y[2 * v] = x[v]",
@@ -173,7 +172,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
         lanes of y[2 * v] are not neighbours in memory
             for v in vector(8):
                 y[2 * v] = x[v]    ← asked to be stored past the caches
-          vectorize the loop that is innermost in memory""",
+          the lanes must be those of the dimension that is innermost in memory""",
     ),
     "some lanes": (
         "for v in vector(8):\n if x[v] > 0.0:\n  y[v] = x[v]",
@@ -182,7 +181,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
             for v in vector(8):
                 if x[v] > 0.0:
                     y[v] = x[v]    ← asked to be stored past the caches
-          split the loop where the condition changes, or store both cases by a select""",
+          store both cases by a select""",
     ),
     "read back": (
         "for i in range(0, 16, 8):\n for v in vector(8):\n  y[i + v + 8] = x[i + v]\n  x[i + v] = y[i + v]",
@@ -192,8 +191,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
                 for v in vector(8):
                     y[i + v + 8] = x[i + v]    ← asked to be stored past the caches
                     x[i + v] = y[i + v]
-          i=0 writes y[8], which i=8 reads
-          scalar_replace('y') first, or name the loop of the last store""",
+          i=0 writes y[8], which i=8 reads""",
     ),
     "stored again": (
         "for k in range(3):\n for v in vector(8):\n  y[v] = x[k + v]",
@@ -203,7 +201,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
                 for v in vector(8):
                     y[v] = x[k + v]    ← asked to be stored past the caches
           k=0 and k=1 both write y[v]
-          scalar_replace('y') first, or name the loop of the last store""",
+          scalar_replace('y'), then stream('y')""",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,379 @@
+"""Values that are gone when backward needs them: the forward program keeps them, one element an iteration.
+
+Where ``values`` would refuse, reversal is done again on the program with the values that a statement reads and that a
+later statement, or a later iteration, writes over, kept right before the statement (or before the loops around it that
+do not change them)::
+
+    for i in range(8):                     for i in range(8):
+        s = s * x[i] + c[i]        ->          kept_s[i] = s
+                                               s = s * x[i] + c[i]
+
+Backward runs the loops the other way and reads ``kept_s[i]`` where the statement read ``s``. This holds for every
+statement in any nest of loops and branches; it costs memory for each iteration of the loops around the statement.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from latte.autodiff.order import Access, Site, variable_ranges
+from latte.autodiff.prepare import (
+    Body,
+    assign,
+    line_of,
+    load,
+    origin,
+    plain_updates,
+    rebuild,
+    unique_locals,
+    versions,
+    with_origin,
+)
+from latte.autodiff.terms import name_of, same
+from latte.autodiff.tidy import written_names
+from latte.autodiff.values import Choices, Values
+from swirl.errors import DerivativeError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import (
+    LocalType,
+    Loop,
+    Path,
+    Program,
+    clone,
+    declare,
+    expr,
+    fresh,
+    local_type,
+    make_nest,
+    names_in,
+    reference,
+    subscripts,
+)
+
+
+@dataclass
+class Tape:
+    """The value that ``value`` has right before the statement number ``place``, kept in the buffer ``name``.
+
+    ``loops`` stand around the store where it is put before a loop, ``guards`` are tests one of which must hold.
+    """
+
+    name: str
+    value: ast.expr
+    dtype: str
+    buffer: Buffer
+    indices: list[ast.expr]
+    loops: tuple[Loop, ...]
+    guards: list[ast.expr]
+    place: int
+    path: Path
+    statement: ast.stmt
+
+    @property
+    def element(self) -> ast.expr:
+        """What backward reads instead of the value."""
+        element: ast.expr = reference(self.name, self.indices)
+        return expr("e != 0", e=element) if self.dtype == "bool" else element
+
+    def store(self) -> Body:
+        """The statement that keeps the value, for the forward program."""
+        value = expr("1 if v else 0", v=self.value) if self.dtype == "bool" else clone(self.value)
+        store = assign(reference(self.name, self.indices), value)
+        if self.guards:
+            test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
+            store = ast.If(clone(test), [store], [])
+        for loop in reversed(self.loops):
+            store = Loop(loop.var, "range", loop.start, loop.stop, loop.step).node([store])
+        return [store]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a value is kept: right before the statement at ``path``, one for each iteration of ``around``.
+
+    ``inside`` are those of ``around`` that begin at the statement or inside of it: the store needs them around it.
+    """
+
+    path: Path
+    statement: ast.stmt
+    around: tuple[Loop, ...]
+    inside: tuple[Loop, ...]
+
+
+class Tapes:
+    """What one forward program keeps, for backward and update alike.
+
+    Args:
+        program: the forward program, its statements with their numbers (see ``winners.save_winners``).
+        originals: number → the statement as the forward program executes it.
+        taken: names in use; grows.
+    """
+
+    def __init__(self, program: Program, originals: Mapping[int, ast.stmt], taken: set[str]):
+        self.program, self.originals, self.taken = program, originals, taken
+        self.tapes: list[Tape] = []
+
+    def keep(self, node: ast.expr, dtype: str, site: Site, values: Values) -> ast.expr:
+        """An expression for the value that ``node`` has when the statement at ``site`` begins.
+
+        Raises:
+            DerivativeError: a loop around it has bounds that are not known.
+        """
+        place = getattr(site.statement, "place", None)
+        if place is None:
+            raise self._refused(site, f"the value of {ast.unparse(node)} is gone, and cannot be kept")
+        guards = _guards(self.originals[place], ast.unparse(node))
+        point = _point(node, site, bool(guards), values)
+        found = self._there(node, point, guards, values)
+        if found is None:
+            found = self._new(node, dtype, site, guards, point)
+            self.tapes.append(found)
+        return found.element
+
+    def _there(self, node: ast.expr, point: Point, guards: list[ast.expr], values: Values) -> Tape | None:
+        """A tape that has the value already, or can have it."""
+        for tape in self.tapes:
+            if not same(tape.value, node) or tape.loops != point.inside:
+                continue
+            if tape.path == point.path:
+                return tape
+            if guards or tape.guards or not _same_block(tape.path, point.path):
+                continue
+            first, last = sorted((point.path[-1][1], tape.path[-1][1]))
+            block = values.block_at(point.path)
+            if not names_in(node) & written_names(block[first:last]):
+                if point.path < tape.path:
+                    tape.path, tape.statement = point.path, point.statement
+                    tape.place = getattr(point.statement, "place", tape.place)
+                return tape
+        return None
+
+    def _new(self, node: ast.expr, dtype: str, site: Site, guards: list[ast.expr], point: Point) -> Tape:
+        ranges = variable_ranges(site)
+        if ranges is None:
+            raise self._refused(
+                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
+            )
+        shape, indices = [], []
+        for (_, loop), (low, high) in zip(site.loops, ranges, strict=True):
+            if loop in point.around:
+                variable = ast.Name(loop.var, ast.Load())
+                shape.append(max(1, high - low + 1))
+                indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
+        name = fresh(f"kept_{name_of(node)}", self.taken)
+        self.taken.add(name)
+        stored = "int32" if dtype == "bool" else dtype
+        buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", tuple(shape) or (1,), stored, "value")
+        place = getattr(point.statement, "place")  # noqa: B009
+        return Tape(
+            name,
+            clone(node),
+            dtype,
+            buffer,
+            indices or [expr(0)],
+            point.inside,
+            guards,
+            place,
+            point.path,
+            point.statement,
+        )
+
+    def _refused(self, site: Site, why: str) -> DerivativeError:
+        return DerivativeError(
+            f"`{origin(site.statement)}` cannot be differentiated: {why}",
+            place=self.program.name,
+            way_out="define backward and update by hand",
+            line=line_of(site.statement),
+        )
+
+    def kept(self, *programs: Program | None) -> tuple[Program, list[str]]:
+        """The forward program that keeps what ``programs`` read, and a note on each buffer."""
+        read = {name for program in programs if program for nest in program.nests for name in nest.names}
+        used = [tape for tape in self.tapes if tape.name in read]
+        buffers = {**self.program.buffers, **{tape.name: tape.buffer for tape in used}}
+        stores: dict[int, Body] = {}
+        for tape in used:
+            stores.setdefault(tape.place, []).extend(tape.store())
+
+        def with_stores(statement: ast.stmt) -> Body:
+            return [*stores.get(getattr(statement, "place", -1), []), statement]
+
+        nests = [
+            make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests
+        ]
+        notes = [
+            f"the value of {ast.unparse(tape.value)} before `{origin(tape.statement)}` is kept as {tape.name}: "
+            f"{tape.buffer.nbytes} bytes"
+            for tape in used
+        ]
+        return Program(
+            self.program.name, tuple(nests), buffers, self.program.aliases, self.program.commands
+        ), notes
+
+
+class TapedValues(Values):
+    """Values of which none is refused: what is gone is kept by the forward program.
+
+    Locals that are written once are computed again where they are read.
+    """
+
+    carries_arrays = True
+
+    def __init__(self, nests: list[Body], buffers: Mapping[str, Buffer], choices: Choices, tapes: Tapes):
+        super().__init__(nests, buffers, choices)
+        self.tapes = tapes
+        writes = [write.name for write in self.writes]
+        self.once = {
+            name
+            for name, home in self.declared.items()
+            if writes.count(name) == 1 and not local_type(home.statement).shape  # type: ignore[arg-type]
+        }
+
+    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+        return [_Available(self, site).visit(clone(tree)) for tree in trees]
+
+    def again(self, body: Body, result: Body) -> Body:
+        needed = set().union(*(names_in(statement) for statement in result), set())
+        again: Body = []
+        for statement in reversed(body):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+                continue
+            name = statement.target.id
+            if name not in self.once or name not in needed:
+                continue
+            assert statement.value is not None
+            value = self.value(statement.value, self.sites[id(statement)])
+            again.insert(0, declare(name, LocalType(self.dtype(name)), value))
+            needed |= names_in(value)
+        return [*again, *result]
+
+    def result_at_hand(self, statement: ast.stmt, target: ast.expr) -> bool:
+        if isinstance(target, ast.Name):
+            return target.id in self.once and target.id in self.needed
+        return name_of(target) in self.buffers and super().result_at_hand(statement, target)
+
+
+class _Available(ast.NodeTransformer):
+    """References whose values are gone become what the forward program has kept of them."""
+
+    def __init__(self, values: TapedValues, site: Site):
+        self.values, self.site = values, site
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        values, name = self.values, name_of(node)
+        read = isinstance(node.ctx, ast.Load)
+        if read and (name in values.declared or name in values.buffers):
+            use = Access(name, tuple(subscripts(node)), "read", self.site)
+            if name in values.declared or values.later_write(use, own=True) is not None:
+                return self._kept(node, name)
+        node.slice = self.visit(node.slice)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.values.declared or not isinstance(node.ctx, ast.Load):
+            return node
+        if node.id in self.values.once:
+            self.values.needed.add(node.id)
+            return node
+        return self._kept(node, node.id)
+
+    def _kept(self, node: ast.expr, name: str) -> ast.expr:
+        values = self.values
+        return values.tapes.keep(node, values.dtype(name), self.site, values)
+
+
+def _point(node: ast.expr, site: Site, guarded: bool, values: Values) -> Point:
+    """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
+    names = names_in(node)
+    written = [write.site.path for write in values.writes if write.name in names]
+    free = [
+        (depth, loop)
+        for depth, loop in site.loops
+        if not any(path[:depth] == site.path[:depth] for path in written)
+    ]
+    moving = {loop.var for _, loop in free} & names
+    around = tuple(loop for depth, loop in site.loops if (depth, loop) not in free or loop.var in moving)
+    here = Point(site.path, site.statement, around, ())
+    if len(around) == len(site.loops):
+        return here
+    outermost = free[0][0]
+    dropped = [loop for _, loop in free if loop.var not in moving]
+    inside = tuple(loop for _, loop in free if loop.var in moving)
+    bounds = set().union(*(names_in(loop.start) | names_in(loop.stop) for loop in inside), set())
+    between = [values.statement_at(site.path[:depth]) for depth in range(outermost, len(site.path))]
+    # Before the loops the element must be there although they may have no iteration.
+    runs = isinstance(node, ast.Name) or all(loop.extent for loop in dropped)
+    conditional = guarded or any(isinstance(statement, ast.If) for statement in between)
+    if conditional or not runs or bounds & {loop.var for loop in dropped}:
+        return here
+    return Point(site.path[:outermost], between[0], around, inside)
+
+
+def _same_block(a: Path, b: Path) -> bool:
+    return a[:-1] == b[:-1] and a[-1][0] == b[-1][0]
+
+
+def _guards(statement: ast.stmt, text: str) -> list[ast.expr]:
+    """Tests one of which must hold where ``statement`` reads ``text``; none where it always does."""
+    if isinstance(statement, ast.If):
+        parts = [statement.test]
+    else:
+        assert isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and statement.value
+        parts = [statement.value]
+    found = [tests for part in parts for tests in _paths_to(part, text, [])]
+    if not found or not all(found):
+        return []
+    joined = [tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests) for tests in found]
+    return list({ast.unparse(test): test for test in joined}.values())
+
+
+def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast.expr]]:
+    """The tests on the way to each place where ``node`` reads ``text``."""
+    if isinstance(node, (ast.Name, ast.Subscript)) and ast.unparse(node) == text:
+        return [tests]
+    if isinstance(node, ast.IfExp):
+        return [
+            *_paths_to(node.test, text, tests),
+            *_paths_to(node.body, text, [*tests, node.test]),
+            *_paths_to(node.orelse, text, [*tests, ast.UnaryOp(ast.Not(), node.test)]),
+        ]
+    if isinstance(node, ast.BoolOp):
+        found = []
+        for index, value in enumerate(node.values):
+            before = node.values[:index]
+            if isinstance(node.op, ast.Or):
+                before = [ast.UnaryOp(ast.Not(), part) for part in before]
+            found += _paths_to(value, text, [*tests, *before])
+        return found
+    return [
+        path
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.expr)
+        for path in _paths_to(child, text, tests)
+    ]
+
+
+# --- the form of the program -------------------------------------------------------------------------------
+def first_wins(statement: ast.stmt) -> list[ast.stmt]:
+    """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: of equal elements the first one gets the gradient."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return [statement]
+    target, call = load(statement.targets[0]), statement.value
+    others = [arg for arg in call.args if not same(arg, target)]
+    if ast.unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
+        return [statement]
+    test = expr("x > t or x != x" if ast.unparse(call.func) == "max" else "x < t or x != x", x=others[0], t=target)
+    return [with_origin(assign(target, ast.IfExp(test, others[0], target)), statement)]
+
+
+def normalised(program: Program, taken: set[str]) -> Program:
+    """The program with updates plain, a name for each local, and one for each of its versions: the same bits."""
+    nests = [rebuild(list(nest.body), plain_updates) for nest in program.nests]
+    seen: set[str] = set()
+    nests = [versions(unique_locals(nest, seen, taken, {}), taken) for nest in nests]
+    made = [
+        make_nest(old.label, body, program.buffers) for old, body in zip(program.nests, nests, strict=True)
+    ]
+    return program.with_nests(made)
