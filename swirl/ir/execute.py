@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -245,9 +245,10 @@ class _Recorded:
         self.array[index] = value
 
 
-def _recording(make: Callable[..., np.ndarray], recorder: _Recorder) -> Callable[..., _Recorded]:
-    """Local arrays that tell what is read and written of them; each that is made is another one."""
-    numbers = itertools.count(1)
+def _recording(
+    make: Callable[..., np.ndarray], recorder: _Recorder, numbers: Iterator[int]
+) -> Callable[..., _Recorded]:
+    """Local arrays that tell what is read and written of them; each that is made is another one, of whatever type."""
     return lambda *shape: _Recorded(f"local_{next(numbers)}", make(*shape), recorder)
 
 
@@ -380,8 +381,9 @@ def execute(
         shuffle = random.Random(seed)
         environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
         given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
+        numbers = itertools.count(1)
         for dtype in DTYPES:
-            environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder)
+            environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder, numbers)
     rational = arithmetic == "rational"
     around = buffers_in_scope(program.buffers)
     with np.errstate(all="ignore"):

@@ -580,3 +580,21 @@ for j in range(17):
     after = COMMANDS["contract"](before, "d")
     assert "d_t: float32[17]" in after.text
     assert_same(before, COMMANDS["set_padding"](after, "f", (2, 0), 0, (0, 2)))
+
+
+def test_local_arrays_of_two_types_are_not_taken_for_one() -> None:
+    before = program("""
+for i in parallel(0, 3, 2):
+    t: float32[2] = empty(2)
+    for l in vector(min(2, 3 - i)):
+        t[l] = x[i + l]
+    v: float32[2] = empty(2)
+    for l in vector(min(2, 3 - i)):
+        v[l] = t[l] * 2.0
+    k: int32[2] = empty(2)
+    for l in vector(min(2, 3 - i)):
+        k[l] = i + l
+    for l in vector(min(2, 3 - i)):
+        y[i + l] = v[l] + k[l]
+""", x=(3,), y=(3,))  # fmt: skip
+    assert_same(before, before)  # no race
