@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,6 +130,33 @@ def apart(nest: Nest) -> Nest:
         return result
 
     return nest.with_body(block(nest.body, {}))
+
+
+class Unwrapping:
+    """Branches that become part of the block around them.
+
+    Args:
+        body: of the nest, or a part of it.
+        taken: names around it that a local must not hide.
+    """
+
+    def __init__(self, body: Sequence[ast.stmt], taken: Iterable[str] = ()):
+        self.taken = set(taken).union(*map(names_in, body))
+        nodes = (node for statement in body for node in statements_in(statement))
+        self.declared = Counter(node.target.id for node in nodes
+                                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name))  # fmt: skip
+
+    def own(self, branch: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements of a branch, what they declare under names that no other statement declares."""
+        names: dict[str, ast.expr] = {}
+        for node in branch:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                name = node.target.id
+                if self.declared[name] > 1:
+                    new = fresh(name, self.taken)
+                    self.taken.add(new)
+                    names[name] = ast.Name(new, ast.Load())
+        return [substitute(node, names) for node in branch] if names else branch
 
 
 def changed_in(node: ast.stmt) -> frozenset[str]:

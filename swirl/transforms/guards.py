@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable
 
 from swirl.ir.affine import affine, bounds, loop_range
-from swirl.ir.names import on_loops
-from swirl.ir.nest import clone, expr, fresh, loop_of, names_in, substitute, with_inner
-from swirl.ir.trees import statements_in
+from swirl.ir.names import Unwrapping, on_loops
+from swirl.ir.nest import clone, loop_of, with_inner
 
 
 def drop_decided_guards(
@@ -23,31 +21,10 @@ def drop_decided_guards(
         ranges: of the loops around them.
         taken: names around them that a local must not hide.
     """
-    return _block(body, ranges or {}, _Names(body, taken))
+    return _block(body, ranges or {}, Unwrapping(body, taken))
 
 
-class _Names:
-    """The names of a body, for locals of branches that become part of the block around."""
-
-    def __init__(self, body: list[ast.stmt], taken: Iterable[str]):
-        self.taken = set(taken).union(*map(names_in, body))
-        nodes = (node for statement in body for node in statements_in(statement))
-        self.declared = Counter(node.target.id for node in nodes
-                                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name))  # fmt: skip
-
-    def own(self, branch: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements of a branch, what they declare under names that no other statement declares."""
-        names: dict[str, ast.expr] = {}
-        for node in branch:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                name = node.target.id
-                if self.declared[name] > 1:
-                    names[name] = expr(fresh(name, self.taken))
-                    self.taken |= names_in(names[name])
-        return [substitute(node, names) for node in branch] if names else branch
-
-
-def _block(body: list[ast.stmt], ranges: dict[str, tuple[int, int]], names: _Names) -> list[ast.stmt]:
+def _block(body: list[ast.stmt], ranges: dict[str, tuple[int, int]], names: Unwrapping) -> list[ast.stmt]:
     result: list[ast.stmt] = []
     for node in body:
         new = _statement(node, ranges, names)
@@ -55,7 +32,7 @@ def _block(body: list[ast.stmt], ranges: dict[str, tuple[int, int]], names: _Nam
     return result
 
 
-def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]], names: _Names) -> list[ast.stmt]:
+def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]], names: Unwrapping) -> list[ast.stmt]:
     if isinstance(node, ast.For):
         loop = loop_of(node)
         inner = _block(node.body, {**ranges, **loop_range(loop, ranges)}, names)

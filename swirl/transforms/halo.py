@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.footprint import extremes
-from swirl.ir.names import Scope, scope_at
+from swirl.ir.names import Scope, Unwrapping, scope_at
 from swirl.ir.nest import (
     Nest,
     Path,
@@ -69,10 +69,11 @@ def _candidates(nest: Nest) -> Iterator[_Candidate]:
     for path, node in walk(nest.body):
         if isinstance(node, ast.If):
             if not node.orelse:
+                inner = Unwrapping(nest.body).own(node.body)
                 for part, rest in _parts(node.test):
                     test = conjunction(rest) if rest else ast.Constant(True)
                     trial = nest.with_body(replace_at(nest.body, path, [ast.If(test, node.body, [])]))
-                    new = trial if rest else nest.with_body(replace_at(nest.body, path, node.body))
+                    new = trial if rest else nest.with_body(replace_at(nest.body, path, inner))
                     yield _Candidate(path, part, rest, None, trial, new)
         elif not isinstance(node, ast.For):
             for number, select in enumerate(_selects(node)):

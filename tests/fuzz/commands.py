@@ -33,6 +33,8 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("if_convert", "vectorize", "stream"),
     ("scalar_expand", "distribute", "vectorize"),
     ("privatize", "parallelize", "vectorize"),
+    ("reverse", "privatize", "vectorize"),
+    ("scalar_replace", "privatize", "unroll"),
     ("factor", "hoist", "vectorize"),
     ("canonicalise", "moments", "parallelize", "vectorize"),
     ("fuse_layers", "vectorize", "parallelize"),
@@ -53,6 +55,7 @@ RECIPES: tuple[tuple[str, ...], ...] = (
 NESTS = {
     "flatten": "whole", "moments": "statistics", "canonicalise": "statistics", "partial_sums": "product",
     "set_padding": "window", "reindex": "scatter", "pack": "whole", "if_convert": "map", "privatize": "scatter",
+    "reverse": "counts", "scalar_replace": "counts",
 }  # fmt: skip
 """The first command of a recipe → nests that it is for, see :data:`tests.fuzz.shapes.SHAPES`."""
 JOINING = {"fuse_layers", "inline", "contract"}
@@ -166,10 +169,12 @@ class CommandMaker:
 
     def parallelize(self) -> Any:
         loops_ = self.pick(self.names) if self.pick((True, True, False)) else self.several()
-        return (loops_,), {} if self.pick((True, True, False)) else {"schedule": self.pick(("static", "dynamic,1"))}
+        options = {} if self.pick((True, True, False)) else {"schedule": self.pick(("static", "dynamic,1"))}
+        return (loops_,), options | self.pick(({}, {}, {}, {"occurrence": self.pick((0, -1))}))
 
     def fuse(self) -> Any:
-        return (self.pick(self.names), *(() if self.pick((True, True, False)) else (self.pick(self.names),))), {}
+        names = (self.pick(self.names), *(() if self.pick((True, True, False)) else (self.pick(self.names),)))
+        return names, self.pick(({}, {}, {}, {"shift": self.pick((1, 2))}))
 
     def split(self) -> Any:
         return (self.loop(), self.pick(([1], [2], [1, 2], [1, 3], [4], [-1]))), {}

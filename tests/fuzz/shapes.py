@@ -9,7 +9,9 @@ EXTENTS = (3, 1, 2, 4, 5, 7, 8, 9)
 LONG = (8, 1, 5, 7, 9, 13, 15, 16, 17)
 """Extents of innermost loops: around the widths of vectors, primes, and 1."""
 
-SHAPES = ("map", "window", "scatter", "statistics", "softmax", "product", "flat", "blocked", "indirect", "whole")
+SHAPES = (
+    "map", "window", "scatter", "statistics", "softmax", "product", "flat", "blocked", "indirect", "whole", "counts",
+)  # fmt: skip
 
 Made = tuple[list[str], dict[str, tuple[int, ...]]]
 
@@ -218,6 +220,22 @@ class Shapes:
         shape = (self.rows, self.columns)
         return lines, {"x": shape, "y": shape, "z": (self.rows,), "w": (block,), "f": (self.rows, count, block),
                        "g": (self.rows, count, block)}  # fmt: skip
+
+    def counts(self) -> Made:
+        """Accumulated whole numbers; other terms, of which each step loses something; and whole terms of a float."""
+        whole = self.flip()
+        target = self.pick(("p[0]", "q[i, 0]", "p[i]")) if whole or self.flip() else self.pick(("z[0]", "y[i, 0]"))
+        value = self.pick(("n[i, j]", "int32(x[i, j])", "n[i, j] * 3 - 1")) if whole else self.pick(
+            ("x[i, j]", "x[i, j] * 0.75", "n[i, j] + x[i, j]", "n[i, j]")
+        )
+        update = self.pick((
+            f"{target} += {value}", f"{target} -= {value}", f"{target} = max({target}, {value})",
+            f"{target} = min({value}, {target})", f"{target} *= {value}",
+        ))  # fmt: skip
+        shape = (self.rows, self.columns)
+        return self.two([update], *shape), {
+            "x": shape, "n": shape, "p": (self.rows,), "q": (self.rows, 1), "z": (1,), "y": (self.rows, 1),
+        }  # fmt: skip
 
     def indirect(self) -> Made:
         """Subscripts out of an array of integers: a gather, or a scatter."""

@@ -304,3 +304,23 @@ def test_one_name_for_several_things(text: str, command: tuple[object, ...]) -> 
     except CommandError:
         return
     assert_means_itself(program, lambda _: after)
+
+
+def test_a_guard_that_padding_makes_needless_leaves_its_locals_apart() -> None:
+    """The branch becomes part of a block in which another one declares the same name."""
+    text = """
+for i in range(4):
+    for k in range(3):
+        if 0 <= i + k - 1 and i + k - 1 < 4:
+            t: float32 = x[i + k - 1] * w[k]
+            y[i] += t
+        for a in range(2):
+            t: float32 = w[a]
+            z[i] += t
+"""
+    program = make(text, x=4, y=4, z=4, w=3)
+    program = program.with_buffers(x=Buffer("net.x", (4,), role="param"))
+    given = {"x": np.arange(1, 5), "y": np.zeros(4), "z": np.zeros(4), "w": np.ones(3)}
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    after = assert_means_itself(program, lambda p: COMMANDS["set_padding"](p, "x", (1, 1)), given=given)
+    assert "min(" not in after.text
