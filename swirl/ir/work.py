@@ -13,6 +13,7 @@ import numpy as np
 from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
+from swirl.ir.names import apart
 from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, subscripts, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 
@@ -75,13 +76,15 @@ class _Leaf:
 
 def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
     """The work of each loop of a nest, in the order of :func:`swirl.ir.nest.loops`."""
+    nest = apart(nest)
     return [_work(nest, buffers, path) for path, _ in loops(nest.body)]
 
 
 def program_work(program: Program) -> Work:
     """The work of all nests; a buffer that several of them touch counts once."""
-    found = [_work(nest, program.buffers, ()) for nest in program.nests]
-    leaves = [leaf for nest in program.nests for leaf in _leaves(nest)]
+    nests = [apart(nest) for nest in program.nests]
+    found = [_work(nest, program.buffers, ()) for nest in nests]
+    leaves = [leaf for nest in nests for leaf in _leaves(nest)]
     operations = sum(work.operations for work in found)
     return Work(1, operations, all(work.exact for work in found), _touched(leaves, Domain(()), program.buffers))
 
@@ -125,7 +128,7 @@ def _domain(nest: Nest, path: Path) -> Domain:
 
 # --- operations ---------------------------------------------------------------------------------------------
 def _floats(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
-    """The buffers and locals that hold floating-point numbers."""
+    """The buffers and locals that hold floating-point numbers, in a nest in which a name has one type."""
     found = {name for name, buffer in buffers.items() if buffer.dtype.startswith("float")}
     for _, statement in walk(nest.body):
         if isinstance(statement, ast.AnnAssign) and local_type(statement).dtype.startswith("float"):
