@@ -44,12 +44,12 @@ def is_float(dtype: str) -> bool:
 
 
 def joint(*dtypes: str) -> str:
-    """The type in which values are compared, chosen between, or the extremum is taken of."""
+    """The type in which values are compared, or chosen between."""
     return max(dtypes, key=ORDER.index)
 
 
 def arithmetic(*dtypes: str) -> str:
-    """The type in which values are added or multiplied: truth values count as 0 and 1."""
+    """The type in which values are added, multiplied, or the extremum is taken of: truth values count as 0 and 1."""
     found = joint(*dtypes)
     return "int32" if found == "bool" else found
 
@@ -92,7 +92,7 @@ def dtype_of(node: ast.expr, scope: Scope) -> str:
             kinds = [dtype_of(argument, scope) for argument in arguments]
             if name in FUNCTIONS:
                 return joint(WEAK_FLOAT, *kinds)
-            return arithmetic(*kinds) if name == "abs" else joint(*kinds)
+            return arithmetic(*kinds) if name in ("abs", "min", "max") else joint(*kinds)
     raise ValidationError(f"no expression of the grammar: {unparse(node)}")
 
 

@@ -163,7 +163,8 @@ def test_each_expression_has_a_type_of_its_own(text: str, target: Target) -> Non
 
 
 @pytest.mark.parametrize("value", ["x[i] and 3.0", "x[i] or z[i]", "x[i] and z[i] or 2.0", "m[i] and x[i]",
-                                   "1.0 + (x[i] or m[i])", "not x[i] or z[i]", "i < 2 < x[i] and z[i]"])  # fmt: skip
+                                   "1.0 + (x[i] or m[i])", "not x[i] or z[i]", "i < 2 < x[i] and z[i]",
+                                   "1.0 + max(x[i] > 0.0, z[i] > 0.0)", "min(m[i] > 2, True) or z[i]"])  # fmt: skip
 def test_and_and_or_have_the_value_of_a_side(value: str, target: Target) -> None:
     program = make(f"for i in range(24):\n y[i] = {value}", x=24, y=24, z=24, m=24)
     plain = compile(value, "value", "eval")
