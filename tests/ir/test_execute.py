@@ -1,0 +1,82 @@
+"""What execution means: Python running the printed nest on NumPy's numbers, where Python has the same rules."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swirl.ir.buffers import Buffer
+from swirl.ir.execute import execute
+from swirl.ir.nest import Program, parse_program
+from tests.fuzz.floats import EVERY_BIT, data, different, subscripts, touched
+from tests.fuzz.programs import ProgramMaker
+
+FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh", "floor", "abs")}
+FUNCTIONS |= {"pow": np.power, "float32": np.float32, "INFINITY": np.float32(np.inf)}
+
+
+def maximum(first: Any, *others: Any) -> Any:
+    for other in others:
+        first = first if first > other or first != first else other
+    return first
+
+
+def minimum(first: Any, *others: Any) -> Any:
+    for other in others:
+        first = first if first < other or first != first else other
+    return first
+
+
+def run_as_python(program: Program, arrays: dict[str, np.ndarray]) -> None:
+    """The printed nests, which only need their declarations taken as conversions."""
+    for nest in program.nests:
+        text = re.sub(r"^( *\w+): (float32) = (.*)$", r"\1 = \2(\3)", nest.text, flags=re.MULTILINE)
+        scope = {**FUNCTIONS, "max": maximum, "min": minimum}
+        exec(text, scope)
+        with np.errstate(all="ignore"):
+            scope[nest.label](*(arrays[name] for name in nest.arguments))
+
+
+def plain(program: Program) -> bool:
+    """Whether there is nothing but single precision, in arithmetic that Python does one way: no integer meets a float
+    but in a subscript or as a literal."""
+    types = {buffer.dtype for buffer in touched(program).values()}
+    words = ("int32", "bool", "float64", " and ", " or ", "float32(", "empty(")
+    return types == {"float32"} and not any(word in nest.body_text for nest in program.nests for word in words)
+
+
+def same(program: Program, given: dict[str, np.ndarray]) -> None:
+    got, expected = ({name: array.copy() for name, array in given.items()} for _ in range(2))
+    execute(program, got)
+    run_as_python(program, expected)
+    for name in expected:
+        assert not different(got[name], expected[name]).any(), f"{name}\n{program.text}"
+
+
+def test_random_programs_are_what_python_makes_of_them() -> None:
+    compared = 0
+    for seed in range(400):
+        program = ProgramMaker(random.Random(seed).choice).program()
+        limits = subscripts(program)
+        if limits is None or not plain(program):
+            continue
+        names = {name for nest in program.nests for name in nest.arguments}
+        program = Program(program.name, program.nests, {n: b for n, b in program.buffers.items() if n in names})
+        same(program, data(program.buffers, seed, EVERY_BIT[seed % len(EVERY_BIT)], limits))
+        compared += 1
+    assert compared > 40
+
+
+@pytest.mark.parametrize("text", [
+    "y[i] = x[i] * 0.1 + 2 / 3", "y[i] = x[i] / 3", "y[i] = x[i] if x[i] > 0.1 else 1", "y[i] = i / 7 * x[i] + i // 2",
+    "y[i] = max(0.0, x[i]) - min(x[i], 1)", "y[i] = x[i] and 3.0", "y[i] = not x[i]", "y[i] = 0.1 < x[i] < 2 or x[0]",
+    "y[i] = -x[i] * x[i] - -0.0", "y[i] = (x[i] > 0.0) + (x[i] != x[i])",
+])  # fmt: skip
+def test_statements(text: str) -> None:
+    buffers = {name: Buffer(name, (24,)) for name in "xy"}
+    program = parse_program(f"for i in range(24):\n    {text}", buffers)
+    same(program, data(buffers, 3, "special"))
