@@ -202,6 +202,8 @@ class _Check:
         """Whether all references in a tree may be made; one that needs more halo is noted, and may be."""
         if isinstance(tree, ast.If):
             tree = tree.test
+        elif isinstance(tree, ast.AnnAssign) and tree.value is not None:
+            tree = tree.value  # what it declares is not there yet
         for reference in references(tree):
             name, stored = ast.unparse(reference.value), isinstance(reference.ctx, ast.Store)
             if any(True for index in subscripts(reference) for _ in references(index)):

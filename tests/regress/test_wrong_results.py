@@ -32,6 +32,21 @@ def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
     assert "s_t: float32 = 0.0" in after.text
 
 
+@pytest.mark.parametrize("test", ["0 <= 0", "k < 2"])
+def test_padding_beside_a_local_array_in_a_branch(test: str) -> None:
+    before = program(f"""
+for k in range(3):
+    for i in range(3):
+        if {test}:
+            for l in range(3):
+                v: float32 = x[i, l]
+                y[i, l] += v
+""", x=(3, 3), y=(3, 3))  # fmt: skip
+    after = vectorize(before, "i", 2, strided="gather")
+    assert "if" in after.text and "v: float32[2]" in after.text
+    assert_same(before, COMMANDS["set_padding"](after, "y", 1))
+
+
 def test_scalar_replace_does_not_load_what_a_loop_without_iterations_would_have_read() -> None:
     before = program("for i in range(4):\n for j in range(0, i):\n  s[i] += x[2 * i - 2]", s=(4,), x=(5,))
     assert_same(before, scalar_replace(before))
