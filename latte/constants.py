@@ -113,7 +113,7 @@ class Constants:
         return MISSING if any(value is MISSING for value in values) else compute(*values)
 
     def _chosen(self, conjunction: bool, nodes: list[ast.expr]) -> Any:
-        """The operand that ``and`` or ``or`` yields; those behind it need not be constants."""
+        """The operand that ``and`` or ``or`` yields; those after it need not be constants."""
         value: Any = MISSING
         for node in nodes:
             value = self._fold(node)

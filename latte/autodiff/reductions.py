@@ -93,7 +93,7 @@ def _choice(statement: ast.stmt) -> tuple[ast.expr, ast.expr, str, ast.expr | No
     target, value = statement.targets[0], statement.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("max", "min"):
         others = [arg for arg in value.args if not same(arg, target)]
-        # A candidate made of earlier choices is no choice of one iteration.
+        # What a candidate made of earlier choices stands for is not one iteration.
         if len(value.args) == 2 and len(others) == 1 and name_of(target) not in names_in(others[0]):
             return target, others[0], ">" if value.func.id == "max" else "<", None
     if isinstance(value, ast.IfExp) and not same(value.body, value.orelse):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from latte.autodiff.terms import leading_minus, negated, same, summed
+from swirl.ir.names import changed_in
 from swirl.ir.nest import names_in, substitute
 from swirl.ir.trees import nodes
 
@@ -13,19 +14,7 @@ Body = list[ast.stmt]
 
 def written_names(body: Body) -> set[str]:
     """Names of the locals and buffers that ``body`` assigns, loop variables included."""
-    found = set()
-    for statement in body:
-        for node in nodes(statement):
-            targets: list[ast.expr] = []
-            if isinstance(node, ast.Assign):
-                targets = list(node.targets)
-            elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
-                targets = [node.target]
-            for target in targets:
-                base = target.value if isinstance(target, ast.Subscript) else target
-                assert isinstance(base, ast.Name)
-                found.add(base.id)
-    return found
+    return set().union(*map(changed_in, body))
 
 
 def merge_first(body: Body, declaration: ast.AnnAssign) -> Body:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from swirl.codegen.context import C_TYPES, Unsupported
 from swirl.codegen.ctree_compat import Expression, NamedCast, binary, call, constant
-from swirl.ir.types import as_int32, folded_operation
-
-_ORDER = ("bool", "int32", "float32", "float64")
+from swirl.ir.types import as_int32, folded_operation, joint
 
 OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
@@ -62,7 +60,7 @@ def joint_type(left: Value, right: Value) -> str:
         if isinstance(literal.literal, bool):
             return other.dtype
         return "int32" if isinstance(literal.literal, int) else "float32"
-    return max(left.dtype, right.dtype, key=_ORDER.index)
+    return joint(left.dtype, right.dtype)
 
 
 def converted(value: Value, dtype: str) -> Expression:
