@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from latte.autodiff.order import accesses, covers_once, meets_later
 from latte.autodiff.prepare import all_sites, assign, edit_block, edited, load, plain_updates, rebuild
@@ -86,14 +87,17 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
         return None
     old = fresh(f"{name}_before", _taken(program))
     edits: dict[Path, list[ast.stmt]] = {}
+    before: dict[Path, set[str]] = {}
     for access in here:
         if access is first:
             continue
         earlier = access.site is first.site or meets_later(access, first)
         if earlier and (access.kind != "read" or meets_later(first, access)):
             return None
-        if earlier:
-            edits[access.site.path] = [_Reads(name, old).visit(clone(access.site.statement))]
+        if earlier:  # other reads in the statement may come after the element is set
+            texts = before.setdefault(access.site.path, set())
+            texts.add(ast.unparse(reference(name, list(access.indices))))
+            edits[access.site.path] = [_Reads(texts, old).visit(clone(access.site.statement))]
     if any(isinstance(statement, ast.If) for edit in edits.values() for statement in edit):
         return None
     nests[nest] = edited(nests, edits)[nest]
@@ -117,14 +121,15 @@ def _as_assignment(statement: ast.stmt, name: str) -> ast.stmt:
 
 
 class _Reads(ast.NodeTransformer):
-    """``name[…]`` → ``old[…]`` where it is read."""
+    """References of these texts are to ``old`` where they are read."""
 
-    def __init__(self, name: str, old: str):
-        self.name, self.old = name, old
+    def __init__(self, texts: Collection[str], old: str):
+        self.texts, self.old = texts, old
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        known = isinstance(node.ctx, ast.Load) and ast.unparse(node) in self.texts
         self.generic_visit(node)
-        if isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name) and node.value.id == self.name:
+        if known:
             node.value = ast.Name(self.old, ast.Load())
         return node
 

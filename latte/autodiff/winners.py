@@ -268,10 +268,10 @@ def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None
     place = _place(first)
     none: Body = [assign(reference(name, place), expr(NOBODY)) for own in masks for name in own]
     kept = assign(first.target, ast.IfExp(_nobody(masks, place), first.target, expr("0.0")))
-    edits.forward_before[first.region] = _looped(first.moved_inside, none)
-    edits.inside_before[first.region] = _looped(
-        first.moved_inside, [with_origin(kept, first.site.statement)]
-    )
+    kept = with_origin(kept, first.site.statement)
+    # Another target's reduction may have the same region.
+    edits.forward_before.setdefault(first.region, []).extend(_looped(first.moved_inside, none))
+    edits.inside_before.setdefault(first.region, []).extend(_looped(first.moved_inside, [kept]))
 
 
 def _nobody(masks: list[list[str]], place: list[ast.expr]) -> ast.expr:

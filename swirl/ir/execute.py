@@ -75,23 +75,58 @@ def _truncated(value: Any) -> Any:
     return np.int32(as_int32(value))
 
 
+class _Undefined:
+    """A quotient by zero in rational arithmetic, and what is computed from it. IEEE arithmetic has a value for it, so
+    that it may be computed before a condition under which it is needed; here it can be stored, but not compared."""
+
+    def _itself(self, *_: object) -> _Undefined:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _itself
+
+    def _unknown(self, *_: object) -> Any:
+        raise ZeroDivisionError("a quotient by zero is compared or converted")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __floordiv__ = __mod__ = _unknown
+    __eq__ = __ne__ = _unknown
+    __hash__ = None  # type: ignore[assignment]
+
+
+UNDEFINED = _Undefined()
+"""The one quotient by zero in rational arithmetic."""
+
+
+def _divided(left: Any, right: Any) -> Any:
+    """A quotient of rational numbers."""
+    if left is UNDEFINED or right is UNDEFINED or not right:
+        return UNDEFINED
+    return Fraction(left) / right
+
+
 def _rational() -> dict[str, Callable[..., Any]]:
     """Stand-ins: fixed rational functions without the algebraic laws that a pass might wrongly use."""
-    return {
+    table: dict[str, Callable[..., Any]] = {
         "sqrt": lambda x: Fraction(x * x + 3, x * x + x + 11),
         "exp": lambda x: Fraction(x * x + 5, 7),
         "log": lambda x: Fraction(x * x - 2, 3),
         "tanh": lambda x: Fraction(x + 1, x * x + 2),
         "abs": abs,
         "floor": floor,
+        "min": _minimum,
+        "max": _maximum,
         "pow": lambda x, y: Fraction(x * x + y * y + x + 1, 5),
         "rand": lambda *args: Fraction(philox(*args) >> 8, 2**24),
     }
+    return {name: _where_defined(function) for name, function in table.items()} | {"rational_quotient": _divided}
+
+
+def _where_defined(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: UNDEFINED if any(arg is UNDEFINED for arg in args) else function(*args)
 
 
 def _exact(value: Any) -> Any:
     """A number as an int or a Fraction; ints stay what they are, their arithmetic takes a tenth of the time."""
-    if value.__class__ is int or value.__class__ is Fraction:
+    if value.__class__ is int or value.__class__ is Fraction or value is UNDEFINED:
         return value
     return int(value) if isinstance(value, (np.integer, np.bool_)) else Fraction(value)
 
@@ -130,7 +165,7 @@ def _environment(arithmetic: str) -> dict[str, Any]:
 
     empties = {f"empty_{name}": maker(*how) for name, how in empty.items()}
     hints = {"stream": lambda x: x, "prefetch": lambda *_: None}
-    return {**_loops(), **special, **casts, **empties, **hints, "min": _minimum, "max": _maximum}
+    return {**_loops(), "min": _minimum, "max": _maximum, **special, **casts, **empties, **hints}
 
 
 class _Numbers:
@@ -161,7 +196,7 @@ class _Numbers:
 
 
 class _Python(ast.NodeTransformer):
-    """Declarations as Python runs them, and division of what may be two ints."""
+    """Declarations as Python runs them, and rational division."""
 
     def __init__(self, rational: bool):
         self.rational = rational
@@ -176,8 +211,8 @@ class _Python(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
-        if self.rational and isinstance(node.op, ast.Div):  # an integer literal may stand on the left
-            return ast.BinOp(ast.Call(ast.Name("Fraction", ast.Load()), [node.left], []), node.op, node.right)
+        if self.rational and isinstance(node.op, ast.Div):  # of two ints, too
+            return ast.Call(ast.Name("rational_quotient", ast.Load()), [node.left, node.right], [])
         return node
 
 
@@ -364,7 +399,6 @@ def execute(
         RaceError: two iterations of a parallel loop share an element (checking mode).
     """
     environment = _environment(arithmetic)
-    environment["Fraction"] = Fraction
     names = {name for nest in program.nests for name in nest.arguments}
     own = {name: _garbage(program.buffers[name], arithmetic) for name in sorted(names - set(arrays))
            if name in program.buffers and program.buffers[name].role == "temporary"}  # fmt: skip

@@ -22,6 +22,7 @@ import numpy as np
 
 from latte import MemoryDataLayer, Net
 from latte.autodiff import Derived, derive
+from latte.autodiff.prepare import load
 from latte.lower import lower
 from swirl.errors import DerivativeError, LatteError
 from swirl.ir.buffers import Buffer
@@ -103,7 +104,8 @@ def lowered(source: str) -> Program:
 
 # --- running ------------------------------------------------------------------------------------------------
 class _Declared(ast.NodeTransformer):
-    """Declarations convert to their type; divisions are calls, which have a result by zero, too."""
+    """Declarations convert to their type; divisions are calls, which have a result by zero, too; what is stored is
+    noted."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -116,7 +118,29 @@ class _Declared(ast.NodeTransformer):
         value = self.visit(node.value)
         if isinstance(node.annotation, ast.Name):
             value = ast.Call(node.annotation, [value], [])
-        return ast.copy_location(ast.Assign([node.target], value), node)
+        return ast.Assign([node.target], _noted(value))
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        self.generic_visit(node)
+        return ast.Assign(node.targets, _noted(node.value))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        return self.visit_Assign(ast.Assign([node.target], ast.BinOp(load(node.target), node.op, node.value)))
+
+
+class _Noted(ast.NodeTransformer):
+    """Results of arithmetic are noted, but not first values: of a maximum, it is minus infinity."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        return ast.Call(ast.Name("noted", ast.Load()), [node], [])
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return node
+
+
+def _noted(value: ast.expr) -> ast.expr:
+    result: ast.expr = _Noted().visit(value)
+    return result
 
 
 def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
@@ -151,21 +175,24 @@ class Runner:
     def __init__(self, program: Program):
         self.program = program
         self.finite = True
-        """Whether every result of a call or division of the last run was."""
+        """Whether everything that the last run computed was: the gradient of 0 times infinity is not a number."""
         self.calls: list[tuple[Callable[..., None], tuple[str, ...]]] = []
         for nest in program.nests:
             scope = {**CALLS, **{name: self._double(function) for name, function in DOUBLES.items()}}
+            scope["noted"] = self._noted
             tree = _Declared().visit(ast.parse(nest.text))
             exec(compile(ast.fix_missing_locations(tree), nest.label, "exec"), scope)
             self.calls.append((scope[nest.label], nest.arguments))
 
     def _double(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            result = function(*map(np.float64, args))
-            self.finite = self.finite and bool(np.isfinite(result))
-            return result
+            return self._noted(function(*map(np.float64, args)))
 
         return call
+
+    def _noted(self, value: Any) -> Any:
+        self.finite = self.finite and bool(np.isfinite(value))
+        return value
 
     def run(self, known: Arrays) -> Arrays:
         self.finite = True

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.execute import execute
+from swirl.ir.execute import UNDEFINED, execute
 from swirl.ir.nest import Program, parse_program
 from tests.fuzz.floats import EVERY_BIT, data, different, subscripts, touched
 from tests.fuzz.programs import ProgramMaker
@@ -80,3 +80,23 @@ def test_statements(text: str) -> None:
     buffers = {name: Buffer(name, (24,)) for name in "xy"}
     program = parse_program(f"for i in range(24):\n    {text}", buffers)
     same(program, data(buffers, 3, "special"))
+
+
+def rational(text: str, **arrays: list[int]) -> list[Any]:
+    given = {name: np.array(values, dtype=object) for name, values in arrays.items()}
+    buffers = {name: Buffer(name, values.shape) for name, values in given.items()}
+    execute(parse_program(text, buffers), given, arithmetic="rational")
+    return list(given["y"])
+
+
+def test_a_rational_quotient_by_zero_is_undefined_and_so_is_what_is_made_of_it() -> None:
+    text = "for i in range(3):\n    t: float32 = 1.0 / x[i]\n    y[i] = sqrt(max(2.0 * t, 0.0) + t)"
+    assert rational(text, x=[1, 0, 2], y=[5, 5, 5])[1] is UNDEFINED
+    text = "for i in range(3):\n    t: float32 = 6 / x[i]\n    if i != 1:\n        y[i] = t"
+    assert rational(text, x=[1, 0, 2], y=[5, 5, 5]) == [6, 5, 3]
+
+
+@pytest.mark.parametrize("value", ["1.0 if t > 0.0 else 2.0", "1.0 if t else 2.0", "1.0 if t == t else 2.0"])
+def test_what_is_undefined_is_not_compared(value: str) -> None:
+    with pytest.raises(ZeroDivisionError, match="a quotient by zero is compared"):
+        rational(f"for i in range(3):\n    t: float32 = 1.0 / x[i]\n    y[i] = {value}", x=[1, 0, 2], y=[5, 5, 5])

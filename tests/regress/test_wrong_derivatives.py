@@ -172,6 +172,89 @@ for n in range(2):
         ROWS,
         "inputs",
     ),
+    # Of two maxima in one loop that start from sums, the first one's sum kept its gradient where an element had won.
+    "maximum and minimum in one loop after sums": Case(
+        """
+for n in range(2):
+    a: float32 = 0.0
+    b: float32 = 0.0
+    for i in range(5):
+        a += w[i]*inputs[n,i]
+        b -= w[i]*inputs[n,i]
+    a = 0.2*a
+    b = 0.2*b
+    for i in range(5):
+        a = max(a, inputs[n,i])
+        b = min(b, 2.0*w[i])
+    value[n] = a*b
+""",
+        WEIGHTED,
+        "inputs",
+        "w",
+    ),
+    "maximum and minimum of fields in one loop": Case(
+        """
+for i in range(4):
+    u[i] = w[i]*w[0]
+for n in range(3):
+    value[n] = 0.1
+for n in range(3):
+    for i in range(1, 4):
+        u[n + 1] = min(u[n + 1], sqrt(1.5))
+        value[n] = max(value[n], abs(inputs[n,i]))
+for n in range(3):
+    value[n] *= u[n + 1]
+""",
+        {"value": (3,), "inputs": (3, 4), "u": (4,), "w": (4,)},
+        "inputs",
+        "w",
+    ),
+    "guards of two targets in one loop": Case(
+        """
+for n in range(2):
+    value[n,0] = 0.5*inputs[n,0]
+    value[n,1] = 0.2*w[1]
+    value[n,1] += value[n,0]
+    for i in range(5):
+        if inputs[n,i] > value[n,0]:
+            value[n,0] = inputs[n,i]*w[i]
+        if w[i] > value[n,1]:
+            value[n,1] = w[i]*w[i]
+    for i in range(2, 5):
+        value[n,i] = value[n,0]*value[n,1]
+""",
+        RUNNING,
+        "inputs",
+        "w",
+    ),
+    # A statement that read an element before it was set and another one after that read both from before.
+    "elements before and after they are set": Case(
+        """
+for i in range(5):
+    u[i] = inputs[i]*inputs[i]
+for i in range(5):
+    u[i] = 0.5*u[i] + w[i]
+    if i < 4:
+        value[i] = u[i]*u[i + 1]
+    else:
+        value[i] = u[i]
+""",
+        {"value": (5,), "inputs": (5,), "u": (5,), "w": (5,)},
+        "inputs",
+        "w",
+    ),
+    "elements before and after they are set, backwards": Case(
+        """
+for i in range(5):
+    u[i] = inputs[i]*inputs[i]
+for j in range(4, -1, -1):
+    u[j] += w[j]
+    value[j] = u[j]*(u[j - 1] if j > 0 else w[0]) + u[min(j, 3)]
+""",
+        {"value": (5,), "inputs": (5,), "u": (5,), "w": (5,)},
+        "inputs",
+        "w",
+    ),
     # The last iteration, of which the value was made by earlier ones, got all of the gradient.
     "maximum of what was chosen before": Case(
         """

@@ -93,6 +93,25 @@ class TwoLargest(Neuron):
         self.value = first + second * second
 
 
+class BetweenTwo(Neuron):
+    """A maximum and a minimum in one loop, each after a sum."""
+
+    weights = Param("k", shape=(FEATURES,), init=ones)
+
+    def forward(self) -> None:
+        high = 0.0
+        low = 0.0
+        for i in eachindex(self.inputs):
+            high += self.weights[i] * self.inputs[i]
+            low -= self.weights[i] * self.inputs[i]
+        high = 0.2 * high
+        low = 0.2 * low
+        for i in eachindex(self.inputs):
+            high = max(high, self.inputs[i])
+            low = min(low, self.weights[i])
+        self.value = high * low
+
+
 class Recurrent(Ensemble):
     """One state from step to step, kept in a field that each row uses again."""
 
@@ -134,6 +153,26 @@ class Looked(Ensemble):
         for n in range(N):
             for c in range(C):
                 value[n, c] = inputs[n, order[c]] * weights[order[c]]
+
+
+class Overlapping(Ensemble):
+    """Each state beside the next one, which is not yet renewed."""
+
+    state = Field("n", "c")
+    weights = Param("c", init=ones)
+
+    def forward(self, inputs, value, state, weights):  # type: ignore[no-untyped-def]
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                state[n, c] = inputs[n, c] * inputs[n, c]
+        for n in range(N):
+            for c in range(C):
+                state[n, c] = 0.5 * state[n, c] + weights[c]
+                if c < C - 1:
+                    value[n, c] = state[n, c] * state[n, c + 1]
+                else:
+                    value[n, c] = state[n, c]
 
 
 class Unweighted(Ensemble):
@@ -193,6 +232,17 @@ def _half_sum_between(x, w):  # type: ignore[no-untyped-def]
     return torch.minimum(torch.maximum(0.5 * (x @ w.T), x.amax(1, keepdim=True)), 1.5 * w.amin(1))
 
 
+def _between_two(x, w):  # type: ignore[no-untyped-def]
+    high = torch.maximum(0.2 * (x @ w.T), x.amax(1, keepdim=True))
+    return high * torch.minimum(-0.2 * (x @ w.T), w.amin(1))
+
+
+def _overlapping(x, w):  # type: ignore[no-untyped-def]
+    old = x * x
+    new = 0.5 * old + w
+    return torch.cat([new[:, :-1] * old[:, 1:], new[:, -1:]], 1)
+
+
 NEURON_LAYERS = [
     (SumOrLargest, _sum_or_largest),
     (SumOrLargestInLocal, _sum_or_largest),
@@ -200,8 +250,9 @@ NEURON_LAYERS = [
     (Horner, _horner),
     (CutOff, _cut_off),
     (TwoLargest, _two_largest),
+    (BetweenTwo, _between_two),
 ]
-ENSEMBLE_LAYERS = [(Recurrent, _recurrent), (Smoothed, _smoothed), (Looked, _looked)]
+ENSEMBLE_LAYERS = [(Recurrent, _recurrent), (Smoothed, _smoothed), (Looked, _looked), (Overlapping, _overlapping)]
 
 
 def _check(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import indent
 
+import numpy as np
 import pytest
 
 from swirl.errors import LatteError, Refused
@@ -613,3 +614,17 @@ for i in parallel(0, 3, 2):
         y[i + l] = v[l] + k[l]
 """, x=(3,), y=(3,))  # fmt: skip
     assert_same(before, before)  # no race
+
+
+def test_a_quotient_moved_out_of_its_condition_is_no_difference() -> None:
+    """Where nothing needs it, the divisor may be zero: fractions had no value for that."""
+    before = program("""
+for i in range(3):
+    for j in range(i + 1):
+        if i == 0:
+            y[j] = w[0] / x[i]
+""", x=(3,), y=(3,), w=(1,))  # fmt: skip
+    after = assert_same(before, hoist(before))
+    assert "w_over: float32 = w[0] / x[i]" in after.text
+    given = {"x": [3, 0, 0], "y": [1, 1, 1], "w": [6]}
+    assert difference(before, after, given={name: np.array(data, object) for name, data in given.items()}) is None
