@@ -121,17 +121,16 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
     for group in _by_target(every):
         own = {id(member.site.statement) for member in group}
         scope = _scope(group[0].site, group[0].target, every_site)
+        others = [s for s in every_site if s.path[: len(scope)] == scope and id(s.statement) not in own]
         writes = [
             site
-            for site in every_site
+            for site in others
             if not isinstance(site.statement, ast.If)
             and name_of(target_of(site.statement)) == name_of(group[0].target)
-            and site.path[: len(scope)] == scope
-            and id(site.statement) not in own
         ]
-        reads = [site for site in every_site if id(site.statement) not in own and _flows(site, group[0], active)]
+        reads = [site for site in others if _flows(site, group[0], active)]
         if all(_told_by_winners(member, group, writes, reads) for member in group):
-            divided = _divided(group, writes, [site for site in reads if site not in writes])
+            divided = _divided(group, writes, reads)
             if all(part.starts or _alike(part.members) for part in divided):
                 found += divided
     return found
@@ -154,12 +153,15 @@ def _divided(group: list[Reduction], writes: list[Site], reads: list[Site]) -> l
     """A group in rounds: all that are reached from starts alone, then those of one region each."""
     starts = {site.path for member in group for site in member.starts}
     first = [site for site in writes if site.path < group[0].region]
-    seen = any(first[0].path < site.path < group[0].region for site in reads) if first else False
+    # What reads a first value, another first value perhaps, sends it a gradient that no winner takes away.
+    seen = any(_before(site, group[0]) for site in reads)
     from_starts = all(site.path in starts for site in first) and not seen
     found: list[list[Reduction]] = []
     for member in group:
         last = found[-1][-1].region if found else ()
-        written = any(last < site.path < member.region for site in (*writes, *reads))
+        written = any(last < site.path < member.region for site in writes) or any(
+            _before(site, member) and any(_after(site, other) for other in found[-1]) for site in reads if found
+        )
         if not found or (last != member.region and (written or len(found) > 1 or not from_starts)):
             found.append([])
         found[-1].append(member)
@@ -167,6 +169,25 @@ def _divided(group: list[Reduction], writes: list[Site], reads: list[Site]) -> l
         Round(tuple(members), tuple(first) if index == 0 and from_starts else ())
         for index, members in enumerate(found)
     ]
+
+
+def _before(site: Site, found: Reduction) -> bool:
+    """Whether a site may read an element before the reduction changes it: as it stands, or in an earlier iteration."""
+    if isinstance(found.target, ast.Name):
+        return site.path < found.region
+    return any(meets_later(read, _changes(found)) for read in site.accesses if read.kind == "read")
+
+
+def _after(site: Site, found: Reduction) -> bool:
+    """Whether a site may read an element after the reduction has changed it."""
+    if isinstance(found.target, ast.Name):
+        return site.path > found.region
+    return any(meets_later(_changes(found), read) for read in site.accesses if read.kind == "read")
+
+
+def _changes(found: Reduction) -> Access:
+    assert isinstance(found.target, ast.Subscript)
+    return Access(name_of(found.target), tuple(subscripts(found.target)), "set", found.site)
 
 
 def _told_by_winners(
@@ -193,8 +214,7 @@ def _told_by_winners(
 
 def _in_textual_order(found: Reduction, other: Site) -> bool:
     """Whether ``other``, a write of the same buffer, meets an element before the region or after it, as it stands."""
-    assert isinstance(found.target, ast.Subscript)
-    here = Access(name_of(found.target), tuple(subscripts(found.target)), "set", found.site)
+    here = _changes(found)
     target = target_of(other.statement)
     assert isinstance(target, ast.Subscript)
     there = Access(here.name, tuple(subscripts(target)), "set", other)

@@ -48,7 +48,7 @@ def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = 
     """
     nest = program.nests[site.nest]
     if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
-        merged = [*nest.body, *program.nests[site.nest + 1].body]
+        merged = [*nest.body, *_apart(program.nests[site.nest + 1], nest, taken_names(program, program.nests))]
         nest = make_nest(nest.label, merged, program.buffers)
         nests = [*program.nests[: site.nest], nest, *program.nests[site.nest + 2 :]]
         merged_program = program.with_nests(nests)
@@ -227,14 +227,24 @@ def _bounds_text(loop: Loop) -> tuple[str, str, int]:
     return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
 
 
+def _apart(nest: Nest, other: Nest, taken: set[str]) -> list[ast.stmt]:
+    """The statements of a nest with names of their own for what ``other`` declares outside of loops."""
+    declared = {s.target.id for s in other.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+    bound = set().union(*(declared_in(statement) | vars_below(statement) for statement in nest.body))
+    mapping = _own_names(declared & bound, taken)
+    return [substitute(statement, mapping) for statement in nest.body]
+
+
 def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
-    """``node`` with its directly declared locals renamed where ``other`` declares the same names."""
-    mine, theirs = declared_in(node), names_in(other)
+    """``node`` with names of its own for the locals that ``other`` has names for, and the loops that it has locals for."""
+    mapping = _own_names(declared_in(node) & names_in(other) | vars_below(node) & declared_in(other), taken)
+    return substitute(node, mapping) if mapping else node
+
+
+def _own_names(names: set[str], taken: set[str]) -> dict[str, ast.expr]:
     mapping: dict[str, ast.expr] = {}
-    for name in sorted(mine & theirs):
+    for name in sorted(names):
         new = fresh(name, taken)
         taken.add(new)
         mapping[name] = ast.Name(new, ast.Load())
-    if not mapping:
-        return node
-    return substitute(node, mapping)
+    return mapping

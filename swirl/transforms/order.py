@@ -202,7 +202,7 @@ def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
     return found
 
 
-def vars_below(node: ast.For | ast.If) -> set[str]:
+def vars_below(node: ast.stmt) -> set[str]:
     return {loop_of(inner).var for inner in statements_in(node) if isinstance(inner, ast.For)}
 
 

@@ -6,7 +6,9 @@ A command may sum in another order, multiply by a reciprocal instead of dividing
 - ``size``: the same expression with every operand's absolute value, which no order of additions changes;
 - ``steps``: how many roundings lead to it, in any order (each of at most ``2**-24`` or ``2**-53`` of ``size``);
 - ``grain``: a power of two that divides the value and all that it was summed of; 0 where something was rounded. As
-  long as ``size / grain`` fits a mantissa, every order is exact.
+  long as ``size / grain`` fits a mantissa, every order is exact;
+- ``factors`` of a product, and the products of those above 1 (``high``) and below (``low``): the furthest that some of
+  them may lead in another order.
 
 So each admissible result lies within ``steps * size`` of the value (Higham, Accuracy and Stability of Numerical
 Algorithms, section 4.2), and is exactly that value where there is a grain. The sign of a zero is open. A value that
@@ -52,13 +54,15 @@ class Undecided(Exception):
 class Number:
     """A floating-point value of a type, with what is known of it (see the module)."""
 
-    __slots__ = ("dtype", "grain", "size", "steps", "unknown", "value")
+    __slots__ = ("dtype", "factors", "grain", "high", "low", "size", "steps", "unknown", "value")
 
     def __init__(self, value: float, dtype: str, size: float | None = None, steps: float = 0.0,
                  grain: float | None = None, unknown: bool = False):  # fmt: skip
         self.value, self.dtype, self.steps, self.unknown = value, dtype, steps, unknown
         self.size = abs(value) if size is None else size
         self.grain = lowest_bit(value) if grain is None else grain
+        self.factors = int(abs(value) != 1.0)
+        self.high, self.low = max(1.0, abs(value)), min(1.0, abs(value) or 1.0)
 
     def __repr__(self) -> str:
         return f"{'unknown ' if self.unknown else ''}{self.value!r} ± {self.error:.3g}"
@@ -226,6 +230,16 @@ def _sum(one: Number, two: Number, sign: int) -> Number:
 
 
 def _product(one: Number, two: Number) -> Number:
+    form, factors = FORMATS[one.dtype], one.factors + two.factors
+    high, low = one.high * two.high, one.low * two.low
+    if factors > 2 and one.finite and two.finite and not (high <= form.greatest and low >= form.normal):
+        return _unknown(one.dtype)
+    result = _of_two(one, two)
+    result.factors, result.high, result.low = factors, high, low
+    return result
+
+
+def _of_two(one: Number, two: Number) -> Number:
     if one.unknown or two.unknown:
         return _unknown(one.dtype)
     finite = one.finite and two.finite

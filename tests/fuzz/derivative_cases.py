@@ -156,7 +156,7 @@ class Writer:
 
     def statement(self, scope: Scope, depth: int) -> list[str]:
         kinds = ["declare", "store", "store", "update", "update", "update", "choose"]
-        kinds += ["loop", "loop", "loop", "if", "if", "array", "recurrence"] if depth else []
+        kinds += ["loop", "loop", "loop", "if", "if", "array", "recurrence", "extreme"] if depth else []
         kinds += ["flag", "count"]
         kind = self.pick(*kinds)
         free = sorted(set(NAMES) - scope.names)
@@ -183,6 +183,8 @@ class Writer:
             return self.branch(scope, depth)
         if kind == "recurrence":
             return self.recurrence(scope)
+        if kind == "extreme":
+            return self.extreme(scope)
         return [self.store(scope)]
 
     def other(self, scope: Scope, kind: str) -> list[str]:
@@ -292,3 +294,23 @@ class Writer:
         form = self.pick(f"tanh({self.leaf(inner)} * {old} + {value})", f"max({old} + {value}, 0.0)",
                          f"0.5 * {old} + {value}", f"{old} * {value}")  # fmt: skip
         return [f"for {variable} in range(1, {STEPS}):", f"    {name} = {form}"]
+
+    def extreme(self, scope: Scope) -> list[str]:
+        """Greatest or least of what a loop or two bring, of an element or two that may hold something."""
+        free = [v for v in ("i", "j", "k") if v not in scope.names]
+        if not free:
+            return [self.store(scope)]
+        variables = free[: self.pick(1, 1, 2)]
+        inner = scope.inner(**{variable: range(STEPS) for variable in variables})
+        lines = [f"{'    ' * depth}for {variable} in range({STEPS}):" for depth, variable in enumerate(variables)]
+        for _ in range(self.pick(1, 1, 2)):
+            target = self.element(scope, self.pick(*WRITTEN)) if self.random.random() < 0.7 or not scope.locals else (
+                self.pick(*scope.locals))  # fmt: skip
+            value, call = self.expression(inner, 1), self.pick("max", "min")
+            made = self.pick([f"{target} = {call}({target}, {value})"],
+                             [f"if {value} {'>' if call == 'max' else '<'} {target}:", f"    {target} = {value}"])  # fmt: skip
+            lines += ["    " * len(variables) + line for line in made]
+        if self.random.random() < 0.3:
+            guard = f"if {self.pick(*scope.loops)} {self.pick('>=', '<', '!=')} {self.random.randrange(STEPS)}:"
+            lines = [guard, *("    " + line for line in lines)]
+        return lines

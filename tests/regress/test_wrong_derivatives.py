@@ -227,6 +227,79 @@ for n in range(2):
         "inputs",
         "w",
     ),
+    # First values that are read, by later first values too, or in a later iteration, have gradients that no winner takes.
+    "maxima of a recurrence": Case(
+        """
+for n in range(2):
+    u[n,0] = w[0]*inputs[n,0]
+    for j in range(1, 5):
+        u[n,j] = 0.5*u[n,j - 1] + w[j]
+    for j in range(5):
+        for i in range(5):
+            u[n,j] = max(u[n,j], inputs[n,i])
+    for j in range(5):
+        value[n,j] = u[n,j]
+""",
+        {**RUNNING, "u": (2, 5)},
+        "inputs",
+        "w",
+    ),
+    "maximum of one element of a recurrence": Case(
+        """
+for n in range(3):
+    for j in range(4):
+        u[n,j] = 0.5
+for n in range(3):
+    for j in range(1, 4):
+        u[min(n + 1, 2),j] = u[min(n + 1, 2),j - 1] + w[j]
+    for i in range(4):
+        u[n,max(n - 1, 0)] = max(u[n,max(n - 1, 0)], 0.8)
+for n in range(3):
+    for j in range(4):
+        value[n,j] = u[n,j]*inputs[n,j]
+""",
+        {"value": (3, 4), "inputs": (3, 4), "u": (3, 4), "w": (4,)},
+        "inputs",
+        "w",
+    ),
+    "maximum of what an iteration before has set, read before": Case(
+        """
+for n in range(5):
+    if n >= 1:
+        value[n] = u[n - 1]*u[n - 1]
+    else:
+        value[n] = 0.0
+    u[n] = w[n]*w[n]*0.5
+    if n >= 1:
+        for i in range(5):
+            u[n - 1] = max(u[n - 1], inputs[i])
+for n in range(5):
+    value[n] += u[n]
+""",
+        {"value": (5,), "inputs": (5,), "u": (5,), "w": (5,)},
+        "inputs",
+        "w",
+    ),
+    "two maxima of an element, read between them": Case(
+        """
+for n in range(5):
+    if n >= 1:
+        value[n] = u[n - 1]*u[n - 1]
+    else:
+        value[n] = 0.0
+    u[n] = w[n]*w[n]*0.5
+    for i in range(5):
+        u[n] = max(u[n], inputs[i])
+    if n >= 1:
+        for i in range(5):
+            u[n - 1] = max(u[n - 1], inputs[i]*inputs[i])
+for n in range(5):
+    value[n] += u[n]
+""",
+        {"value": (5,), "inputs": (5,), "u": (5,), "w": (5,)},
+        "inputs",
+        "w",
+    ),
     # A statement that read an element before it was set and another one after that read both from before.
     "elements before and after they are set": Case(
         """

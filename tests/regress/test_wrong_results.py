@@ -11,7 +11,7 @@ import pytest
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
-from swirl.ir.nest import Program, loops, make_nest, parse_program, stmts
+from swirl.ir.nest import Program, loop_of, loops, make_nest, parse_program, stmts
 from swirl.ir.statements import statements
 from swirl.target import Target
 from swirl.transforms import COMMANDS
@@ -628,3 +628,53 @@ for i in range(3):
     assert "w_over: float32 = w[0] / x[i]" in after.text
     given = {"x": [3, 0, 0], "y": [1, 1, 1], "w": [6]}
     assert difference(before, after, given={name: np.array(data, object) for name, data in given.items()}) is None
+
+
+LOOPS_NAMED_AS_LOCALS = {
+    "a loop inside": """
+for i in range(7):
+    t: float32 = x[i]
+    y[i] = t
+for i in range(7):
+    for t in range(2):
+        y[i] += w[i] * t
+""",
+    "the loop itself": """
+for i in range(3):
+    t: float32 = x[i]
+    y[i] = t
+for t in range(3):
+    y[t] += w[t]
+""",
+    "a loop inside, and a local after it": """
+for t in range(7):
+    for i in range(2):
+        y[t] += w[t] * i
+for i in range(7):
+    t: float32 = x[i]
+    y[i] += t * t
+""",
+    "outside of the loops": """
+def first(x, y):
+    t: float32 = x[0]
+    for i in range(3):
+        y[i] = t
+def second(y, w):
+    for i in range(3):
+        for t in range(2):
+            y[i] += w[i] * t
+    t: float32 = y[1]
+    y[2] = t
+""",
+}
+
+
+@pytest.mark.parametrize("text", LOOPS_NAMED_AS_LOCALS.values(), ids=LOOPS_NAMED_AS_LOCALS)
+def test_a_loop_has_the_name_of_a_local_in_the_loop_that_it_is_joined_with(text: str) -> None:
+    before = program(text, x=(7,), y=(7,), w=(7,))
+    assert_same(before, canonicalise(before))
+    assert_same(before, COMMANDS["fuse_layers"](before, required=False))
+    first = next(loop_of(node).var for _, node in loops(before.nests[0].body))
+    second = next(loop_of(node).var for _, node in loops(before.nests[1].body))
+    fused = assert_same(before, fuse(before, first, second))
+    assert len(fused.nests) == 1
