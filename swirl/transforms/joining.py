@@ -236,7 +236,7 @@ def _apart(nest: Nest, other: Nest, taken: set[str]) -> list[ast.stmt]:
 
 
 def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
-    """``node`` with names of its own for the locals that ``other`` has names for, and the loops that it has locals for."""
+    """``node`` with other names for locals that ``other`` has names for, and loops that ``other`` has locals for."""
     mapping = _own_names(declared_in(node) & names_in(other) | vars_below(node) & declared_in(other), taken)
     return substitute(node, mapping) if mapping else node
 

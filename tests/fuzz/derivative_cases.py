@@ -307,8 +307,8 @@ class Writer:
             target = self.element(scope, self.pick(*WRITTEN)) if self.random.random() < 0.7 or not scope.locals else (
                 self.pick(*scope.locals))  # fmt: skip
             value, call = self.expression(inner, 1), self.pick("max", "min")
-            made = self.pick([f"{target} = {call}({target}, {value})"],
-                             [f"if {value} {'>' if call == 'max' else '<'} {target}:", f"    {target} = {value}"])  # fmt: skip
+            guarded = [f"if {value} {'>' if call == 'max' else '<'} {target}:", f"    {target} = {value}"]
+            made = self.pick([f"{target} = {call}({target}, {value})"], guarded)
             lines += ["    " * len(variables) + line for line in made]
         if self.random.random() < 0.3:
             guard = f"if {self.pick(*scope.loops)} {self.pick('>=', '<', '!=')} {self.random.randrange(STEPS)}:"

@@ -227,7 +227,7 @@ for n in range(2):
         "inputs",
         "w",
     ),
-    # First values that are read, by later first values too, or in a later iteration, have gradients that no winner takes.
+    # First values that are read, by later first values or in a later iteration, have gradients that no winner takes.
     "maxima of a recurrence": Case(
         """
 for n in range(2):
