@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from swirl.errors import CommandError, LayoutError
@@ -30,6 +33,10 @@ FINISH: tuple[Command, ...] = tuple((name, (), {}) for name in ("tidy", "scalar_
 """What the compiler does behind every recipe."""
 
 
+SECONDS = 30.0
+"""Of processor time for one comparison over rationals: a recurrence may double the digits with every iteration."""
+
+
 @dataclass
 class Case:
     """A program, the commands tried on it, and what they made of it."""
@@ -39,7 +46,8 @@ class Case:
     applied: list[bool] = field(default_factory=list)
     result: Program | None = None
     floats: str = ""
-    """How it was compared in floating point, see :func:`tests.fuzz.floats.floating_problem`."""
+    """How it was compared in floating point, see :func:`tests.fuzz.floats.floating_problem`; and whether fractions were
+    too long."""
 
     def __str__(self) -> str:
         shown = [
@@ -76,8 +84,32 @@ def contents(program: Program, seed: int = 1) -> dict[str, Any]:
     return given
 
 
+class _TooLong(Exception):
+    """Fractions have too many digits."""
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises after so much processor time."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
+
+
 def compare(before: Program, after: Program) -> str | None:
-    """Where two programs differ, or None; also where the first one divides by zero, which fractions cannot."""
+    """Where two programs differ, or None; also where the first one divides by zero and compares the quotient.
+
+    Raises:
+        _TooLong: fractions have too many digits.
+    """
     try:
         return difference(before, after, seed=1, given=contents(before))
     except ZeroDivisionError as error:
@@ -110,11 +142,17 @@ def problem_of(program: Program, commands: Sequence[Command], seed: int = 0) -> 
 
 def _problem(states: Sequence[State], seed: int) -> tuple[str | None, str]:
     """What is wrong by one oracle or the other, and how the second one was asked."""
-    found = compare(states[0][1], states[-1][1])
+    try:
+        with _limited(SECONDS):
+            found = compare(states[0][1], states[-1][1])
+    except _TooLong:
+        found, short = None, ", fractions too long"
+    else:
+        short = ""
     if found is not None:
         return f"differs: {found}", ""
     found, how = floating_problem(states, seed)
-    return found and f"floats: {found}", how
+    return found and f"floats: {found}", how + short
 
 
 def make_case(pick: Pick[Any], commands: int, finish: bool, seed: int = 0) -> Case:
