@@ -62,7 +62,9 @@ class Number:
         self.size = abs(value) if size is None else size
         self.grain = lowest_bit(value) if grain is None else grain
         self.factors = int(abs(value) != 1.0)
-        self.high, self.low = max(1.0, abs(value)), min(1.0, abs(value) or 1.0)
+        self.high = self.low = 1.0
+        if math.isfinite(value):
+            self.high, self.low = max(1.0, abs(value)), min(1.0, abs(value) or 1.0)
 
     def __repr__(self) -> str:
         return f"{'unknown ' if self.unknown else ''}{self.value!r} ± {self.error:.3g}"
@@ -232,7 +234,8 @@ def _sum(one: Number, two: Number, sign: int) -> Number:
 def _product(one: Number, two: Number) -> Number:
     form, factors = FORMATS[one.dtype], one.factors + two.factors
     high, low = one.high * two.high, one.low * two.low
-    if factors > 2 and one.finite and two.finite and not (high <= form.greatest and low >= form.normal):
+    known = math.isnan(one.value) or math.isnan(two.value) or (high <= form.greatest and low >= form.normal)
+    if factors > 2 and not known:
         return _unknown(one.dtype)
     result = _of_two(one, two)
     result.factors, result.high, result.low = factors, high, low

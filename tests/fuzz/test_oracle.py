@@ -184,6 +184,7 @@ def test_any_order_of_a_sum_is_within_the_bound(order: str, style: str) -> None:
 @pytest.mark.parametrize(("factors", "known"), [
     ((2.0, 3.0, 0.5, 4.0), True), ((0.0, 3.0, 1e20, 1e10), True), ((0.0, 1e30, 1e30), False),
     ((1e30, 1e-30, 1e30), False), ((1e-30, 1e-30, 1e30, 1e30), False), ((np.inf, 0.0, 2.0), True), ((1e-40, 2.0), True),
+    ((np.inf, 1e-30, 1e-30), False), ((np.inf, 1e30, 1e-30), True),
 ])  # fmt: skip
 def test_a_product_that_some_order_takes_out_of_range_is_unknown(factors: tuple[float, ...], known: bool) -> None:
     """0 · 10³⁰ · 10³⁰ is 0, or 0 · ∞."""
