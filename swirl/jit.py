@@ -43,7 +43,10 @@ Progress = Callable[[int, int, str], None]
 BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 # GCC 12's loop distribution takes two statements apart that touch `y[3 - i][l]` and `y[i][l + i]`, in the wrong order
 # (tests/regress/test_gcc_loop_distribution.py). Recipes have distribute for it.
-GCC_FLAGS = ("-fno-tree-loop-distribution",)
+# Its straight-line vectoriser drops the rounding of `(double) (float) x` where two neighbours have it
+# (tests/regress/test_gcc_narrowed_doubles.py); kernels of one floating-point type keep it.
+NO_STRAIGHT_LINE = "-fno-tree-slp-vectorize"
+GCC_FLAGS = ("-fno-tree-loop-distribution", NO_STRAIGHT_LINE)
 # GCC 12's loop vectoriser, where the processor has masked loads, turns `x > 0 ? g : 0` in a loop of 5 under
 # another one into masked loads that all get the first mask (tests/regress/test_gcc_masked_loads.py). It makes
 # masked loads out of branches only; our own vector code has no branches and needs no help.
@@ -226,8 +229,13 @@ def _find(key: str, name: str, target: Target) -> Built | None:
 
 
 def _flags_for(unit: Unit, flags: Sequence[str]) -> tuple[str, ...]:
-    convertible = unit.source.startswith(IF_CONVERTIBLE)
-    return tuple(flag for flag in flags if not (convertible and flag == NO_IF_CONVERSION))
+    """The flags without those against a defect that cannot show in this unit."""
+    needless = set()
+    if unit.source.startswith(IF_CONVERTIBLE):
+        needless.add(NO_IF_CONVERSION)
+    if "(double)" not in unit.source or "(float)" not in unit.source:
+        needless.add(NO_STRAIGHT_LINE)
+    return tuple(flag for flag in flags if flag not in needless)
 
 
 def _arguments(unit: Unit, flags: Sequence[str], target: Target, *more: str) -> tuple[str, ...]:
