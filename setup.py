@@ -23,8 +23,8 @@ setup(
     python_requires=">=3.10",
     packages=packages,
     # The runner's C++ and the frames of translation units; the page of explanations in notebooks.
-    package_data={"swirl.codegen.templates": ["*"], "latte.templates": ["*"]},
-    entry_points={"console_scripts": ["latte = latte.cli:main"]},
+    package_data={"swirl.codegen.templates": ["*"], "latte.explain.templates": ["*"]},
+    entry_points={"console_scripts": ["latte = latte.tools.cli:main"]},
     install_requires=[
         "numpy>=2",  # buffers; older ones promote float32 scalars to double
         "islpy",  # integer sets: dependences between iterations

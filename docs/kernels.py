@@ -18,11 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from latte.bench.assembly import Counts, counts, innermost_loops, instructions  # noqa: E402
-from latte.bench.prototypes import CASES  # noqa: E402
-from latte.bench.report import machine, replaced  # noqa: E402
-from latte.bench.walk import touching  # noqa: E402
-from latte.scheduling import planned  # noqa: E402
+from latte.planning.scheduling import planned  # noqa: E402
+from latte.tools.bench.assembly import Counts, counts, innermost_loops, instructions  # noqa: E402
+from latte.tools.bench.prototypes import CASES  # noqa: E402
+from latte.tools.bench.report import machine, replaced  # noqa: E402
+from latte.tools.bench.walk import touching  # noqa: E402
 from swirl.ir.nest import Program  # noqa: E402
 from swirl.target import TARGETS  # noqa: E402
 from swirl.transforms import LAYOUT_COMMANDS  # noqa: E402
@@ -39,7 +39,7 @@ class Shown:
     """A kernel on the page.
 
     Args:
-        case: of :mod:`latte.bench.prototypes`, whose net it is from.
+        case: of :mod:`latte.tools.bench.prototypes`, whose net it is from.
         phase: of its last layer.
         buffers: the statements that touch them are shown.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from latte.bench.report import replaced
-from latte.bench.steps import convolution, recipe_file
-from latte.bench.walk import Step, shortened, steps
+from latte.tools.bench.report import replaced
+from latte.tools.bench.steps import convolution, recipe_file
+from latte.tools.bench.walk import Step, shortened, steps
 from swirl.target import TARGETS
 
 MARK = re.compile(r"<!-- step (\w+) (.+?) -->")

@@ -1,5 +1,5 @@
 """``python -m latte``: the command line."""
 
-from latte.cli import main
+from latte.tools.cli import main
 
 main()

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from latte.checks import check_padding, check_shape, is_integer
-from latte.connection import Connection
-from latte.ensemble import ActivationEnsemble, DataEnsemble, Ensemble
-from latte.index import variable
-from latte.mapping import Window, check_reach, mapping_place, trace
-from latte.neuron import Neuron
-from latte.place import user_place
+from latte.model.checks import check_padding, check_shape, is_integer
+from latte.model.connection import Connection
+from latte.model.ensemble import ActivationEnsemble, DataEnsemble, Ensemble
+from latte.model.index import variable
+from latte.model.mapping import Window, check_reach, mapping_place, trace
+from latte.model.neuron import Neuron
+from latte.model.place import user_place
 from latte.running import Running
 from swirl.errors import CommandError, DeclarationError, MappingError
 

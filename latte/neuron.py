@@ -1,319 +1,63 @@
-"""Neurons and their fields.
-
-A neuron is a class whose methods say what one element of a layer computes. Their source is read, never run::
-
-    class ConvNeuron(Neuron):
-        weights = Param("k", shape=(C, KY, KX), init=uniform_fan_in)   # one for each output channel k
-        bias = Param("k", shape=(1,), init=zeros)
-
-        def forward(self):
-            self.value = self.bias[0]
-            for c, ky, kx in eachindex(self.inputs):
-                self.value += self.weights[c, ky, kx] * self.inputs[c, ky, kx]
-"""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-
-from swirl.errors import DeclarationError
-from swirl.ir.buffers import DTYPES, Buffer
-
-Initialiser = Callable[[tuple[int, ...], int, np.random.Generator], np.ndarray]
-"""``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one
-neuron."""
-
-
-# --- initialisers -------------------------------------------------------------------------------------------
-def zeros(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-    """All elements 0."""
-    return np.zeros(shape, np.float32)
-
-
-def ones(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-    """All elements 1."""
-    return np.ones(shape, np.float32)
-
-
-def uniform_fan_in(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-    """Uniform in ±sqrt(3 / fan_in): variance 1 / fan_in."""
-    bound = np.sqrt(3.0 / fan_in)
-    return generator.uniform(-bound, bound, shape).astype(np.float32)
-
-
-def normal_fan_in(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-    """Normal with variance 2 / fan_in (for layers behind a ReLU)."""
-    return (generator.standard_normal(shape) * np.sqrt(2.0 / fan_in)).astype(np.float32)
-
-
-def constant(value: float) -> Initialiser:
-    """All elements ``value``."""
-
-    def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-        return np.full(shape, value)
-
-    return init
-
-
-def given(array: np.ndarray) -> Initialiser:
-    """The elements of ``array``, which must have the field's shape."""
-
-    def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-        if array.shape != shape:
-            raise DeclarationError(
-                f"an initial array of shape {array.shape} was given for a field of shape {shape}"
-            )
-        return np.array(array)
-
-    return init
-
-
-# --- declarations -------------------------------------------------------------------------------------------
-@dataclass(frozen=True, init=False)
-class Declaration:
-    """A field of an ensemble: one array of ``shape`` for each index of the named dimensions ``dims``.
-
-    Args:
-        dims: names of dimensions of the ensemble (``"n"``, the batch, among them); the field's logical shape
-            is their extents followed by ``shape``.
-        shape: extents of one neuron's array; ``()`` is a number.
-        init: initial values, see :data:`Initialiser`.
-        dtype: ``float32``, ``int32`` or ``bool``.
-        fan_in: what ``init`` is told; by default the number of elements in ``shape``.
-    """
-
-    dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    init: Initialiser
-    dtype: str
-    fan_in: int | None
-    role: ClassVar[str] = "value"
-
-    if TYPE_CHECKING:  # in a body, a field is an array or a number
-
-        def __get__(self, instance: object, owner: type) -> Any: ...
-
-        def __set__(self, instance: object, value: Any) -> None: ...
-
-    def __init__(
-        self,
-        *dims: str,
-        shape: int | tuple[int, ...] = (),
-        init: Initialiser = zeros,
-        dtype: str = "float32",
-        fan_in: int | None = None,
-    ):
-        kind = type(self).__name__
-        extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        if not all(isinstance(dim, str) for dim in dims):
-            raise DeclarationError(
-                f"{kind}({', '.join(map(repr, dims))}): dimensions are given by name",
-                way_out=f"{kind}('k', shape=(3, 3)) is one 3 × 3 array for each k",
-            )
-        if not all(isinstance(extent, (int, np.integer)) and extent > 0 for extent in extents):
-            raise DeclarationError(f"{kind}: the shape {shape!r} must hold positive integers")
-        if dtype not in DTYPES:
-            raise DeclarationError(f"{kind}: unknown dtype {dtype!r}", way_out=f"one of {', '.join(DTYPES)}")
-        if not callable(init):
-            raise DeclarationError(
-                f"{kind}: init must be a function, not {init!r}",
-                way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
-            )
-        for name, value in (
-            ("dims", dims),
-            ("shape", tuple(map(int, extents))),
-            ("init", init),
-            ("dtype", dtype),
-            ("fan_in", fan_in),
-        ):
-            object.__setattr__(self, name, value)
-
-
-class Param(Declaration):
-    """What training adjusts; it gets a gradient, ``grad_<name>``."""
-
-    role = "param"
-
-
-class State(Declaration):
-    """What lives from one step to the next without being trained: a running mean."""
-
-    role = "state"
-
-
-class Field(Declaration):
-    """What a phase computes besides ``value``: a mask, a batch mean. In a neuron without dims and shape: one
-    element for each neuron and item of the batch. What accumulates into it starts at zero each time."""
-
-    role = "value"
-
-
-@dataclass(frozen=True)
-class FieldSpec:
-    """A field of an ensemble for a given batch size: what the runtime allocates.
-
-    Args:
-        name: inside bodies (``weights``).
-        storage: unique in the net (``conv1.weights``).
-        shape: logical, ``dims`` first.
-        dtype: ``float32``, ``int32`` or ``bool``.
-        role: a :class:`swirl.ir.buffers.Buffer` role.
-        dims: the leading dimensions, by name.
-        init: initial values.
-        fan_in: for ``init``.
-    """
-
-    name: str
-    storage: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    role: str = "value"
-    dims: tuple[str, ...] = ()
-    init: Initialiser = zeros
-    fan_in: int = 1
-
-    @property
-    def buffer(self) -> Buffer:
-        """The field as nests see it."""
-        return Buffer(self.storage, self.shape, self.dtype, self.role)
-
-    def initial(self, generator: np.random.Generator) -> np.ndarray:
-        """A new array of initial values.
-
-        Raises:
-            DeclarationError: if the initialiser returns another shape.
-        """
-        array: np.ndarray = np.asarray(self.init(self.shape, self.fan_in, generator), DTYPES[self.dtype])
-        if array.shape != self.shape:
-            raise DeclarationError(
-                f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}"
-            )
-        return np.ascontiguousarray(array)
-
-
-def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, int]) -> FieldSpec:
-    """The field ``name`` of the ensemble ``owner``, whose dimensions have ``extents``.
-
-    Raises:
-        DeclarationError: for a dimension that the ensemble does not have.
-    """
-    unknown = [dim for dim in declared.dims if dim not in extents]
-    if unknown:
-        raise DeclarationError(
-            f"the field {name!r} of {owner} names the dimension {unknown[0]!r}, which it does not have",
-            way_out=f"its dimensions are {', '.join(map(repr, extents))}: Ensemble(…, dims=(…)) names them",
-        )
-    shape = (*(extents[dim] for dim in declared.dims), *declared.shape)
-    fan_in = declared.fan_in if declared.fan_in is not None else prod(declared.shape)
-    return FieldSpec(
-        name,
-        f"{owner}.{name}",
-        shape or (1,),
-        declared.dtype,
-        declared.role,
-        declared.dims,
-        declared.init,
-        fan_in,
-    )
-
-
-# --- neurons ------------------------------------------------------------------------------------------------
-class Neuron:
-    """Base class of neurons. Subclasses define ``forward``, and ``backward`` or ``update`` (also spelled
-    ``update_internal``) where the derived ones shall not be used.
-
-    Fields are declared in the class (:class:`Param`, :class:`State`, :class:`Field`), or, in the old style,
-    are the attributes of instances: an array is one field, stored once for each *distinct* array object; a
-    number is one element per neuron where a body writes it, else a constant.
-    """
-
-    batch_fields: ClassVar[list[str]] = ["value", "grad", "inputs", "grad_inputs"]
-    zero_init_fields: ClassVar[list[str]] = ["value", "grad"]
-    value: Any
-    grad: Any
-    inputs: Any
-    grad_inputs: Any
-    input: Any
-    grad_input: Any
-    training: bool
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self.grad = 0.0
-
-
-class DataNeuron(Neuron):
-    """A neuron whose value is set from outside."""
-
-    def forward(self) -> None:
-        pass
-
-
-class WeightedNeuron(Neuron):
-    """``value = Σ inputs · weights``; the weights have the shape of the inputs that a neuron reads.
-
-    Args:
-        weights: array; neurons that hold the same object share it.
-        grad_weights: array for its gradient, of the same shape.
-    """
-
-    def __init__(self, weights: np.ndarray, grad_weights: np.ndarray):
-        super().__init__()
-        self.inputs = []
-        self.grad_inputs = []
-        self.weights: Any = weights
-        self.grad_weights: Any = grad_weights
-
-    def forward(self) -> None:
-        for i in eachindex(self.inputs):
-            self.value += self.inputs[i] * self.weights[i]
-
-
-class BiasNeuron(Neuron):
-    """``value = input + bias[0]``.
-
-    Args:
-        bias: array of one element; neurons that hold the same object share it.
-        grad_bias: array of one element for its gradient.
-    """
-
-    def __init__(self, bias: np.ndarray, grad_bias: np.ndarray):
-        super().__init__()
-        self.bias: Any = bias
-        self.grad_bias: Any = grad_bias
-
-    def forward(self) -> None:
-        self.value = self.input + self.bias[0]
-
-
-# --- words of bodies: their source is read, so that calling them is a mistake -------------------------------
-def _only_in_bodies(name: str) -> Callable[..., Any]:
-    def word(*_: Any) -> Any:
-        raise DeclarationError(
-            f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run"
-        )
-
-    word.__name__ = name
-    return word
-
-
-eachindex = _only_in_bodies("eachindex")
-range_dim = _only_in_bodies("range_dim")
-enumerate_dim = _only_in_bodies("enumerate_dim")
-rand = _only_in_bodies("rand")
-stop_gradient = _only_in_bodies("stop_gradient")
-fmax = _only_in_bodies("fmax")
-fmin = _only_in_bodies("fmin")
-exp = _only_in_bodies("exp")
-log = _only_in_bodies("log")
-sqrt = _only_in_bodies("sqrt")
-tanh = _only_in_bodies("tanh")
-floor = _only_in_bodies("floor")
-float32 = _only_in_bodies("float32")
-int32 = _only_in_bodies("int32")
-INFINITY = float("inf")
+"""The words of a layer: neurons, their fields and initial values, and what bodies may call."""
+
+from latte.model.neuron import (
+    INFINITY,
+    BiasNeuron,
+    DataNeuron,
+    Field,
+    Neuron,
+    Param,
+    State,
+    WeightedNeuron,
+    constant,
+    eachindex,
+    enumerate_dim,
+    exp,
+    float32,
+    floor,
+    fmax,
+    fmin,
+    given,
+    int32,
+    log,
+    normal_fan_in,
+    ones,
+    rand,
+    range_dim,
+    sqrt,
+    stop_gradient,
+    tanh,
+    uniform_fan_in,
+    zeros,
+)
+
+__all__ = [
+    "INFINITY",
+    "BiasNeuron",
+    "DataNeuron",
+    "Field",
+    "Neuron",
+    "Param",
+    "State",
+    "WeightedNeuron",
+    "constant",
+    "eachindex",
+    "enumerate_dim",
+    "exp",
+    "float32",
+    "floor",
+    "fmax",
+    "fmin",
+    "given",
+    "int32",
+    "log",
+    "normal_fan_in",
+    "ones",
+    "rand",
+    "range_dim",
+    "sqrt",
+    "stop_gradient",
+    "tanh",
+    "uniform_fan_in",
+    "zeros",
+]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from latte.chains import possible_names
-from latte.checks import is_integer
-from latte.data import check_data
-from latte.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
-from latte.given import GivenGradients
-from latte.phases import is_loss
-from latte.place import user_place, user_stacklevel
-from latte.runtime import CompileReport, Executable, compile_net, sum_of_reports
+from latte.model.checks import is_integer
+from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
+from latte.model.place import user_place, user_stacklevel
+from latte.planning.chains import possible_names
+from latte.planning.phases import is_loss
+from latte.runtime.data import check_data
+from latte.runtime.executable import CompileReport, Executable, compile_net, sum_of_reports
+from latte.runtime.given import GivenGradients
 from swirl.config import MAX_THREADS
 from swirl.errors import CommandError, DataError, DeclarationError, TrainingError, nearest
 from swirl.ir.buffers import Buffer
@@ -26,11 +26,11 @@ from swirl.runner import Runner
 from swirl.target import resolve_target
 
 if TYPE_CHECKING:
-    from latte.connection import Connection
-    from latte.explain import Explanation
+    from latte.explain.explanation import Explanation
+    from latte.model.connection import Connection
     from latte.net import Net
-    from latte.timings import Timings
-    from latte.training import Evaluation, History
+    from latte.runtime.timings import Timings
+    from latte.runtime.training import Evaluation, History
 
 
 class LossIsNaN(UserWarning):
@@ -222,7 +222,7 @@ class Running:
         executable.has_run.discard("forward")  # its values are those of other data
 
     def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
-        """Arrays for the data layers, any number of items; see :func:`latte.data.check_data`."""
+        """Arrays for the data layers, any number of items; see :func:`latte.runtime.data.check_data`."""
         return check_data([e for e in self.ensembles if isinstance(e, DataEnsemble)], arrays)
 
     def forward(self) -> None:
@@ -372,14 +372,14 @@ class Running:
 
     # --- looking ------------------------------------------------------------------------------------------
     def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
-        """What the compiler did with an ensemble; see :func:`latte.explain.explain`."""
-        from latte.explain import explain
+        """What the compiler did with an ensemble; see :func:`latte.explain.explanation.explain`."""
+        from latte.explain.explanation import explain
 
         return explain(self, ensemble, phase)
 
     def timings(self, phase: str = "forward", repeat: int = 10) -> Timings:
-        """How long each layer takes; see :func:`latte.timings.timings`."""
-        from latte.timings import timings
+        """How long each layer takes; see :func:`latte.runtime.timings.timings`."""
+        from latte.runtime.timings import timings
 
         return timings(self, phase, repeat)
 
@@ -387,14 +387,14 @@ class Running:
     def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True,
             stop_on_nan: bool = True, progress: bool = True,
             after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
-        """Train on a data set; see :func:`latte.training.fit`."""
-        from latte.training import fit
+        """Train on a data set; see :func:`latte.runtime.training.fit`."""
+        from latte.runtime.training import fit
 
         return fit(self, images, labels, solver=solver, epochs=epochs, shuffle=shuffle, stop_on_nan=stop_on_nan,
                    progress=progress, after_epoch=after_epoch)  # fmt: skip
 
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
-        """Loss and accuracy over a data set in the inference phase; see :func:`latte.training.evaluate`."""
-        from latte.training import evaluate
+        """Loss and accuracy over a data set in the inference phase; see :func:`latte.runtime.training.evaluate`."""
+        from latte.runtime.training import evaluate
 
         return evaluate(self, images, labels)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latte.instances import is_number
-from latte.place import user_place
+from latte.model.instances import is_number
+from latte.model.place import user_place
 from latte.running import Running
-from latte.runtime import make_report
+from latte.runtime.executable import make_report
 from swirl.errors import DeclarationError, TrainingError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program

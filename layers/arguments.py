@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from latte.checks import is_integer
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
+from latte.model.checks import is_integer
+from latte.model.place import user_place
 from latte.net import Net
-from latte.place import user_place
 
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import count, pair, source_of
+from latte.model.place import user_place
 from latte.net import Net
 from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
-from latte.place import user_place
 
 Pair = int | Sequence[int]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
+from latte.model.place import user_place
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
-from latte.place import user_place
 
 
 class BatchNormEnsemble(Ensemble):

@@ -7,7 +7,7 @@ import re
 from inspect import cleandoc
 
 from docs.commands import Example, applied, examples, nests, refused
-from latte.bench.report import replaced
+from latte.tools.bench.report import replaced
 from swirl.ir.nest import Program
 from swirl.recipe import Schedule
 from swirl.target import TARGETS

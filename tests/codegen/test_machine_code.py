@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from latte.bench.assembly import busiest_loop, counts, instructions
+from latte.tools.bench.assembly import busiest_loop, counts, instructions
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program

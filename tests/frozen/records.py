@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import latte.runtime
+import latte.runtime.executable
 import latte.solver
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.errors import LatteError
@@ -62,7 +62,7 @@ def _solver(net: Net) -> SGD | None:
 @contextmanager
 def _compiled_as_it_stands() -> Iterator[None]:
     """Kernels compiled without optimisation, so that the bits are those of their text, and nothing kept of passes."""
-    modules: tuple[Any, ...] = (latte.runtime, latte.solver)
+    modules: tuple[Any, ...] = (latte.runtime.executable, latte.solver)
     builds, memo = [module.build for module in modules], os.environ.get("SWIRL_MEMO")
     for module, build in zip(modules, builds, strict=True):
         module.build = functools.partial(build, optimize="-O0", contract=False)

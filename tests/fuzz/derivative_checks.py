@@ -23,7 +23,7 @@ import numpy as np
 from latte import MemoryDataLayer, Net
 from latte.autodiff import Derived, derive
 from latte.autodiff.prepare import load
-from latte.lower import lower
+from latte.frontend.lower import lower
 from swirl.errors import DerivativeError, LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute

@@ -6,7 +6,7 @@ import pytest
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from latte.lower import lower
+from latte.frontend.lower import lower
 from latte.neuron import Field, Param, State, eachindex, float32, ones, sqrt
 from swirl.errors import BodyError, DeclarationError
 from swirl.ir.validate import validate

@@ -8,7 +8,7 @@ import pytest
 
 from latte import ConvLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.lower import lower
+from latte.frontend.lower import lower
 from latte.neuron import (
     INFINITY,
     BiasNeuron,

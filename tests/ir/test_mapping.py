@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latte.index import Index, NotAffine, as_index, maximum, minimum, variable
-from latte.mapping import check_reach, trace
+from latte.model.index import Index, NotAffine, as_index, maximum, minimum, variable
+from latte.model.mapping import check_reach, trace
 from swirl.errors import MappingError
 
 LIMIT = 20

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from latte import BatchNormLayer, Net
-from latte.bench.prototypes import IN_BLOCKS
 from latte.ensemble import Ensemble
+from latte.tools.bench.prototypes import IN_BLOCKS
 from tests.layers.references import ROUNDING, Alone, BatchNorm, alone, assert_within
 
 SHAPES = {

@@ -23,7 +23,7 @@ from latte import (
     SoftmaxLossLayer,
 )
 from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
-from latte.lower import lower
+from latte.frontend.lower import lower
 from latte.neuron import Field, Neuron, Param, State, constant, eachindex, given, ones, zeros
 from swirl.errors import DeclarationError, MappingError
 
@@ -543,7 +543,7 @@ def test_a_body_in_a_command_line_has_no_source() -> None:
         "class Copy(Neuron):\n"
         "    def forward(self):\n"
         "        self.value = self.input\n"
-        "from latte.lower import lower\n"
+        "from latte.frontend.lower import lower\n"
         "net = Net(2)\n"
         "data = MemoryDataLayer(net, 3)\n"
         "copy = net.init_activation_ensemble(Copy, data)\n"

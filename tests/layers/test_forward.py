@@ -18,7 +18,7 @@ from latte import (
     TanhLayer,
 )
 from latte.ensemble import Ensemble
-from latte.phases import net_programs
+from latte.planning.phases import net_programs
 from swirl.ir.buffers import DTYPES
 from swirl.ir.execute import execute
 from swirl.ir.validate import validate

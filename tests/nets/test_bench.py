@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from latte import MemoryDataLayer, Net, ReLULayer
-from latte.bench import convolution, layers
-from latte.bench.foreign import Measured, timed_lines
-from latte.bench.prototypes import Case, measure
 from latte.ensemble import Ensemble
+from latte.tools.bench import convolution, layers
+from latte.tools.bench.foreign import Measured, timed_lines
+from latte.tools.bench.prototypes import Case, measure
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_tables_in_a_file_have_one_line_a_row(module: str, options: list[str]) -
     """A subprocess has no terminal, as a file has none; a warning would stand among the figures."""
     if module == "training_step":
         pytest.importorskip("torch")
-    command = [sys.executable, "-m", f"latte.bench.{module}", *SMALL, *options]
+    command = [sys.executable, "-m", f"latte.tools.bench.{module}", *SMALL, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr

@@ -22,10 +22,10 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.chains import chained_order, find_chains
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron
-from latte.scheduling import planned
+from latte.planning.chains import chained_order, find_chains
+from latte.planning.scheduling import planned
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, RecipeError
 from swirl.target import resolve_target

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import swirl.dump.bisect as bisect_module
-from latte.cli import main
+from latte.tools.cli import main
 from swirl import pipeline
 from swirl.ir.nest import Program, parse_program
 

@@ -11,8 +11,8 @@ import pytest
 
 from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.ensemble import Ensemble
-from latte.explain import LoopFact, loop_facts
-from latte.showing import loop_lines
+from latte.explain.explanation import LoopFact, loop_facts
+from latte.explain.showing import loop_lines
 from swirl.errors import CommandError, TrainingError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program

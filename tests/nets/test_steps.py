@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from latte.bench.assembly import Counts, busiest_loop, counts
-from latte.bench.steps import convolution, main
-from latte.bench.walk import shortened, steps, touching
+from latte.tools.bench.assembly import Counts, busiest_loop, counts
+from latte.tools.bench.steps import convolution, main
+from latte.tools.bench.walk import shortened, steps, touching
 from swirl.target import TARGETS
 from tests.support import program
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from latte.lower import lower
+from latte.frontend.lower import lower
 from latte.neuron import Neuron, sqrt
 from swirl.ir.execute import execute
 from swirl.ir.validate import validate

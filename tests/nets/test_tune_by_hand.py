@@ -18,8 +18,8 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.cli import main
-from latte.tune_by_hand import Bench, seconds, tries
+from latte.tools.cli import main
+from latte.tools.tune_by_hand import Bench, seconds, tries
 from swirl.errors import CommandError
 from swirl.measure import Limits, Times
 from swirl.runner import Runner

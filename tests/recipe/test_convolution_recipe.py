@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
-from latte.bench.assembly import counts, innermost_loops, instructions
 from latte.ensemble import Ensemble
+from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from tests.codegen.test_machine_code import target_named
 from tests.layers.references import Windows, both, convolve, convolve_input_gradient, convolve_weight_gradient
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte.units import with_layouts
+from latte.planning.units import with_layouts
 from swirl.errors import CommandError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays

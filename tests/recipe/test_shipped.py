@@ -17,12 +17,12 @@ from latte import (
     SoftmaxLossLayer,
     TanhLayer,
 )
-from latte.chains import chained_order, find_chains
 from latte.ensemble import Ensemble
-from latte.phases import net_programs
-from latte.recipes_of import recipe_of
-from latte.scheduling import Scheduling
-from latte.units import net_units, with_layouts
+from latte.planning.chains import chained_order, find_chains
+from latte.planning.phases import net_programs
+from latte.planning.recipes_of import recipe_of
+from latte.planning.scheduling import Scheduling
+from latte.planning.units import net_units, with_layouts
 from swirl.ir.buffers import Layout
 from swirl.pipeline import schedule
 from swirl.target import get_target

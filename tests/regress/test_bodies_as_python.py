@@ -12,7 +12,7 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import INFINITY, Field, Neuron
-from latte.runtime import compile_net
+from latte.runtime.executable import compile_net
 from swirl.runner import Runner
 from swirl.target import Target, why_not
 

@@ -10,7 +10,7 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
-from latte.phases import net_programs
+from latte.planning.phases import net_programs
 from swirl.target import Target, why_not
 
 torch = pytest.importorskip("torch")

@@ -1,0 +1,1 @@
+"""What the compiler did, for people and as JSON."""

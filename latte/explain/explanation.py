@@ -1,0 +1,371 @@
+"""What the compiler did with one ensemble: commands, what is kept for backward, nests, loops, C++."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latte.explain.showing import loop_lines, memory, operations, page, parts
+from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.place import user_place
+from latte.planning.chains import chain_name
+from latte.planning.recipes_of import recipe_path
+from swirl.codegen.emit import listing
+from swirl.errors import CommandError, nearest
+from swirl.ir.affine import loop_range, ranges_at
+from swirl.ir.nest import Program, enclosing, loop_of, loops
+from swirl.ir.work import Work, loop_works, program_work
+from swirl.pipeline import AFTER_RECIPE, Stage
+from swirl.questions import PHASE_ALIASES
+from swirl.recorded import Outcome
+from swirl.transforms import LAYOUT_COMMANDS
+
+if TYPE_CHECKING:
+    from latte.planning.units import Unit
+    from latte.running import Running
+    from latte.runtime.executable import CompiledPhase, Executable
+
+
+@dataclass(frozen=True)
+class CommandFact:
+    """A command of the recipe, and what became of it.
+
+    Args:
+        text: as it was written.
+        phase: that it names; empty for a command on a layout, which acts on all phases.
+        status: ``applied`` or ``skipped``, with the ``reason``.
+        place: ``file:line`` that asked for it.
+        unsafe: whether it overrides the compiler's analysis.
+    """
+
+    text: str
+    phase: str
+    status: str
+    reason: str
+    place: str | None
+    unsafe: bool
+
+
+@dataclass(frozen=True)
+class LoopFact:
+    """A loop of the final nest.
+
+    Args:
+        nest: label of the nest that it is in.
+        depth: number of loops around it.
+        variable: its name.
+        kind: ``range``, ``parallel``, ``vector`` or ``unrolled``.
+        head: as it is written in the nest.
+        trips: number of iterations, the most where it varies (``exact`` is False then), or None where nothing
+            is known.
+        exact: whether it is always that number.
+        work: operations and bytes.
+    """
+
+    nest: str
+    depth: int
+    variable: str
+    kind: str
+    head: str
+    trips: int | None
+    exact: bool
+    work: Work
+
+
+@dataclass(frozen=True)
+class BufferFact:
+    """A buffer that the phase touches: its name in the nests, its storage, and how that is laid out."""
+
+    name: str
+    storage: str
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
+    role: str
+    halo: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PhaseExplanation:
+    """One phase of an ensemble.
+
+    Args:
+        phase: its name.
+        stages: names of the stages that it went through, in order.
+        buffers: that it touches.
+        after_recipe: the nests as the recipe left them.
+        final: the nests as they were translated.
+        loops: of the final nests.
+        work: operations and bytes of all of them together.
+        listing: the C++ as a function that stands alone.
+        folder: of the kernel that was compiled, with its ``kernel.cpp``.
+        command: that compiled it, in that folder.
+    """
+
+    phase: str
+    stages: tuple[str, ...]
+    buffers: tuple[BufferFact, ...]
+    after_recipe: str
+    final: str
+    loops: tuple[LoopFact, ...]
+    work: Work
+    listing: str
+    folder: str
+    command: str
+
+    def __str__(self) -> str:
+        buffers = [
+            f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}" for b in self.buffers
+        ]
+        return "\n\n".join(
+            [
+                f"── {self.phase} " + "─" * (97 - len(self.phase)),
+                _section("stages", [" → ".join(self.stages)]),
+                _section("buffers", buffers),
+                _section("nests after the recipe", self.after_recipe.splitlines()),
+                _section("final nests", self.final.splitlines()),
+                _section("loops", loop_lines(self.loops)),
+                _section("in all", [f"{operations(self.work)}, {memory(self.work)}: {parts(self.work)}"]),
+                _section("C++", self.listing.splitlines()),
+                _section("compiled by", [self.command, f"in {self.folder}"]),
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the compiler did with one ensemble, or with a chain. ``print`` shows it, a notebook shows it as a page, and
+    ``to_json`` gives it to programs.
+
+    Args:
+        ensemble, kind, shape: which one (the shape without the batch); of a chain its name, the kinds joined by ``_``,
+            and the last layer's shape.
+        batch_size, target: what it was compiled for.
+        recipe: the file that its commands come from, ``commands of <ensemble>``, or empty without one.
+        commands: of its recipe, in order.
+        notes: what autodiff keeps or computes again.
+        phases: see :class:`PhaseExplanation`.
+    """
+
+    ensemble: str
+    kind: str
+    shape: tuple[int, ...]
+    batch_size: int
+    target: str
+    recipe: str
+    commands: tuple[CommandFact, ...]
+    notes: tuple[str, ...]
+    phases: tuple[PhaseExplanation, ...]
+
+    def __str__(self) -> str:
+        head = f"{self.ensemble} ({self.kind}), shape {self.shape}, batch size {self.batch_size}"
+        head += f", for {self.target}"
+        if not self.phases:
+            return f"{head}\n\nnothing is computed here: the values are set"
+        recipe = "no recipe: as the automatic passes left it"
+        if self.recipe or self.commands:
+            recipe = _section(f"recipe {self.recipe}", _shown_commands(self.commands))
+        parts = [head, recipe]
+        if self.notes:
+            parts.append(_section("autodiff", self.notes))
+        return "\n\n".join([*parts, *map(str, self.phases)])
+
+    def to_json(self) -> str:
+        """The same as a JSON object with the fields of these records."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return page(self)
+
+
+def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
+    """What the compiler did with an ensemble of a compiled net, or with a chain; see :class:`Explanation`.
+
+    Args:
+        net: a compiled net.
+        ensemble: or its name, or that of a chain (``conv1_relu1``), for the phases that its layers share.
+        phase: ``forward``, ``inference``, ``backward`` or ``update``; all by default.
+
+    Raises:
+        TrainingError: the net is not compiled.
+        CommandError: it has no such ensemble, or the ensemble no such phase.
+    """
+    executable = net.executable
+    members, units = _layer(net, ensemble)
+    compiled = phases_of(net, ensemble, phase)
+    if phase is not None:
+        asked = PHASE_ALIASES.get(phase, phase)
+        units = [unit for unit in units if asked in unit.parts]
+    outcomes = [_command(outcome) for unit in units for outcome in executable.outcomes[unit.name]]
+    if phase is not None:
+        followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
+        outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
+    last = members[-1]
+    notes = [note for member in members for note in executable.notes.get(member.name, ())]
+    return Explanation(
+        chain_name(members),
+        "_".join(member.kind for member in members),
+        tuple(last.shape),
+        executable.batch_size,
+        executable.target.name,
+        "" if isinstance(last, DataEnsemble) else _recipe(net, last, units),
+        tuple(outcomes),
+        tuple(dict.fromkeys(notes)),
+        tuple(_phase(executable, item) for item in compiled),
+    )
+
+
+def _layer(net: Running, layer: Ensemble | str) -> tuple[tuple[Ensemble, ...], list[Unit]]:
+    """A layer and what it is compiled in, by itself and in chains; of a chain's name, its layers and itself."""
+    units = net.executable.units
+    for unit in units:
+        if unit.joined and unit.name == layer:
+            return unit.members, [unit]
+    found = find_ensemble(net, layer, [unit.name for unit in units if unit.joined])
+    return (found,), [unit for unit in units if found in unit.members]
+
+
+def find_ensemble(net: Running, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
+    """The ensemble of that name in the net (or itself).
+
+    Args:
+        net: declared; it need not be compiled.
+        ensemble: or its name.
+        chains: names that would do as well, for the message.
+
+    Raises:
+        CommandError: there is none; the message has the nearest name and the list.
+    """
+    for candidate in net.ensembles:
+        if candidate is ensemble or candidate.name == ensemble:
+            return candidate
+    names = [candidate.name for candidate in net.ensembles]
+    there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
+    if not isinstance(ensemble, str):
+        raise CommandError(f"{ensemble!r} is not in this net", place=user_place(), way_out=there)
+    hint = nearest(ensemble, [*names, *chains])
+    raise CommandError(f"no ensemble named {ensemble!r}", place=user_place(), way_out=f"{hint}{there}")
+
+
+def phases_of(net: Running, layer: Ensemble | str, phase: str | None = None) -> list[CompiledPhase]:
+    """The compiled phases of an ensemble or a chain, or only the one named.
+
+    Raises:
+        TrainingError: the net is not compiled.
+        CommandError: there is no such layer, or it has no such phase.
+    """
+    members, units = _layer(net, layer)
+    names = {unit.name for unit in units}
+    compiled = [item for item in net.executable.compiled if item.unit.name in names]
+    if phase is None:
+        return compiled
+    asked = PHASE_ALIASES.get(phase, phase) if isinstance(phase, str) else phase
+    found = [item for item in compiled if item.phase == asked]
+    if found:
+        return found
+    phases = [item.phase for item in compiled]
+    has = f"{nearest(asked, phases)}it has {', '.join(phases)}"
+    way_out = has if phases else "it is a data layer: it computes nothing"
+    if any(asked == part for unit in units for part in unit.parts):
+        way_out = f"its recipe has made it a part of another: {has}"
+    raise CommandError(f"{chain_name(members)} has no phase {phase!r}", place=user_place(), way_out=way_out)
+
+
+def after_recipe(stages: Sequence[Stage]) -> Stage:
+    """The last stage before the automatic passes behind the recipe."""
+    return stages[-1 - len(AFTER_RECIPE)]
+
+
+# --- facts --------------------------------------------------------------------------------------------------
+def _recipe(net: Running, ensemble: Ensemble, units: Sequence[Unit]) -> str:
+    joined = [unit for unit in units if unit.joined and unit.recipe is not None]
+    path = recipe_path(net, ensemble) if len(joined) < len(units) else None  # type: ignore[arg-type]
+    names = [] if path is None else [_short(path)]
+    if ensemble.commands:
+        names.insert(0, f"commands of {ensemble.name}")
+    for unit in joined[::-1]:
+        assert unit.recipe is not None and unit.recipe.path is not None
+        names.insert(0, f"{_short(unit.recipe.path)} ({', '.join(unit.parts)})")
+    return ", otherwise ".join(names)
+
+
+def _short(path: Path) -> str:
+    """``recipes/conv.py`` for a file of ours, else the path."""
+    own = Path(__file__).parents[1]
+    return str(path.relative_to(own)) if path.is_relative_to(own) else str(path)
+
+
+def _command(outcome: Outcome) -> CommandFact:
+    command = outcome.command
+    options = dict(command.options)
+    named = options.get("phase", command.arguments[0] if command.arguments else "")
+    phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
+    unsafe = any(key.startswith("unsafe") and value for key, value in options.items())
+    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.place, unsafe)
+
+
+def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
+    buffers = [
+        BufferFact(name, b.name, b.dtype, b.shape, b.layout.blocks, b.role, b.layout.halo, b.layout.order)
+        for name, b in item.stages[-2].program.buffers.items()
+    ]
+    return PhaseExplanation(
+        item.phase,
+        tuple(stage.name for stage in item.stages),
+        tuple(buffers),
+        after_recipe(item.stages).program.text,
+        item.program.text,
+        tuple(loop_facts(item.program)),
+        program_work(item.program),
+        listing(item.program, executable.target),
+        str(item.built.path.parent),
+        item.built.command,
+    )
+
+
+def loop_facts(program: Program) -> list[LoopFact]:
+    """The loops of a program, outer before inner."""
+    facts = []
+    for nest in program.nests:
+        works = loop_works(nest, program.buffers)
+        for (path, node), work in zip(loops(nest.body), works, strict=True):
+            loop = loop_of(node)
+            ranges = ranges_at(nest.body, path)
+            head = f"for {loop.var} in {ast.unparse(node.iter)}"
+            trips, exact = loop.extent, True
+            if trips is None:
+                low, high = loop_range(loop, ranges).get(loop.var, (0, -1))
+                trips, exact = ((high - low) // abs(loop.step) + 1 if high >= low else None), False
+            depth = sum(isinstance(around, ast.For) for around in enclosing(nest.body, path))
+            facts.append(LoopFact(nest.label, depth, loop.var, loop.kind, head, trips, exact, work))
+    return facts
+
+
+# --- printing -----------------------------------------------------------------------------------------------
+def _section(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"{title}:", *(f"    {line}".rstrip() for line in lines or ["none"])])
+
+
+def _laid_out(buffer: BufferFact) -> str:
+    padded = [(dim, *sides) for dim, sides in enumerate(buffer.halo) if any(sides)]
+    return "".join(
+        [f", dimension {dim} in blocks of {factor}" for dim, factor in buffer.blocks]
+        + [f", dimension {dim} between {before} and {after} zeros" for dim, before, after in padded]
+        + ([f", dimensions in the order {', '.join(map(str, buffer.order))}"] if buffer.order else [])
+    )
+
+
+def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
+    width = max((len(command.text) for command in commands), default=0)
+    lines = []
+    for command in commands:
+        unsafe = "  (unsafe)" if command.unsafe else ""
+        lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}{unsafe}")
+        lines += [f"         {line}" for line in command.reason.splitlines()]
+    return lines

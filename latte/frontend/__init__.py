@@ -1,0 +1,1 @@
+"""Bodies are read, translated and lowered to programs of loop nests."""

@@ -1,0 +1,160 @@
+"""Folding: what in a body is known when it is compiled (shapes, attributes, closure variables, their
+arithmetic)."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from latte.model.body import MISSING, Body
+from latte.model.instances import is_number
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "fmin": min,
+    "fmax": max,
+    "abs": abs,
+    "fabs": abs,
+    "int": int,
+    "float": float,
+    "len": len,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "tanh": math.tanh,
+    "pow": pow,
+    "floor": math.floor,
+    "float32": float,
+    "int32": int,
+}
+
+
+class Constants:
+    """Evaluates expressions of a body that are constants.
+
+    Args:
+        body: the body, for names and places.
+        fixed: value of ``name``, or of ``self.name`` under the key ``self.name``; shapes under
+            ``self.inputs.shape``.
+        attribute: value of ``self.name``, or ``MISSING``.
+        hidden: names that are variables here, whatever they are outside.
+    """
+
+    def __init__(self, body: Body, fixed: dict[str, Any], attribute: Callable[[str], Any], hidden: set[str]):
+        self.body = body
+        self.fixed = dict(fixed)
+        self.attribute = attribute
+        self.hidden = hidden
+
+    def fold(self, node: ast.expr) -> Any:
+        """The value of ``node`` (number, bool or tuple), or ``MISSING`` if it is not a constant."""
+        try:
+            return self._fold(node)
+        except ZeroDivisionError:
+            self.body.fail(node, f"{ast.unparse(node)} divides by zero")
+        except (ValueError, OverflowError, TypeError, IndexError) as error:
+            self.body.fail(node, f"{ast.unparse(node)} cannot be computed: {error}")
+
+    def _fold(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value):
+                return value if is_number(value) else MISSING
+            case ast.Name() | ast.Attribute():
+                return self._name(node)
+            case ast.Tuple(elts):
+                return self._all(elts, lambda *values: values)
+            case ast.Subscript(value, index) if not isinstance(index, ast.Slice):
+                base = self._fold(value)
+                return self._all([index], lambda i: base[i]) if isinstance(base, tuple) else MISSING
+            case ast.BinOp(left, operation, right) if type(operation) in _BINARY:
+                return self._all([left, right], _BINARY[type(operation)])
+            case ast.UnaryOp(operation, operand) if type(operation) in _UNARY:
+                return self._all([operand], _UNARY[type(operation)])
+            case ast.Compare(left, operations, rights) if all(type(operation) in _COMPARE for operation in operations):
+                return self._all([left, *rights], lambda *sides: _compared(operations, sides))
+            case ast.BoolOp(operation, values):
+                return self._chosen(isinstance(operation, ast.And), values)
+            case ast.IfExp(test, body, orelse):
+                chosen = self._fold(test)
+                return MISSING if chosen is MISSING else self._fold(body if chosen else orelse)
+            case ast.Call(function, arguments, []) if (name := called(function)) in _CALLS:
+                return self._all(arguments, _CALLS[name])
+        return MISSING
+
+    def _all(self, nodes: list[ast.expr], compute: Callable[..., Any]) -> Any:
+        values = [self._fold(node) for node in nodes]
+        return MISSING if any(value is MISSING for value in values) else compute(*values)
+
+    def _chosen(self, conjunction: bool, nodes: list[ast.expr]) -> Any:
+        """The operand that ``and`` or ``or`` yields; those after it need not be constants."""
+        value: Any = MISSING
+        for node in nodes:
+            value = self._fold(node)
+            if value is MISSING or bool(value) != conjunction:
+                return value
+        return value
+
+    def _name(self, node: ast.Name | ast.Attribute) -> Any:
+        text = ast.unparse(node)
+        if text in self.fixed:
+            return self.fixed[text]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            value = self.attribute(node.attr)
+        elif isinstance(node, ast.Name) and node.id in self.hidden:
+            return MISSING
+        else:
+            value = self.body.evaluate(node)
+        return value if is_number(value) or isinstance(value, tuple) else MISSING
+
+
+def _compared(operations: list[ast.cmpop], sides: tuple[Any, ...]) -> bool:
+    return all(_COMPARE[type(op)](a, b) for op, (a, b) in zip(operations, pairwise(sides), strict=True))
+
+
+def called(function: ast.expr) -> str:
+    """The name of a called function: ``sqrt`` of ``sqrt``, ``math.sqrt`` and ``np.sqrt``; else an empty
+    string."""
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return function.attr if function.value.id in ("math", "np", "numpy", "latte") else ""
+    return ""
+
+
+def literal(value: Any) -> ast.expr:
+    """A number as a tree of the intermediate representation."""
+    if isinstance(value, bool) or not is_number(value):
+        return ast.Constant(bool(value))
+    number: int | float = value.item() if hasattr(value, "item") else value
+    if isinstance(number, bool):
+        return ast.Constant(number)
+    if number < 0 or (number == 0 and math.copysign(1.0, number) < 0):
+        return ast.UnaryOp(ast.USub(), ast.Constant(-number))
+    return ast.Constant(number)

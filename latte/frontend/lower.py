@@ -1,0 +1,218 @@
+"""From a body that a user wrote to a program of loop nests.
+
+A neuron's body becomes one nest: loops over the batch and the ensemble's dimensions around it. An ensemble's
+body becomes one nest for each of its top-level statements. What accumulates into a field without ever setting
+it gets a nest (or statement) before it that sets it to zero, so that running a phase twice gives the same.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from latte.frontend.locals import Types, declare_locals, first_use, mentions
+from latte.frontend.references import ArrayTranslator, NeuronTranslator
+from latte.frontend.translate import Translator, loop_node
+from latte.model.checks import check_phase
+from latte.model.ensemble import Ensemble
+from latte.model.index import as_index
+from latte.model.instances import stored_names
+from latte.model.mapping import Window
+from swirl.errors import DeclarationError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, fresh, make_nest, reference, references, subscripts
+
+# Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
+# dimension's.
+_BATCH_FIELDS = ("value", "grad", "inputs", "grad_inputs")
+
+
+def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = True) -> Program:
+    """The program of one phase of one ensemble, as the user wrote it.
+
+    Args:
+        ensemble: an ensemble of a net.
+        phase: ``forward``, or ``backward`` or ``update`` (alias ``update_internal``) where the user wrote
+            them.
+        batch_size: extent of the batch dimension.
+        training: what ``self.training`` is in the body.
+
+    Returns:
+        ``Program(name="conv1.forward", …)``; its buffers are those that the nests touch, by the names in the
+        body. ``stop_gradient(x)`` is left as a call.
+
+    Raises:
+        BodyError: for what the language does not have, with file and line.
+        DeclarationError: if the phase is unknown or nobody wrote it.
+    """
+    phase = check_phase(phase)
+    name = f"{ensemble.name}.{phase}"
+    if not ensemble.has_phase(phase):
+        if phase == "forward":
+            return Program(name, (), {})
+        raise DeclarationError(f"{ensemble!r} has no {phase} of its own; it is derived from forward")
+    body = ensemble.body(phase)
+    buffers = ensemble.buffers(batch_size)
+    to_clear = _clearable(ensemble, phase, buffers)
+    arguments = (ensemble, body, buffers, batch_size, training, phase)
+    if ensemble.phase_is_explicit(phase):
+        translator: Translator = ArrayTranslator(*arguments)
+        blocks, buffers, aliases = _array_blocks(translator, to_clear)
+    else:
+        neuron = translator = NeuronTranslator(*arguments)
+        blocks = _neuron_blocks(neuron, to_clear)
+        aliases = {
+            f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"
+        }
+    for count, names in enumerate(translator.eachindex_loops):
+        aliases[f"__unique_loopvar{count}"] = names
+    label = name.replace(".", "_")
+    nests = [make_nest(f"{label}_{index}", block, buffers) for index, block in enumerate(blocks)]
+    used = {argument for nest in nests for argument in nest.arguments}
+    return Program(
+        name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases
+    )
+
+
+def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) -> list[str]:
+    """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor
+    state, in the other phases those of them that forward does not compute."""
+    declared = [name for name, field in ensemble.declared_fields().items() if field.role == "value"]
+    if phase == "forward":
+        return ["value", *declared]
+    earlier = stored_names(ensemble.body("forward").tree) if ensemble.has_phase("forward") else set()
+    return [name for name in declared if name not in earlier]
+
+
+# --- neurons ------------------------------------------------------------------------------------------------
+def _neuron_blocks(translator: NeuronTranslator, to_clear: list[str]) -> list[list[ast.stmt]]:
+    body = translator.block(translator.body.statements)
+    if not body:
+        return []
+    types = _types(translator, body, translator.buffers)
+    body = declare_locals(body, types.locals, types, translator.fail)
+    body = [types.statement(statement) for statement in body]
+    clearing: list[ast.stmt] = []
+    blocks = []
+    for name in to_clear:
+        if first_use(body, name) in ("read", "maybe"):
+            spec = translator.specs[name]
+            if spec.dims == translator.dims and len(spec.shape) == len(spec.dims):
+                indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in translator.dims]
+                clearing.append(_zero(name, indices, spec.dtype))
+            else:
+                blocks.append([_clear_nest(name, translator.buffers[name], body)])
+    nest = [*clearing, *body]
+    for dim in reversed(translator.dims):
+        nest = [loop_node(dim, translator.loops[dim], nest)]
+    return [*blocks, nest]
+
+
+def _types(translator: Translator, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
+    return Types(body, {name: buffer.dtype for name, buffer in buffers.items()}, translator.fail)
+
+
+# --- ensembles ----------------------------------------------------------------------------------------------
+def _array_blocks(
+    translator: Translator, to_clear: list[str]
+) -> tuple[list[list[ast.stmt]], dict[str, Buffer], dict[str, tuple[str, ...]]]:
+    body = translator.block(translator.body.statements)
+    buffers = dict(translator.buffers)
+    types = _types(translator, body, buffers)
+    body, shared = _share_locals(translator, body, types, buffers)
+    own = [name for name in types.locals if name not in shared]
+    if shared:
+        types = _types(translator, body, buffers)
+    blocks: list[list[ast.stmt]] = []
+    for statement in body:
+        block = declare_locals([statement], own, types, translator.fail)
+        blocks.append([types.statement(part) for part in block])
+    everything = [statement for block in blocks for statement in block]
+    for name in to_clear:
+        if first_use(everything, name) in ("read", "maybe"):
+            where = next(i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block))
+            blocks.insert(where, [_clear_nest(name, buffers[name], blocks[where])])
+    aliases = _structural_aliases(translator.ensemble, [s for block in blocks for s in block])
+    return blocks, buffers, aliases
+
+
+def _share_locals(
+    translator: Translator, body: list[ast.stmt], types: Types, buffers: dict[str, Buffer]
+) -> tuple[list[ast.stmt], set[str]]:
+    """Locals that live across top-level statements become temporary buffers of one element (added to
+    ``buffers``)."""
+    shared = set()
+    for name, dtype in types.locals.items():
+        uses = [first_use([statement], name) for statement in body if mentions(statement, name)]
+        plain = any(
+            isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id == name
+            for s in body
+        )
+        if not plain and all(use == "store" for use in uses):
+            continue
+        if first_use(body, name) == "read":
+            node = next(statement for statement in body if mentions(statement, name))
+            translator.fail(node, f"the local variable {name} may be read before it is assigned")
+        shared.add(name)
+        buffers[name] = Buffer(f"{translator.ensemble.name}.{name}", (1,), dtype, "temporary")
+    replace = _ToElement(shared)
+    return [replace.visit(statement) for statement in body], shared
+
+
+class _ToElement(ast.NodeTransformer):
+    """``name`` → ``name[0]``."""
+
+    def __init__(self, names: set[str]):
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.names:
+            return node
+        return ast.copy_location(reference(node.id, [ast.Constant(0)], isinstance(node.ctx, ast.Store)), node)
+
+
+def _structural_aliases(ensemble: Ensemble, body: list[ast.stmt]) -> dict[str, tuple[str, ...]]:
+    """``_neuron_index_i`` → the loop variables that are subscript i of a batch field, by itself."""
+    found: dict[str, list[str]] = {}
+    names = [name for name in _BATCH_FIELDS if ensemble.batched or name not in ("value", "grad")]
+    names += [
+        f"{grad}{edge.name}" for edge in ensemble.connections for grad in ("", "grad_") if not edge.is_label
+    ]
+    for statement in body:
+        for element in references(statement):
+            assert isinstance(element.value, ast.Name)
+            if element.value.id in names:
+                for position, index in enumerate(subscripts(element)):
+                    loops = found.setdefault(f"_neuron_index_{position}", [])
+                    if isinstance(index, ast.Name) and index.id not in loops:
+                        loops.append(index.id)
+    return {alias: tuple(loops) for alias, loops in sorted(found.items()) if loops}
+
+
+# --- zeroing ------------------------------------------------------------------------------------------------
+def _zero(name: str, indices: list[ast.expr], dtype: str) -> ast.stmt:
+    zero = ast.Constant({"bool": False, "int32": 0}.get(dtype, 0.0))
+    return ast.Assign([reference(name, indices, store=True)], zero)
+
+
+def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
+    """A loop nest that sets ``name`` to zero, with the loop names that ``body`` uses for it where they are
+    plain."""
+    plain = None
+    for statement in body:
+        for element in references(statement):
+            assert isinstance(element.value, ast.Name)
+            if element.value.id == name and plain is None:
+                plain = [index.id if isinstance(index, ast.Name) else "" for index in subscripts(element)]
+    taken: set[str] = {name, *filter(None, plain or [])}
+    names = []
+    for position, variable in enumerate(plain or [""] * len(buffer.shape)):
+        good = variable and variable not in names
+        names.append(variable if good else fresh(f"i{position}", taken))
+        taken.add(names[-1])
+    if buffer.shape == (1,) and not any(plain or []):
+        return _zero(name, [ast.Constant(0)], buffer.dtype)
+    nest = _zero(name, [ast.Name(variable, ast.Load()) for variable in names], buffer.dtype)
+    for variable, extent in reversed(list(zip(names, buffer.shape, strict=True))):
+        nest = loop_node(variable, Window(as_index(0), as_index(extent)), [nest])
+    return nest

@@ -1,0 +1,1 @@
+"""What a user declares: neurons, ensembles and their connections, mappings."""

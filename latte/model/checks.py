@@ -1,0 +1,68 @@
+"""Checks of phases and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from latte.model.place import user_place
+from swirl.errors import DeclarationError
+
+# Each phase with the methods that may spell it, in order of preference.
+PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
+
+
+def is_integer(value: object) -> bool:
+    """Whether ``value`` is a whole number, Python's or NumPy's, and no bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def check_phase(phase: str) -> str:
+    """The phase, aliases resolved.
+
+    Raises:
+        DeclarationError: for an unknown one.
+    """
+    for canonical, names in PHASES.items():
+        if phase in names:
+            return canonical
+    raise DeclarationError(f"unknown phase {phase!r}", way_out=f"one of {', '.join(PHASES)}")
+
+
+def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[int, ...]:
+    """A shape as a tuple of positive integers.
+
+    Raises:
+        DeclarationError: if it is none.
+    """
+    try:
+        extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    except TypeError:  # not a sequence
+        extents = ()
+    if not extents or not all(is_integer(extent) and extent > 0 for extent in extents):
+        raise DeclarationError(
+            f"the shape {shape!r} must be one or more positive integers, without the batch",
+            place=place or user_place(),
+        )
+    return tuple(map(int, extents))
+
+
+def check_padding(padding: object, shape: tuple[int, ...], place: str | None = None) -> tuple[tuple[int, int], ...]:
+    """(before, after) for each dimension of ``shape``; None is no padding, a number stands for both sides.
+
+    Raises:
+        DeclarationError: if it does not fit the shape.
+    """
+    if padding is None:
+        return ((0, 0),) * len(shape)
+    sides = padding if isinstance(padding, (tuple, list)) else ()
+    pairs = [side if isinstance(side, (tuple, list)) else (side, side) for side in sides]
+    good = all(len(pair) == 2 and all(is_integer(pad) and pad >= 0 for pad in pair) for pair in pairs)
+    if not good or len(pairs) != len(shape):
+        raise DeclarationError(
+            f"padding {padding!r} does not fit a source of shape {shape}",
+            place=place or user_place(),
+            way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
+        )
+    return tuple((int(before), int(after)) for before, after in pairs)

@@ -1,0 +1,122 @@
+"""Fields from the attributes of neuron instances (the thesis' object array of neurons).
+
+An array is stored once for each *distinct* array object: a dimension along which all neurons hold the same
+object shares it (convolution weights: one array for each filter). This looks at every neuron, so it costs
+what the object array costs; declarations (``Param`` and its kin) cost nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from latte.model.neuron import Declaration, Field, Neuron, Param, State, given, zeros
+from swirl.errors import DeclarationError
+
+# Attributes that stand for the connections, not for storage.
+CONNECTION_NAMES = ("value", "grad", "input", "inputs", "grad_input", "grad_inputs")
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a plain number (or bool), Python's or NumPy's."""
+    return isinstance(value, (bool, int, float, np.number, np.bool_))
+
+
+def check_neurons(neurons: np.ndarray) -> None:
+    """Raise :class:`DeclarationError` unless every element is a neuron, all of one class."""
+    if neurons.size == 0 or neurons.ndim == 0:
+        raise DeclarationError(f"an ensemble needs neurons; the array has shape {neurons.shape}")
+    kinds = {type(neuron) for neuron in neurons.flat}
+    wrong = [kind for kind in kinds if not issubclass(kind, Neuron)]
+    if wrong:
+        raise DeclarationError(
+            f"the array of neurons holds {wrong[0].__name__} objects",
+            way_out="fill it: neurons[:] = MyNeuron()",
+        )
+    if len(kinds) > 1:
+        names = sorted(kind.__name__ for kind in kinds)
+        raise DeclarationError(
+            f"the array of neurons mixes the classes {', '.join(names)}",
+            way_out="one ensemble holds one class of neurons",
+        )
+
+
+def stored_names(tree: ast.AST) -> set[str]:
+    """Names (``x``, ``self.x``) that the statements in ``tree`` store to, whole or by element."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            target: Any = node.value if isinstance(node, ast.Subscript) else node
+            if isinstance(target, ast.Attribute):
+                names.add(target.attr)
+            elif isinstance(target, ast.Name):
+                names.add(target.id)
+    return names
+
+
+def declarations(
+    neurons: np.ndarray,
+    dims: Sequence[str],
+    batch_dim: str,
+    written: Collection[str],
+    parameters: Collection[str],
+) -> dict[str, Declaration]:
+    """Declarations for the attributes of ``neurons``.
+
+    Args:
+        neurons: object array, one class.
+        dims: names of its dimensions.
+        batch_dim: name of the batch dimension.
+        written: names that some body stores to.
+        parameters: names that an ensemble-level body takes as arguments.
+    """
+    first: Neuron = neurons.flat[0]
+    attributes = [name for name in vars(first) if name not in CONNECTION_NAMES]
+    arrays = {name for name in attributes if isinstance(getattr(first, name), np.ndarray)}
+    result: dict[str, Declaration] = {}
+    for name in attributes:
+        value = getattr(first, name)
+        batch = (batch_dim,) if name in first.batch_fields else ()
+        if name in arrays:
+            if name.startswith("grad_") and name.removeprefix("grad_") in arrays:
+                continue  # the gradient of a parameter: made with it
+            result[name] = _array_field(neurons, name, dims, batch, written, f"grad_{name}" in arrays)
+        elif is_number(value):
+            values = np.array([getattr(neuron, name) for neuron in neurons.flat]).reshape(neurons.shape)
+            if name in written or name in parameters or batch:
+                result[name] = Field(*batch, *dims, dtype=_dtype(values))
+            elif (values != values.flat[0]).any():
+                result[name] = State(*dims, init=given(values), dtype=_dtype(values))
+    return result
+
+
+def _array_field(
+    neurons: np.ndarray,
+    name: str,
+    dims: Sequence[str],
+    batch: tuple[str, ...],
+    written: Collection[str],
+    has_gradient: bool,
+) -> Declaration:
+    identities = np.array([id(getattr(neuron, name)) for neuron in neurons.flat]).reshape(neurons.shape)
+    own = [d for d in range(neurons.ndim) if (identities != identities.take([0], axis=d)).any()]
+    some = tuple(slice(None) if d in own else 0 for d in range(neurons.ndim))
+    holders = np.array(neurons[some], dtype=object)
+    array = getattr(neurons.flat[0], name)
+    leading = tuple(dims[d] for d in own)
+    if name in written and not has_gradient:
+        return Field(*batch, *leading, shape=array.shape, dtype=_dtype(array))
+    values = np.stack([getattr(neuron, name) for neuron in holders.flat]).reshape(
+        *holders.shape, *array.shape
+    )
+    kind = Param if has_gradient else State
+    return kind(
+        *leading, shape=array.shape, init=given(values) if values.any() else zeros, dtype=_dtype(array)
+    )
+
+
+def _dtype(array: np.ndarray) -> str:
+    return {"b": "bool", "i": "int32", "u": "int32"}.get(array.dtype.kind, "float32")

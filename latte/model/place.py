@@ -1,0 +1,39 @@
+"""Where in the user's files something was asked for: what error messages begin with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+
+_LATTE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_OWN = tuple(os.path.realpath(os.path.join(_LATTE, folder)) + os.sep for folder in (".", "layers"))
+_SHELL = os.path.join(_LATTE, "tools", "cli.py")
+
+
+def user_place() -> str | None:
+    """``file:line`` of the innermost call that does not come from Latte or its layer library; None for what was asked
+    for in a shell."""
+    _, frame = _user_frame()
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_stacklevel() -> int:
+    """``stacklevel`` for a warning by the caller, so that it names the line that :func:`user_place` does."""
+    depth, _ = _user_frame()
+    return depth
+
+
+def _user_frame() -> tuple[int, FrameType | None]:
+    """The innermost frame that is not Latte's, and how many calls it is above the caller's caller."""
+    depth, frame = 1, sys._getframe(2)
+    while frame is not None and (path := os.path.realpath(frame.f_code.co_filename)).startswith(_OWN):
+        if path == _SHELL:
+            return depth, None  # asked for in a shell
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    return depth, frame
+
+
+def place_of(code: CodeType) -> str:
+    """``file:line`` of a function's first line."""
+    return f"{code.co_filename}:{code.co_firstlineno}"

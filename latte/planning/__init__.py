@@ -1,0 +1,1 @@
+"""What is compiled together, by which recipes, and with which layouts."""

@@ -1,0 +1,154 @@
+"""Which recipe an ensemble gets: its own commands, a file that the user names, a folder, or the shipped one; and
+which files are recipes for chains of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latte.model.ensemble import Ensemble
+from swirl.config import settings
+from swirl.errors import RecipeError
+from swirl.recipe import Recipe
+from swirl.recipe_files import read_recipe, recorded_recipe
+from swirl.recipe_imports import share_recipes
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+
+Reader = Callable[[Path], Recipe]
+"""Reads a recipe's file."""
+
+
+class Choice(IntEnum):
+    """Who has chosen a recipe; a greater one goes before a lesser."""
+
+    SHIPPED = 0
+    FOLDER = 1
+    """It lies in the folder ``LATTE_RECIPES``."""
+    NET = 2
+    """``net.use_recipe``"""
+
+
+def recipe_of(net: Net, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe | None:
+    """The recipe of an ensemble, or None where there is none: then the canonical code is compiled.
+
+    In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
+    ``LATTE_RECIPES``, the shipped one. Commands recorded on the ensemble replace it phase by phase.
+
+    Raises:
+        RecipeError: the file cannot be read or is no recipe.
+    """
+    path = recipe_path(net, ensemble)
+    otherwise = _for_one(path, read) if path is not None else None
+    if ensemble.commands:
+        return recorded_recipe(f"commands of {ensemble.name}", ensemble.commands_by_phase(), otherwise)
+    return otherwise
+
+
+def recipe_path(net: Net, ensemble: Ensemble) -> Path | None:
+    """The file that holds the ensemble's recipe, if there is one."""
+    return _chosen_path(net, ensemble) or _existing(_shipped(), ensemble.kind)
+
+
+def choice_for(net: Net, ensemble: Ensemble) -> Choice:
+    """Who has chosen the recipe of an ensemble."""
+    if ensemble.name in net.recipes or ensemble.kind in net.recipes:
+        return Choice.NET
+    return Choice.SHIPPED if _chosen_path(net, ensemble) is None else Choice.FOLDER
+
+
+def member_recipe(
+    net: Net, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe
+) -> Recipe | None:
+    """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or as one
+    of that kind would get it."""
+    member = next((member for member in members if member.kind == kind), None)
+    if member is not None:
+        path = recipe_path(net, member)
+    else:
+        path = net.recipes.get(kind) or _existing(settings().recipes, kind) or _existing(_shipped(), kind)
+    return _for_one(path, read) if path is not None else None
+
+
+def _chosen_path(net: Net, ensemble: Ensemble) -> Path | None:
+    for key in (ensemble.name, ensemble.kind):
+        if key in net.recipes:
+            return net.recipes[key]
+    return _existing(settings().recipes, ensemble.kind)
+
+
+def _shipped() -> Path:
+    return Path(str(resources.files("latte"))) / "recipes"
+
+
+share_recipes(_shipped())
+
+
+def _existing(folder: Path | None, name: str) -> Path | None:
+    path = None if folder is None else folder / f"{name}.py"
+    return path if path is not None and path.exists() else None
+
+
+def _for_one(path: Path, read: Reader) -> Recipe:
+    recipe = read(path)
+    if recipe.chain:
+        raise RecipeError(
+            f"is a recipe for the chain {', '.join(recipe.chain)}, not for one layer",
+            place=recipe.name,
+            way_out=f"net.use_recipe({'_'.join(recipe.chain)!r}, path) uses it wherever these layers follow each other",
+        )
+    return recipe
+
+
+# --- chains ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ChainFile:
+    """A recipe for a chain, and who has chosen it."""
+
+    recipe: Recipe
+    choice: Choice
+
+
+def chain_file(net: Net, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainFile | None:
+    """The recipe for layers that follow each other, or None.
+
+    In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
+    the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``. The file says ``chain = ("conv",
+    "relu")``; one that declares no chain is a recipe for a single layer, whose kind happens to have this name.
+
+    Raises:
+        RecipeError: the file cannot be read, is no recipe, or declares other kinds.
+    """
+    kinds = tuple(member.kind for member in members)
+    for path, choice in _chain_paths(net, members):
+        recipe = read(path)
+        if recipe.chain == kinds:
+            return ChainFile(recipe, choice)
+        if recipe.chain:
+            raise RecipeError(
+                f"declares the chain {', '.join(recipe.chain)}, but is used for {', '.join(kinds)}",
+                place=recipe.name,
+                way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
+            )
+        own = {net.recipes.get(key) for ensemble in net.ensembles for key in (ensemble.name, ensemble.kind)}
+        if choice == Choice.NET and path not in own:
+            raise RecipeError(f"declares no chain, but is used for {', '.join(kinds)}", place=recipe.name,
+                              way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})")  # fmt: skip
+    return None
+
+
+def _chain_paths(net: Net, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
+    name = "_".join(member.kind for member in members)
+    for key in ("_".join(member.name for member in members), name):
+        if key in net.recipes:
+            yield net.recipes[key], Choice.NET
+    for folder, choice in ((settings().recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED)):
+        path = _existing(folder, name)
+        if path is not None:
+            yield path, choice

@@ -1,0 +1,256 @@
+"""What is scheduled and compiled together: the programs of one layer, or those of a chain joined."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from latte.model.checks import PHASES
+from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.planning.chains import Chain, Chains
+from latte.planning.phases import EnsemblePrograms
+from latte.planning.recipes_of import Reader, recipe_of
+from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.nest import Nest, Program, fresh, references
+from swirl.recipe import Recipe
+from swirl.recipe_files import read_recipe
+from swirl.transforms.layers import Part
+
+if TYPE_CHECKING:
+    from latte.net import Net
+
+@dataclass(frozen=True)
+class Unit:
+    """Programs that are scheduled together.
+
+    Args:
+        name: ``conv1``, or ``conv1_relu1``.
+        members: the layers, sources first.
+        parts: phase → the layers' programs, in order of execution.
+        recipe: None leaves the canonical programs.
+        names: of a chain: storage → name of the buffer in the joined programs.
+        private: of a chain: phase → storage that no program but those of this unit needs.
+        fields: of a chain: a layer's kind → its own names for buffers → buffer; for ``""`` those of ``names``.
+        apart: of a chain: the layers' programs that are scheduled by themselves.
+        elsewhere: of such a layer: its buffers in phases that are joined with another layer's.
+    """
+
+    name: str
+    members: tuple[Ensemble, ...]
+    parts: Mapping[str, tuple[Part, ...]]
+    recipe: Recipe | None
+    names: Mapping[str, str] = field(default_factory=dict)
+    private: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    fields: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
+    apart: tuple[Program, ...] = ()
+    elsewhere: Mapping[str, Buffer] = field(default_factory=dict)
+
+    @property
+    def joined(self) -> bool:
+        """Whether these are the programs of several layers."""
+        return len(self.members) > 1
+
+    def place(self, phase: str = "forward") -> str | None:
+        """``file:line`` of the body that a phase of the last layer comes from."""
+        layer = self.members[-1]
+        written = phase if phase in PHASES and layer.has_phase(phase) else "forward"
+        return layer.body(written).place() if layer.has_phase(written) else None
+
+    def owned(self, first_readers: dict[str, frozenset[str]]) -> list[str]:
+        """Prefixes of the storage that the recipe lays out: the layers' own; and data that nobody else has read before,
+        as no kernel computes them and setting them packs them anyway.
+
+        Args:
+            first_readers: data → the layers that have read them first; those that this unit reads are added.
+        """
+        names = frozenset(member.name for member in self.members)
+        edges = [edge for member in self.members for edge in member.connections]
+        data = sorted({edge.source.name for edge in edges if isinstance(edge.source, DataEnsemble)})
+        owned = [name for name in data if first_readers.setdefault(name, names) & names]
+        return [f"{name}." for name in (*sorted(names), *owned)]
+
+    def laid_out(self, layouts: Mapping[str, Layout]) -> Unit:
+        """The unit with buffers laid out as those who compute them have chosen."""
+        parts = {
+            phase: tuple(replace(part, program=with_layouts(part.program, layouts)) for part in found)
+            for phase, found in self.parts.items()
+        }
+        elsewhere = {k: b.with_layout(layouts[b.name]) if b.name in layouts else b for k, b in self.elsewhere.items()}
+        apart = tuple(with_layouts(program, layouts) for program in self.apart)
+        return replace(self, parts=parts, apart=apart, elsewhere=elsewhere)
+
+    def programs(self) -> Iterator[Program]:
+        """Every program in it."""
+        yield from (part.program for parts in self.parts.values() for part in parts)
+        yield from self.apart
+
+
+def with_layouts(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    """The program with the layouts of the storage that its buffers lie in."""
+    changed = {key: b.with_layout(layouts[b.name]) for key, b in program.buffers.items() if b.name in layouts}
+    return program.with_buffers(**changed)
+
+
+def net_units(
+    net: Net, programs: Sequence[EnsemblePrograms], chains: Chains, read: Reader = read_recipe
+) -> list[Unit]:
+    """The programs of a net as they are compiled together, in the order in which they run forwards.
+
+    Args:
+        net: the net.
+        programs: of all ensembles, the members of each chain next to each other.
+        chains: of the net.
+        read: reads a recipe's file.
+
+    Raises:
+        RecipeError: a recipe file cannot be read.
+    """
+    by_name = {item.ensemble.name: item for item in programs}
+    joined = [_joined(chain, [by_name[member.name] for member in chain.members]) for chain in chains.found]
+    done = {(phase, member.name) for unit in joined for phase in unit.parts for member in unit.members}
+    rest = {
+        name: replace(item, programs={ph: p for ph, p in item.programs.items() if (ph, name) not in done})
+        for name, item in by_name.items()
+    }
+    result: list[Unit] = []
+    for item in programs:
+        name = item.ensemble.name
+        starting = [unit for unit in joined if unit.members[0].name == name and unit.parts]
+        for unit in starting:
+            apart = tuple(program for member in unit.members for program in rest[member.name].programs.values())
+            result.append(replace(unit, private=_private(unit, joined, rest.values()), apart=apart))
+        if rest[name].programs or not item.programs:
+            joined_phases = item.programs.keys() - rest[name].programs.keys()
+            elsewhere = {key: b for phase in sorted(joined_phases) for key, b in item.programs[phase].buffers.items()}
+            result.append(replace(_alone(net, rest[name], read), elsewhere=elsewhere))
+    return result
+
+
+def _alone(net: Net, item: EnsemblePrograms, read: Reader) -> Unit:
+    parts = {phase: (Part(program),) for phase, program in item.programs.items()}
+    return Unit(item.ensemble.name, (item.ensemble,), parts, recipe_of(net, item.ensemble, read))
+
+
+def _joined(chain: Chain, items: Sequence[EnsemblePrograms]) -> Unit:
+    """The phases that the chain's recipe schedules, as far as layers have them."""
+    wanted = chain.phases if _may_wait(items) else chain.phases - {"backward", "update"}
+    loops = _loops(chain.members)
+    parts: dict[str, tuple[Part, ...]] = {}
+    for phase in ("inference", "forward", "backward", "update"):
+        ordered = items if phase in ("forward", "inference") else items[::-1]
+        found = [Part(i.programs[phase], loops[i.ensemble.name]) for i in ordered if phase in i.programs]
+        if phase in wanted and found:
+            parts[phase] = tuple(found)
+    names = _names(chain.members, items)
+    fields = _fields(items)
+    fields[""] = {names[record.name]: record for own in list(fields.values()) for record in own.values()}
+    return Unit(chain.name, chain.members, parts, chain.recipe, names, fields=fields)
+
+
+def _private(
+    unit: Unit, joined: Sequence[Unit], rest: Iterable[EnsemblePrograms]
+) -> dict[str, frozenset[str]]:
+    """Phase → storage of the inner layers that no program outside of the unit needs."""
+    inner = {f"{member.name}.{name}" for member in unit.members[:-1] for name in ("value", "grad")}
+    others = [(phase, program) for item in rest for phase, program in item.programs.items()]
+    others += [
+        (phase, part.program)
+        for other in joined
+        if other is not unit
+        for phase, parts in other.parts.items()
+        for part in parts
+    ]
+    # What inference computes, only inference reads.
+    needed = {
+        alone: {
+            record.name
+            for phase, program in others
+            if (phase == "inference") == alone
+            for record in program.buffers.values()
+        }
+        for alone in (True, False)
+    }
+    return {phase: frozenset(inner - needed[phase == "inference"]) for phase in unit.parts}
+
+
+def _may_wait(items: Sequence[EnsemblePrograms]) -> bool:
+    """Whether all updates may run behind all backwards: a layer's update needs nothing that an earlier layer's
+    backward changes."""
+    for position, later in enumerate(items):
+        update = later.programs.get("update")
+        for earlier in items[:position]:
+            backward = earlier.programs.get("backward")
+            if update is None or backward is None:
+                continue
+            if _written(backward) & _touched(update) or _touched(backward) & _written(update):
+                return False
+    return True
+
+
+def _touched(program: Program) -> set[str]:
+    return {record.name for record in program.buffers.values()}
+
+
+def _written(program: Program) -> set[str]:
+    stored = {name for nest in program.nests for name in _stored(nest)}
+    return {program.buffers[name].name for name in stored if name in program.buffers}
+
+
+def _stored(nest: Nest) -> set[str]:
+    return {ast.unparse(ref.value) for ref in references(nest.function) if isinstance(ref.ctx, ast.Store)}
+
+
+# --- names ------------------------------------------------------------------------------------------------
+def _names(members: Sequence[Ensemble], items: Sequence[EnsemblePrograms]) -> dict[str, str]:
+    """Storage → name in the joined programs.
+
+    ``value`` and ``grad`` are the last layer's, as if the chain were one layer; those in between are
+    ``<kind>_value`` and ``<kind>_grad``. A field keeps its name, unless an earlier layer has it: then it is
+    ``<kind>_<field>``. A number is added where even that is taken.
+    """
+    result: dict[str, str] = {}
+    taken = {"value", "grad"}
+    for member, item in zip(members, items, strict=True):
+        for program in item.programs.values():
+            for local, record in program.buffers.items():
+                if record.name in result:
+                    continue
+                owner, _, name = record.name.rpartition(".")
+                if owner == members[-1].name and name in ("value", "grad"):
+                    result[record.name] = name
+                    continue
+                inner = name in ("value", "grad") and any(owner == m.name for m in members)
+                kind = next((m.kind for m in members if m.name == owner), member.kind)
+                kind = re.sub(r"\W", "_", kind)
+                wanted = f"{kind}_{name}" if inner or local in taken else local
+                result[record.name] = fresh(wanted, taken)
+                taken.add(result[record.name])
+    return result
+
+
+def _fields(items: Sequence[EnsemblePrograms]) -> dict[str, dict[str, Buffer]]:
+    """Kind → name of a buffer in the programs of the first layer of this kind → buffer."""
+    result: dict[str, dict[str, Buffer]] = {}
+    for item in items:
+        own = {name: record for program in item.programs.values() for name, record in program.buffers.items()}
+        result.setdefault(item.ensemble.kind, own)
+    return result
+
+
+def _loops(members: Sequence[Ensemble]) -> dict[str, dict[str, str]]:
+    """Ensemble → its loops' names → names in the joined programs: a layer that reads its source one to one runs over
+    the source's dimensions."""
+    result: dict[str, dict[str, str]] = {members[0].name: {}}
+    for source, sink in pairwise(members):
+        edge = next(edge for edge in sink.connections if edge.source is source)
+        before = (source.batch_dim, *source.dims)
+        own = (sink.batch_dim, *sink.dims)
+        known = result[source.name]
+        same = edge.one_to_one and len(own) == len(before)
+        renamed = {mine: known.get(theirs, theirs) for mine, theirs in zip(own, before, strict=True)} if same else {}
+        result[sink.name] = renamed
+    return result

@@ -1,0 +1,1 @@
+"""Compiled nets: buffers, kernels, phases, training."""

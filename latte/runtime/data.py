@@ -1,0 +1,75 @@
+"""Checks of the data that users give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from latte.model.place import user_place
+from swirl.errors import DataError
+
+if TYPE_CHECKING:
+    from latte.model.ensemble import Ensemble
+
+
+def check_data(layers: Sequence[Ensemble], arrays: Sequence[Any]) -> dict[str, np.ndarray]:
+    """``arrays`` for the data layers ``layers``, as arrays of shape (items, …) by the layers' names.
+
+    Raises:
+        DataError: wrong number of arrays, wrong shapes or types, labels out of range.
+    """
+    if not layers:
+        raise DataError("the net has no data layer", place=user_place(), way_out="MemoryDataLayer(net, shape)")
+    if len(arrays) != len(layers):
+        names = ", ".join(layer.name for layer in layers)
+        raise DataError(
+            f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}", place=user_place()
+        )
+    checked = {}
+    for layer, values in zip(layers, arrays, strict=True):
+        array = check_array(values, None, layer.name)
+        if array.ndim == 1 and layer.shape == (1,):
+            array = array[:, None]
+        if array.ndim == 0 or array.shape[1:] != layer.shape:
+            raise DataError(
+                f"{layer.name}: the shape is {array.shape}, but "
+                f"(batch, {', '.join(map(str, layer.shape))}) is needed",
+                place=user_place(),
+                way_out="the arrays are given in the order of the data layers",
+            )
+        check_labels(layer, array)
+        checked[layer.name] = array
+    counts = [len(array) for array in checked.values()]
+    if len(set(counts)) > 1:
+        raise DataError(f"the arrays have different numbers of items: {counts}", place=user_place())
+    return checked
+
+
+def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:
+    """``values`` as an array of real numbers of ``shape``, or DataError."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{what}: {error}", place=user_place()) from error
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{what}: real numbers are needed, not {array.dtype}", place=user_place(),
+                        way_out="convert with array.astype(np.float32)")  # fmt: skip
+    if shape is not None and array.shape != shape:
+        raise DataError(f"{what}: the shape is {array.shape}, but {shape} is needed", place=user_place())
+    return array
+
+
+def check_labels(ensemble: Ensemble, values: np.ndarray) -> None:
+    """DataError where ``ensemble`` gives class numbers to a loss and a value is none."""
+    assert ensemble.net is not None
+    for edge in ensemble.net.readers(ensemble):
+        if not (edge.is_label and edge.sink.class_labels):
+            continue
+        classes = next(len(e.source) for e in edge.sink.connections if not e.is_label)
+        wrong = np.flatnonzero((values < 0) | (values >= classes) | (values != np.floor(values)))
+        if wrong.size:
+            first = int(wrong[0])
+            raise DataError(f"labels of {edge.sink.name} must be class numbers from 0 to {classes - 1}; "
+                            f"number {first} is {values.flat[first]}", place=user_place())  # fmt: skip

@@ -1,0 +1,95 @@
+"""The gradients that the user gives: ``ensemble.set_grad(values)``, and views of a gradient's storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from latte.model.place import user_place
+from latte.planning.phases import has_gradient_reader, is_loss
+from latte.runtime.executable import Executable
+from swirl.errors import DataError, TrainingError
+
+if TYPE_CHECKING:
+    from latte.model.ensemble import Ensemble
+    from latte.net import Net
+
+
+class GivenGradients:
+    """What ``backward`` starts from besides the losses. It stays until it is given anew.
+
+    At a layer to which nobody sends a gradient (a top, or a loss), the values lie in the gradient itself, and
+    ``backward`` only reads them. At an inner layer they are written before each ``backward``, and its readers
+    add theirs: the net is compiled so (:attr:`inner`).
+    """
+
+    def __init__(self, net: Net):
+        self._net = net
+        self._inner: dict[str, np.ndarray] = {}
+        self._tops: dict[str, np.ndarray] = {}
+        self._viewed: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._inner or self._tops or self._viewed)
+
+    @property
+    def inner(self) -> frozenset[str]:
+        """The inner layers whose gradient the user has given, by name."""
+        return frozenset(self._inner)
+
+    def give(self, ensemble: Ensemble, values: np.ndarray) -> None:
+        """What ``ensemble.set_grad(values)`` does.
+
+        Raises:
+            DataError: the shape is wrong, or the net computes no gradient there.
+        """
+        name, gradient = ensemble.name, np.array(values, np.float32)
+        executable = self._net.executable
+        if executable.is_fused_away(f"{name}.grad"):  # given, it is stored: the net is compiled so
+            needed = ensemble.fields(executable.batch_size)["grad"].shape
+        else:
+            needed = executable.buffer(f"{name}.grad").shape
+        if gradient.shape != needed:
+            raise DataError(
+                f"{name}.set_grad: the shape is {gradient.shape}, but {needed} is needed", place=user_place()
+            )
+        if not has_gradient_reader(self._net, ensemble):
+            self._tops[name] = gradient
+            self.start(executable)
+            return
+        known = name in self._inner
+        self._inner[name] = gradient
+        if not known:
+            try:
+                self._net.compile_again()
+            except Exception:
+                del self._inner[name]
+                raise
+
+    def view(self, ensemble: Ensemble) -> None:
+        """Somebody holds the storage of a gradient: where that starts backward, it counts as given."""
+        if not has_gradient_reader(self._net, ensemble) and not is_loss(ensemble):
+            self._viewed.add(ensemble.name)
+
+    def start(self, executable: Executable) -> None:
+        """Write the gradients of tops, as far as they are of this batch size."""
+        for name, values in self._tops.items():
+            if executable.buffers[f"{name}.grad"].shape == values.shape:
+                executable.write(f"{name}.grad", values)
+
+    def before_backward(self, executable: Executable) -> None:
+        """Write the gradients of inner layers, which the last ``backward`` has added to.
+
+        Raises:
+            TrainingError: a gradient was given for another batch size; nothing is written then.
+        """
+        for name, values in {**self._inner, **self._tops}.items():
+            if values.shape != (needed := executable.buffers[f"{name}.grad"].shape):
+                raise TrainingError(
+                    f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
+                    place=user_place(),
+                    way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
+                )
+        for name, values in self._inner.items():
+            executable.write(f"{name}.grad", values)

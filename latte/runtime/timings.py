@@ -1,0 +1,145 @@
+"""How long each layer takes."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from latte.model.checks import is_integer
+from latte.model.place import user_place
+from swirl.errors import CommandError, nearest
+
+if TYPE_CHECKING:
+    from latte.running import Running
+
+TIMED = ("forward", "inference", "backward")
+# What a run changes and the next one reads: put back afterwards, so that looking does not train.
+KEPT_ROLES = ("state", "param_grad")
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One kernel: the ensemble and phase that it belongs to, its median time, and its share of all."""
+
+    ensemble: str
+    phase: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long each layer of a net takes in one phase. ``print`` shows a table.
+
+    Args:
+        phase: ``forward``, ``inference``, or ``backward`` (with its update kernels).
+        batch_size: items in the batch.
+        threads: of OpenMP.
+        repeat: number of runs; times are medians.
+        layers: in the order in which they run.
+    """
+
+    phase: str
+    batch_size: int
+    threads: int
+    repeat: int
+    layers: tuple[LayerTime, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Sum over all layers."""
+        return sum(layer.seconds for layer in self.layers)
+
+    def shares(self) -> dict[str, float]:
+        """Ensemble → its share of the time, ``backward`` and ``update`` together."""
+        result: dict[str, float] = {}
+        for layer in self.layers:
+            result[layer.ensemble] = result.get(layer.ensemble, 0.0) + layer.share
+        return result
+
+    def table(self) -> Table:
+        """The times as a table of ``rich``."""
+        table = Table()
+        table.add_column("layer")
+        table.add_column("phase")
+        table.add_column("µs", justify="right")
+        table.add_column("share", justify="right")
+        for layer in self.layers:
+            table.add_row(layer.ensemble, layer.phase, f"{layer.seconds * 1e6:.1f}", f"{layer.share:.1%}")
+        table.add_section()
+        table.add_row("all", "", f"{self.seconds * 1e6:.1f}", "")
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        """Show the table on the terminal."""
+        console = console or Console()
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        runs = "1 run" if self.repeat == 1 else f"{self.repeat} runs"
+        console.print(
+            f"{self.phase}, batch size {self.batch_size}, {threads}, median of {runs}", highlight=False
+        )
+        console.print(self.table())
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        self.print(Console(file=text, width=100))
+        return text.getvalue().rstrip()
+
+    def to_json(self) -> str:
+        """The same as a JSON object."""
+        return json.dumps({**asdict(self), "seconds": self.seconds}, indent=2)
+
+
+def timings(net: Running, phase: str = "forward", repeat: int = 10) -> Timings:
+    """Run a phase of a compiled net on the current batch and time every layer.
+
+    Parameters' gradients and states (a running mean, say) are afterwards what they were; values are those
+    that the phase computes.
+
+    Args:
+        net: a compiled net.
+        phase: ``forward``, ``inference`` or ``backward``. For ``backward``, a ``forward`` that has not run
+            yet runs first.
+        repeat: number of runs, after one that is not counted; times are medians.
+
+    Raises:
+        TrainingError: the net is not compiled.  CommandError: there is no such phase, or nothing to repeat.
+    """
+    executable = net.executable
+    if phase not in TIMED:
+        way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
+        raise CommandError(f"timings: no phase named {phase!r}", place=user_place(), way_out=way_out)
+    if not is_integer(repeat) or repeat < 1:
+        raise CommandError(
+            f"timings: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place()
+        )
+    with executable.views.in_storage():
+        kept = {
+            name: executable.arrays[name].copy()
+            for name, buffer in executable.buffers.items()
+            if buffer.role in KEPT_ROLES
+        }
+    has_run = set(executable.has_run)
+    try:
+        if phase == "backward" and "forward" not in has_run:
+            executable.run("forward")
+        executable.run(phase)
+        runs = [executable.run_timed(phase) for _ in range(repeat)]
+    finally:
+        with executable.views.in_storage():
+            for name, values in kept.items():
+                executable.arrays[name][...] = values
+        executable.has_run.intersection_update(has_run)
+    medians = [median(step[2] for step in steps) for steps in zip(*runs, strict=True)]
+    total = sum(medians) or 1.0
+    layers = [
+        LayerTime(name, step, seconds, seconds / total)
+        for (name, step, _), seconds in zip(runs[0], medians, strict=True)
+    ]
+    return Timings(phase, executable.batch_size, net.runner.threads, repeat, tuple(layers))

@@ -1,0 +1,167 @@
+"""Training and evaluation loops over whole data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from latte.model.checks import is_integer
+from latte.model.place import user_place
+from swirl.errors import DataError, TrainingError
+from swirl.jit import progress_console
+
+if TYPE_CHECKING:
+    from latte.running import Running
+
+
+@dataclass
+class History:
+    """What a training run went through.
+
+    Args:
+        losses: of every step.
+        accuracies: of every step (0 where the net has no accuracy layer).
+        items: number of items trained on.
+        seconds: of the steps, data transfer included.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    items: int = 0
+    seconds: float = 0.0
+
+    @property
+    def items_per_second(self) -> float:
+        return self.items / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss and accuracy over ``items`` items, in the inference phase."""
+
+    loss: float
+    accuracy: float
+    items: int
+
+
+def fit(
+    net: Running,
+    images: Any,
+    labels: Any,
+    *,
+    solver: Any,
+    epochs: int,
+    shuffle: bool = True,
+    stop_on_nan: bool = True,
+    progress: bool = True,
+    after_epoch: Callable[[int, History], None] | None = None,
+) -> History:
+    """Train ``net`` on a data set. The last, smaller batch of an epoch is trained on as such.
+
+    Args:
+        net: a compiled net with two data layers, images then labels, and a loss.
+        images: (items, …).
+        labels: (items,) or (items, 1), class numbers.
+        solver: its ``step()`` changes the parameters.
+        epochs: how often to go through the data.
+        shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes, which the next
+            call of ``fit`` goes on with.
+        stop_on_nan: raise TrainingError when the loss is NaN; otherwise training goes on (a warning is given once).
+        progress: whether to show a progress bar, on stderr.
+        after_epoch: called with the epoch's number (from 0) and the history so far.
+
+    Raises:
+        DataError: the data do not fit.  TrainingError: NaN in the loss, no loss, or the net is not compiled.
+    """
+    images, labels = _check(net, images, labels)
+    place = user_place()
+    if not net.has_loss:
+        raise TrainingError(
+            "the net has no loss to train by", place=place, way_out="SoftmaxLossLayer(net, scores, labels)"
+        )
+    if not callable(getattr(solver, "step", None)):
+        raise TrainingError(
+            f"fit needs a solver, not {solver!r}", place=place, way_out="latte.solver.SGD(net, learning_rate)"
+        )
+    if not is_integer(epochs) or epochs < 0:
+        raise DataError(
+            f"the number of epochs must be a whole number, at least 0, not {epochs!r}", place=place
+        )
+    history = History()
+    _prepare_rest(net, len(images))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[measures]}"),
+        TimeRemainingColumn(),
+    )
+    shown = Progress(*columns, console=progress_console(), disable=not progress)
+    with net.no_warning(of_nan=stop_on_nan), shown as bar:
+        steps = -(-len(images) // net.batch_size)
+        task = bar.add_task("training", total=epochs * steps, measures="")
+        for epoch in range(epochs):
+            order = net.permutation(len(images)) if shuffle else np.arange(len(images))
+            for chosen in _batches(order, net.batch_size):
+                start = perf_counter()
+                net.set_batch(images[chosen], labels[chosen])
+                net.forward()
+                if stop_on_nan and np.isnan(net.loss):
+                    raise TrainingError(
+                        f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
+                        place=place,
+                        way_out="a smaller learning rate may help; stop_on_nan=False goes on",
+                    )
+                net.clear_grad()
+                net.backward()
+                solver.step()
+                history.seconds += perf_counter() - start
+                history.items += len(chosen)
+                history.losses.append(net.loss)
+                history.accuracies.append(net.accuracy)
+                bar.update(task, advance=1, measures=f"epoch {epoch + 1}/{epochs}  loss {net.loss:.4f}")
+            if after_epoch is not None:
+                after_epoch(epoch, history)
+    return history
+
+
+def evaluate(net: Running, images: Any, labels: Any) -> Evaluation:
+    """Loss and accuracy over a data set, each item counted once whatever the batch size.
+
+    Raises:
+        DataError: the data do not fit.  TrainingError: the net is not compiled.
+    """
+    images, labels = _check(net, images, labels)
+    _prepare_rest(net, len(images))
+    loss = accuracy = 0.0
+    for chosen in _batches(np.arange(len(images)), net.batch_size):
+        net.set_batch(images[chosen], labels[chosen])
+        net.test()
+        loss += net.loss * len(chosen)
+        accuracy += net.accuracy * len(chosen)
+    return Evaluation(loss / len(images), accuracy / len(images), len(images))
+
+
+def _check(net: Running, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    if not net.compiled:
+        raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
+    images, labels = net.check_data(images, labels).values()
+    if len(images) == 0:
+        raise DataError("there are no items", place=user_place(), way_out="at least one is needed")
+    return images, labels
+
+
+def _prepare_rest(net: Running, items: int) -> None:
+    """The size of the last, smaller batch is compiled before anything runs (or is timed)."""
+    rest = items % net.batch_size
+    if rest:
+        net.prepare(rest)
+
+
+def _batches(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

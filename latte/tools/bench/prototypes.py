@@ -1,0 +1,240 @@
+"""Layers beside hand-written kernels, alternately in one run.
+
+    python -m latte.tools.bench.prototypes --folder DIR [--only 'batch norm.*step'] [--rounds 7] [--runs 12]
+
+DIR holds executables that time themselves (``bn``, …); each prints lines ``P NAME: min 1.23 med 1.31`` in milliseconds.
+After each line that a case names the executable is stopped, the layer is timed as often, and it goes on. Ratios are
+those of neighbouring measurements; above 1, the layer is faster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import click
+import numpy as np
+from rich.table import Table
+
+from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer
+from latte.tools.bench.foreign import Measured, timed_lines
+from latte.tools.bench.report import machine, report_console
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, and the line of an executable that times the same work.
+
+    Args:
+        name: what is printed.
+        program: file name of the executable.
+        line: regular expression of the whole name of its line.
+        declare: makes the net; returns it with the ensembles whose kernels are timed.
+        phases: whose kernels are added up: ``forward``, ``backward``, ``update``.
+    """
+
+    name: str
+    program: str
+    line: str
+    declare: Callable[[], tuple[Net, Sequence[str]]]
+    phases: tuple[str, ...]
+
+
+STEP = ("forward", "backward", "update")
+PARTS = {"forward": ("forward",), "backward": ("backward", "update")}
+"""What the net's two runs consist of."""
+
+
+IN_BLOCKS = Path(__file__).parent / "batch_norm_in_blocks.py"
+CONV_IN_BLOCKS = Path(__file__).parent / "conv_in_blocks.py"
+CHAIN_IN_BLOCKS = Path(__file__).parent / "conv_batch_norm_relu_in_blocks.py"
+
+
+def _batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Callable[[], tuple[Net, Sequence[str]]]:
+    def declare() -> tuple[Net, Sequence[str]]:
+        net = Net(batch, seed=1)
+        net.force_backward = True
+        layer = BatchNormLayer(net, MemoryDataLayer(net, (channels, height, height)))
+        if blocks:
+            net.use_recipe(layer, IN_BLOCKS)
+        return net, (layer.name,)
+
+    return declare
+
+
+def batch_norm_cases(batch: int = 64) -> list[Case]:
+    """Batch norm of images, forward alone and a whole step; plain arrays, and blocks of 16 channels."""
+    plain, blocks, small = "NCHW par0 nt1 rev0", "NCHW16c par0 nt1 rev1", "NCHW16c par0 nt0 rev0"
+    shapes = [(64, 112, plain), (64, 56, plain), (256, 56, plain), (512, 28, plain)]
+    shapes += [(64, 56, blocks), (256, 56, blocks), (512, 28, blocks), (512, 7, small)]
+    return [
+        Case(
+            f"batch norm {channels}, {height}{' in blocks' if layout != plain else ''}: {what}",
+            "bn",
+            rf"bn \({batch},{channels},{height}\) {layout} {line}",
+            _batch_norm(batch, channels, height, layout != plain),
+            phases,
+        )
+        for channels, height, layout in shapes
+        for what, line, phases in (("forward", "fwd", ("forward",)), ("step", "step", STEP))
+    ]
+
+
+def _convolution(
+    batch: int, channels: int, filters: int, height: int, kernel: int
+) -> Callable[[], tuple[Net, Sequence[str]]]:
+    def declare() -> tuple[Net, Sequence[str]]:
+        net = Net(batch, seed=1)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (channels, height, height))
+        layer = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, pad=kernel // 2)
+        net.use_recipe(layer, CONV_IN_BLOCKS)
+        return net, (layer.name,)
+
+    return declare
+
+
+def convolution_cases(batch: int = 64) -> list[Case]:
+    """Convolutions in blocks of 16 channels: the phases of 3 × 3 ones, and a 1 × 1 one forwards."""
+    cases = []
+    # The fastest variant of each: order of the loops; rows and images in a block, and whether threads share images.
+    for channels, height, order, block in (
+        (64, 56, "LO4", "HB14 NB1 mode1"),
+        (128, 28, "LO4", "HB28 NB1 mode0"),
+        (256, 14, "LO4", "HB14 NB4 mode0"),
+        (512, 7, "LO9", "HB7 NB16 mode0"),
+    ):
+        shape = rf"\({batch},{channels},{channels},{height}\)"
+        declare = _convolution(batch, channels, channels, height, 3)
+        for phase, program, line in (
+            ("forward", "conv4", rf"conv4 skip-pad {shape} PX\S+ KB2 {order}"),
+            ("backward", "dw", rf"bwdD {shape} incl\. weight flip"),
+            ("update", "dw", rf"bwdW {shape} 3s x 8c acc, {block}"),
+        ):
+            cases.append(Case(f"convolution {channels}, {height}: {phase}", program, line, declare, (phase,)))
+    one = _convolution(batch, 64, 256, 56, 1)
+    return [*cases, Case("convolution 1 × 1, 64 to 256, 56: forward", "c1x1", "1x1 conv NT PB56", one, ("forward",))]
+
+
+def _chain(
+    batch: int, channels: int, filters: int, height: int, kernel: int
+) -> Callable[[], tuple[Net, Sequence[str]]]:
+    def declare() -> tuple[Net, Sequence[str]]:
+        net = Net(batch, seed=1)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (channels, height, height))
+        conv = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, pad=kernel // 2)
+        norm = BatchNormLayer(net, conv)
+        layers = [conv, norm, ReLULayer(net, norm)]
+        net.use_recipe(layers, CHAIN_IN_BLOCKS)
+        return net, tuple(layer.name for layer in layers)
+
+    return declare
+
+
+def chain_cases() -> list[Case]:
+    """A convolution, batch norm and a ReLU in blocks of 16 channels: forwards, a whole step; a 1 × 1 one forwards."""
+    declare = _chain(64, 64, 64, 56, 3)
+    cases = [
+        Case(f"convolution, batch norm, ReLU 64, 56: {what}", "cbr", line, declare, phases)
+        for what, line, phases in (("forward", "cbr FWD total", ("forward",)), ("step", "cbr STEP fused", STEP))
+    ]
+    one, line = _chain(64, 64, 256, 56, 1), r"FUSED conv\+stats\(NT\) ; norm\+relu NT"
+    name = "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward"
+    return [*cases, Case(name, "c1x1", line, one, ("forward",))]
+
+
+CASES: list[Case] = [*batch_norm_cases(), *convolution_cases(), *chain_cases()]
+
+
+class Side:
+    """The layer of one or more cases, compiled, with random values in every buffer that is read."""
+
+    def __init__(self, case: Case, threads: int):
+        self.net, self.layers = case.declare()
+        self.net.compile(threads=threads)
+        executable = self.net.executable
+        generator = np.random.default_rng(0)
+        for name, buffer in executable.buffers.items():
+            if buffer.role in ("value", "grad") and buffer.dtype == "float32":
+                executable.write(name, generator.standard_normal(buffer.shape, np.float32))
+        executable.run("forward")
+
+    def run(self, phases: Sequence[str]) -> float:
+        """Milliseconds of the kernels of ``phases``."""
+        runs = [run for run in ("forward", "backward") if any(phase in phases for phase in PARTS[run])]
+        return 1e3 * sum(self._seconds(run, phases) for run in runs)
+
+    def _seconds(self, run: str, phases: Sequence[str]) -> float:
+        executable = self.net.executable
+        kernels = [(kernel.ensemble.name, kernel.phase) for kernel in executable.order[run]]
+        if all(name in self.layers and phase in phases for name, phase in kernels):
+            start = perf_counter()  # from outside, as executables do: a thread that sleeps at a barrier can't tell
+            executable.run(run)
+            return perf_counter() - start
+        steps = executable.run_timed(run)
+        return sum(s for name, phase, s in steps if name in self.layers and phase in phases)
+
+    def measure(self, case: Case, runs: int) -> Measured:
+        """The same figures as an executable's line."""
+        for _ in range(3):
+            self.run(case.phases)
+        times = [self.run(case.phases) for _ in range(runs)]
+        return Measured(case.name, min(times), median(times))
+
+
+def measure(
+    cases: Sequence[Case], folder: Path, rounds: int, runs: int, threads: int
+) -> dict[str, list[tuple[Measured, Measured]]]:
+    """By case, the executable's and the layer's times of every round.
+
+    Raises:
+        SystemExit: an executable is missing, or prints no line of a case.
+    """
+    found: dict[str, list[tuple[Measured, Measured]]] = {case.name: [] for case in cases}
+    for program in dict.fromkeys(case.program for case in cases):
+        own = {re.compile(case.line): case for case in cases if case.program == program}
+        for _ in range(rounds):
+            sides: dict[Callable[[], tuple[Net, Sequence[str]]], Side] = {}
+            for line in timed_lines(folder / program, own):
+                (case,) = (case for pattern, case in own.items() if pattern.fullmatch(line.name))
+                if case.declare not in sides:
+                    sides = {case.declare: Side(case, threads)}  # the memory of one net at a time
+                found[case.name].append((line, sides[case.declare].measure(case, runs)))
+    for name, pairs in found.items():
+        if len(pairs) < rounds:
+            raise SystemExit(f"no line for {name!r}; the executables are older or newer than this list")
+    return found
+
+
+@click.command()
+@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where the executables are.")  # fmt: skip
+@click.option("--only", default="", help="Regular expression of the cases' names.")
+@click.option("--rounds", default=7, show_default=True, help="How often the sides take turns.")
+@click.option("--runs", default=12, show_default=True, help="Runs of the layer in a round.")
+@click.option("--threads", default=2, show_default=True, help="Of the layer; the executables have their own.")
+def main(folder: Path, only: str, rounds: int, runs: int, threads: int) -> None:
+    """Time layers beside hand-written kernels."""
+    cases = [case for case in CASES if re.search(only, case.name)]
+    if not cases:
+        raise SystemExit(f"no case matches {only!r}; there are: " + "; ".join(case.name for case in CASES))
+    found = measure(cases, folder, rounds, runs, threads)
+    console = report_console()
+    console.print(machine())
+    table = Table("case", "prototype, ms", "Latte, ms", "ratio of least", "(range)", "ratio of medians")
+    for name, pairs in found.items():
+        least = sorted(theirs.least / ours.least for theirs, ours in pairs)
+        middle = [theirs.middle / ours.middle for theirs, ours in pairs]
+        theirs, ours = (median(pair[side].least for pair in pairs) for side in (0, 1))
+        table.add_row(name, f"{theirs:.2f}", f"{ours:.2f}", f"{median(least):.2f}", f"{least[0]:.2f} … {least[-1]:.2f}",
+                      f"{median(middle):.2f}")  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

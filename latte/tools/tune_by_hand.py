@@ -1,0 +1,327 @@
+"""One layer's recipe on the bench: edited, recompiled alone, timed beside what it was and what the machine can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from zlib import crc32
+
+import numpy as np
+
+from latte.explain.explanation import find_ensemble
+from latte.explain.showing import amount
+from latte.model.ensemble import Ensemble
+from latte.net import Net
+from latte.planning.chains import chain_name, chained_order, find_chains, neighbours
+from latte.planning.phases import OrderedPrograms
+from latte.planning.recipes_of import member_recipe
+from latte.planning.scheduling import Progress, ScheduledUnit, until_settled
+from latte.planning.units import Unit, net_units
+from swirl.dump.write import contents
+from swirl.errors import CommandError, LatteError, nearest
+from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.nest import Program
+from swirl.ir.work import Work, program_work
+from swirl.jit import Kernel, build, load
+from swirl.jit import Unit as TranslationUnit
+from swirl.measure import Limits, Measured
+from swirl.memory import allocate
+from swirl.pipeline import Stage, generate
+from swirl.questions import PHASE_ALIASES
+from swirl.recipe_files import read_recipe
+from swirl.recipe_imports import recipe_sources
+from swirl.recorded import Outcome
+from swirl.runner import Runner
+from swirl.target import Target
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A phase of the layer as one version of the recipe made it.
+
+    Args:
+        stages: of the compiler, the last one translated.
+        outcomes: what became of the recipe's commands.
+        library: the compiled file.
+        kernel, arrays: what runs, on data of its own, one array for each of ``buffers``.
+        work: operations and bytes.
+        scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
+    """
+
+    stages: tuple[Stage, ...]
+    outcomes: tuple[Outcome, ...]
+    library: Path
+    kernel: Kernel
+    buffers: dict[str, Buffer]
+    arrays: list[np.ndarray]
+    work: Work
+    scheduling: float
+    compiling: float
+
+
+class Bench:
+    """A layer of a net, or a chain that is compiled as one, to be compiled and timed by itself again and again.
+
+    Args:
+        net: declared; it need not be compiled.
+        layer: name of an ensemble, or of a chain (``conv1_relu1``).
+        phase: ``forward``, ``inference``, ``backward`` or ``update``.
+        target: what code is made for.
+        recipe: file to use in place of its own; one that declares a chain, for the chain that the layer begins.
+        threads: of OpenMP.
+        whole_numbers: as data, small ones: sums are exact in whatever order.
+
+    Raises:
+        CommandError: there is no such layer or phase, or the layer has no recipe file.
+    """
+
+    def __init__(self, net: Net, layer: str, phase: str, target: Target, recipe: Path | None = None,
+                 threads: int | None = None, whole_numbers: bool = False):  # fmt: skip
+        self.net, self.target, self.whole_numbers = net, target, whole_numbers
+        self.layer = layer
+        chains = {chain.name: chain.members for chain in find_chains(net).found}
+        self.members: tuple[Ensemble, ...] = chains.get(layer) or (find_ensemble(net, layer, list(chains)),)
+        self.phase = PHASE_ALIASES.get(phase, phase)
+        self._ordered = OrderedPrograms(net, net.batch_size)
+        found = [item for item in self._ordered.programs(net.order()) if item.ensemble in self.members]
+        phases = list(dict.fromkeys(phase for item in found for phase in item.programs))
+        if self.phase not in phases:
+            way_out = f"{nearest(phase, phases)}it has {', '.join(phases)}" if phases else "it computes nothing"
+            raise CommandError(f"{layer} has no phase {phase!r}", way_out=way_out)
+        commands = [command for member in self.members for command in member.commands]
+        if commands:
+            raise CommandError(
+                f"{layer} has commands of its own, which replace those of a file",
+                place=commands[0].place,
+                way_out="put them into a recipe file",
+            )
+        self.recipe = None if recipe is None else recipe.absolute()
+        self._chosen: str | None = None
+        self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
+        """The files to watch: the recipe first."""
+        self._progress = Progress(net, target)
+        self.runner = Runner(threads)
+        self.limits = Limits(target, self.runner)
+        self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+
+    def compile(self) -> Trial:
+        """The layer, or the chain that it is compiled in, under the recipe as it is now.
+
+        Raises:
+            LatteError: the recipe is no Python, or a command was refused.
+        """
+        start = perf_counter()
+        self.paths = recipe_sources(self.paths[0])
+        with ExitStack() as memos:
+            item, layouts = until_settled(lambda left: self._scheduled(left, memos))
+            self.paths = _sources(item.result.files)
+            if self.phase not in item.result.stages:
+                raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
+                                   "another", place=str(self.paths[0]), way_out="--phase backward")  # fmt: skip
+            finished = item.finished(self.phase, layouts)
+            source = generate(finished, self.target, memo=item.memo)
+        taken = perf_counter() - start
+        (built,) = build([TranslationUnit(source.name, source.source)], self.target)
+        buffers = item.result.stages[self.phase][-1].program.buffers
+        used = {name: buffers[name] for name in source.buffers}
+        arrays = self._arrays(used, finished[0].program)
+        compiling = 0.0 if built.cached else built.seconds
+        work = program_work(finished[-1].program)
+        return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, taken, compiling)
+
+    def _stamp(self, unit: Unit) -> object:
+        """Changes where the unit may be scheduled otherwise: its phases, or the recipes that it uses."""
+        return (unit.name, *unit.parts, *((file, _saved(file)) for file in self._files(unit)))
+
+    def _files(self, unit: Unit) -> tuple[Path, ...]:
+        """The recipes that a unit may be scheduled by: its own, those of a chain's layers, and what they import."""
+        recipes = [unit.recipe]
+        if unit.joined:
+            recipes += [member_recipe(self.net, unit.members, member.kind) for member in unit.members]
+        return _sources([recipe.path for recipe in recipes if recipe is not None and recipe.path is not None])
+
+    def _scheduled(self, left: Mapping[tuple[str, str], str], memos: ExitStack
+                   ) -> tuple[ScheduledUnit, Mapping[str, Layout]]:  # fmt: skip
+        """The unit behind its recipe, and the layouts that it and the ones before it have chosen."""
+        units = self._units(left)
+        place = next(place for place, unit in enumerate(units) if self._holds(unit))
+        self.paths = self._files(units[place])  # until it is known which of them are used
+        _, before = self._progress.through(units[:place], memos, self._stamp)
+        scheduling = before.copy(memos)
+        return scheduling.schedule(units[place]), scheduling.layouts
+
+    def _holds(self, unit: Unit) -> bool:
+        return self.phase in unit.parts and any(member in unit.members for member in self.members)
+
+    def _own_file(self) -> Path:
+        recipe = next(unit.recipe for unit in self._units() if self._holds(unit))
+        if recipe is None or recipe.path is None:
+            raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
+        return recipe.path
+
+    def _units(self, left: Mapping[tuple[str, str], str] | None = None) -> list[Unit]:
+        """The units of the net: an edited recipe may declare other phases, or no chain any more."""
+        if self.recipe is not None:
+            self._use(self.recipe)
+        chains = find_chains(self.net, left=left)
+        units = net_units(self.net, self._ordered.programs(chained_order(self.net, chains.found)), chains)
+        used = next(unit.recipe for unit in units if self._holds(unit))
+        if self.recipe is not None and (used is None or used.path != self.recipe):
+            reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]
+            raise CommandError(f"{self.recipe.name} does not schedule {self.layer}.{self.phase}",
+                               place=str(self.recipe), way_out="; ".join(dict.fromkeys(reasons)) or None)  # fmt: skip
+        return units
+
+    def _use(self, file: Path) -> None:
+        """Use a file for the layer, or for the layers around it whose kinds it declares."""
+        self.net.recipes.pop(self._chosen or "", None)
+        kinds = read_recipe(file).chain
+        if kinds:
+            fitting = [path for path in neighbours(self.net) if tuple(member.kind for member in path) == kinds]
+            names = [chain_name(path) for path in fitting if all(member in path for member in self.members)]
+            if not names:
+                raise CommandError(f"{self.layer} is in no chain {', '.join(kinds)}", place=str(file),
+                                   way_out="without `chain` it is a recipe for one layer")  # fmt: skip
+        elif len(self.members) > 1:
+            kinds = tuple(member.kind for member in self.members)
+            raise CommandError(f"declares no chain, but is used for {self.layer}", place=str(file),
+                               way_out=f"chain = {kinds} at its top, or --layer with one layer")  # fmt: skip
+        else:
+            names = [member.name for member in self.members]
+        self._chosen = names[0]
+        self.net.recipes[names[0]] = file
+
+    def measure(self, *trials: Trial) -> Measured:
+        """Trials beside each other and the machine's limits."""
+        return self.limits.measure([(trial.kernel, trial.arrays) for trial in trials])
+
+    def results(self, trial: Trial) -> dict[str, np.ndarray]:
+        """What the kernel makes of the buffers that the layer has, each as it is declared. To be asked for before any
+        other run: it may add to what the one before has left."""
+        self.runner.phase([(trial.kernel, trial.arrays)]).run()
+        declared = trial.stages[0].program.buffers
+        arrays = dict(zip(trial.buffers, trial.arrays, strict=True))
+        return {
+            name: trial.buffers[name].layout.unpack(arrays[name], trial.buffers[name].shape).reshape(buffer.shape)
+            for name, buffer in declared.items()
+            if name in trial.buffers
+        }
+
+    def _arrays(self, buffers: dict[str, Buffer], lowered: Program) -> list[np.ndarray]:
+        """Random contents as they lie in memory; whole numbers where they are used as such."""
+        values = contents(lowered)
+        sizes = {name: (buffer.physical_shape, DTYPES[buffer.dtype]) for name, buffer in buffers.items()}
+        memory = allocate(sizes, self.runner)
+        for name, buffer in buffers.items():
+            key = (buffer.name, buffer.shape)
+            if key not in self._data:
+                self._data[key] = _made(buffer, values.get(name), self.whole_numbers)
+            memory[name][...] = buffer.layout.pack(self._data[key])
+        return [memory[name] for name in buffers]
+
+
+def _sources(recipes: Iterable[Path]) -> tuple[Path, ...]:
+    """Recipes, and what they import."""
+    return tuple(dict.fromkeys(file for recipe in recipes for file in recipe_sources(recipe)))
+
+
+def _made(buffer: Buffer, values: int | str | None, whole_numbers: bool) -> np.ndarray:
+    generator = np.random.default_rng(crc32(buffer.name.encode()))
+    if isinstance(values, int) or not buffer.dtype.startswith("float"):
+        below = values if isinstance(values, int) else 2
+        return generator.integers(0, below, buffer.shape).astype(DTYPES[buffer.dtype])
+    if whole_numbers:
+        return generator.integers(-2, 3, buffer.shape).astype(DTYPES[buffer.dtype])
+    made = generator.standard_normal(buffer.shape, np.float32)
+    return (np.abs(made) + 0.5 if values == "positive" else made).astype(DTYPES[buffer.dtype])
+
+
+# --- words --------------------------------------------------------------------------------------------------
+def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None) -> str:
+    """What one save of the recipe led to."""
+    now = measured.kernels[0]
+    low, high = now.spread
+    runs = "1 run" if len(now.runs) == 1 else f"{len(now.runs)} runs"
+    threads = "1 thread" if bench.runner.threads == 1 else f"{bench.runner.threads} threads"
+    lines = [f"{seconds(now.median):>11}   half of {runs} from {seconds(low)} to {seconds(high)}, {threads}"]
+    if before is not None:
+        was = measured.kernels[1].median
+        if trial.kernel.name == before.kernel.name:
+            lines.append(f"{'':11}   the same kernel as before")
+        else:
+            lines.append(f"{seconds(was):>11}   before, measured in turn: {was / now.median:.2f} times as fast now")
+    work = trial.work
+    if work.operations:
+        total = _at_most(work.exact) + amount(work.operations, "flop")
+        what = f"multiply-adds in registers ({total})"
+        lines.append(_rate(work.operations / now.median, measured.peak, "flop/s", what))
+    total = _at_most(all(touched.exact for touched in work.touched)) + amount(work.bytes, "B")
+    what = f"reading memory ({total}, each element once)"
+    lines.append(_rate(work.bytes / now.median, measured.bandwidth, "B/s", what))
+    applied = sum(outcome.status == "applied" for outcome in trial.outcomes)
+    skipped = [outcome for outcome in trial.outcomes if outcome.status == "skipped"]
+    compiler = f"{trial.compiling:.1f} s in the C++ compiler" if trial.compiling else "the kernel was in the cache"
+    lines.append(f"{'':11}   {applied} commands applied, {len(skipped)} skipped; "
+                 f"scheduled in {trial.scheduling:.1f} s, {compiler}")  # fmt: skip
+    for outcome in skipped:
+        place = f"{outcome.command.place}: " if outcome.command.place else ""
+        lines += [f"  skipped  {place}{outcome.command.text}", *(f"    {line}" for line in outcome.reason.splitlines())]
+    return "\n".join(lines)
+
+
+def seconds(value: float) -> str:
+    """``3.21 ms``."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if value * factor >= 1 or unit == "µs":
+            return f"{value * factor:.3g} {unit}"
+    raise AssertionError
+
+
+def _rate(rate: float, limit: float, unit: str, what: str) -> str:
+    return f"{amount(rate, unit):>11}   {rate / limit:.0%} of {amount(limit, unit)}, {what}"
+
+
+def _at_most(exact: bool) -> str:
+    return "" if exact else "at most "
+
+
+# --- watching -----------------------------------------------------------------------------------------------
+def tries(bench: Bench, say: Callable[[str], None]) -> Iterator[bool]:
+    """Compile and time, again after each save of the recipe file; what is wrong with it is said, and watching goes on.
+
+    Yields:
+        whether this version of the recipe ran, as soon as all is said about it.
+    """
+    before: Trial | None = None
+    while True:
+        seen = {path: _saved(path) for path in bench.paths}
+        try:
+            try:
+                trial = bench.compile()
+            finally:
+                seen = {path: seen.get(path, _saved(path)) for path in bench.paths}  # it may build on other files now
+            measured = bench.measure(*(t for t in (trial, before) if t is not None))
+        except LatteError as error:
+            say(str(error))
+            yield False
+        else:
+            say(report(bench, trial, measured, before))
+            before = trial
+            yield True
+        while all(_saved(path) in (seen[path], None) for path in seen):  # None: an editor is just replacing it
+            time.sleep(POLL_SECONDS)
+
+
+def _saved(path: Path) -> tuple[int, int] | None:
+    """What changes when the file is saved; None where it is not there."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
