@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from latte.planning.scheduling import planned  # noqa: E402
+from latte.autodiff.layers import differentiate  # noqa: E402
+from latte.frontend.layers import lower_layers  # noqa: E402
+from latte.planning.plan import make_plan  # noqa: E402
 from latte.tools.bench.assembly import Counts, counts, innermost_loops, instructions  # noqa: E402
 from latte.tools.bench.prototypes import CASES  # noqa: E402
 from latte.tools.bench.report import machine, replaced  # noqa: E402
@@ -86,7 +88,8 @@ def _scheduled(shown: Shown) -> tuple[list[str], Program]:
     """The commands on a phase and on layouts that were applied, and the nests before memory is addressed."""
     net, layers = next(case.declare() for case in CASES if case.name == shown.case)
     with ExitStack() as memos:
-        plan = planned(net, net.batch_size, TARGET, frozenset(), memos, None)
+        programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
+        plan = make_plan(net.graph, programs, TARGET, memos)
         item = next(
             item
             for item in plan.scheduled

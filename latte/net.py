@@ -1,26 +1,35 @@
-"""Nets: ensembles in the order of their construction, and the connections between them."""
+"""Nets: what users declare, compile, train and look at."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from latte.model.checks import check_padding, check_shape, is_integer
-from latte.model.connection import Connection
-from latte.model.ensemble import ActivationEnsemble, DataEnsemble, Ensemble
-from latte.model.index import variable
-from latte.model.mapping import Window, check_reach, mapping_place, trace
+from latte.compiling import compile_graph
+from latte.explain.explanation import Explanation, explain
+from latte.model.checks import is_integer
+from latte.model.ensemble import ActivationEnsemble, Connection, Ensemble
+from latte.model.graph import Graph
 from latte.model.neuron import Neuron
 from latte.model.place import user_place
-from latte.running import Running
-from swirl.errors import CommandError, DeclarationError, MappingError
+from latte.model.settings import NetSettings
+from latte.planning.chains import recipe_name
+from latte.runtime.accessors import Accessors
+from latte.runtime.executable import Executable
+from latte.runtime.report import CompileReport
+from latte.runtime.session import Session
+from latte.runtime.timings import Timings, timings
+from latte.runtime.training import Evaluation, History, evaluate, fit
+from swirl.config import MAX_THREADS
+from swirl.errors import CommandError, DeclarationError, TrainingError
+from swirl.runner import Runner
+from swirl.target import resolve_target
 
 
-class Net(Running):
+class Net:
     """A net for batches of ``batch_size`` items.
 
     Args:
@@ -33,36 +42,46 @@ class Net(Running):
     """
 
     def __init__(self, batch_size: int, *, seed: int | None = None, keep: str | None = None):
-        if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
-            bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
-            raise DeclarationError(
-                f"the batch size must be a positive integer{bound}, not {batch_size!r}", place=user_place()
-            )
-        if seed is not None and not (is_integer(seed) and 0 <= seed < 2**31):
-            raise DeclarationError(
-                f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
-            )
-        if keep not in (None, "all"):
-            raise DeclarationError(
-                f"keep must be 'all', not {keep!r}", place=user_place(), way_out="net.keep(conv1) keeps one layer"
-            )
-        super().__init__()
-        self._keeps_all = keep == "all"
-        self.batch_size = int(batch_size)
-        self.seed = int(np.random.randint(2**31)) if seed is None else int(seed)
-        self.force_backward = False
+        self.graph = Graph(NetSettings.of(batch_size, seed, keep))
         self.nowait = False  # of the original; has no effect
-        self.ensembles: list[Ensemble] = []
-        self.connections: list[Connection] = []
-        self._counts: Counter[str] = Counter()
-        self._kept: set[str] = set()
+        self._session: Session | None = None
 
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
 
-    # --- ensembles ------------------------------------------------------------------------------------------
+    # --- what has been declared -----------------------------------------------------------------------------
+    @property
+    def batch_size(self) -> int:
+        """Number of items in a batch."""
+        return self.graph.settings.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Of all random numbers."""
+        return self.graph.settings.seed
+
+    @property
+    def force_backward(self) -> bool:
+        """Whether gradients of data are computed; to be set before ``compile``."""
+        return self.graph.settings.force_backward
+
+    @force_backward.setter
+    def force_backward(self, value: bool) -> None:
+        self.graph.settings.force_backward = value
+
+    @property
+    def ensembles(self) -> list[Ensemble]:
+        """In the order of their construction."""
+        return self.graph.ensembles
+
+    @property
+    def connections(self) -> list[Connection]:
+        """In the order in which they were made."""
+        return self.graph.connections
+
+    # --- declaring ------------------------------------------------------------------------------------------
     def add_ensemble(self, ensemble: Ensemble) -> Ensemble:
-        """Add an ensemble behind those that are there, and name it.
+        """Add an ensemble after those that are there, and name it.
 
         Returns:
             The same ensemble.
@@ -70,41 +89,9 @@ class Net(Running):
         Raises:
             DeclarationError: if it is in a net already, its name is taken, or its fields do not fit.
         """
-        place = user_place()
-        if not isinstance(ensemble, Ensemble):
-            raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", place=place)
-        self._check_not_compiled(place)
-        if ensemble.net is not None:
-            which = "this net" if ensemble.net is self else "another net"
-            raise DeclarationError(f"{ensemble!r} is in {which} already", place=place)
-        names = {other.name for other in self.ensembles} | {"net"}
-        name, count = ensemble.name, self._counts[ensemble.kind]
-        if not name:
-            while not name or name in names:
-                count += 1
-                name = f"{ensemble.kind}{count}"
-        if name in names:
-            raise DeclarationError(
-                f"an ensemble named {name!r} exists already",
-                place=place,
-                way_out="leave the name out, and the ensemble is numbered",
-            )
-        if not (name.isascii() and name.isidentifier()):
-            raise DeclarationError(
-                f"{name!r} cannot name an ensemble",
-                place=place,
-                way_out="use letters, digits and underscores",
-            )
-        ensemble.net, before = self, ensemble.name
-        ensemble.name = name
-        try:
-            ensemble.fields()  # a field that does not fit is reported here, not at compile
-        except Exception:
-            ensemble.net, ensemble.name = None, before
-            raise
-        self._counts[ensemble.kind] = count
-        self.ensembles.append(ensemble)
-        return ensemble
+        added = self.graph.add(ensemble)
+        added.accessor = Accessors(added, lambda: self._session)
+        return added
 
     def init_ensemble(self, neurons: np.ndarray) -> Ensemble:
         """Add an ensemble of an object array of neurons."""
@@ -125,20 +112,8 @@ class Net(Running):
         Raises:
             CommandError: the net is compiled already.  DeclarationError: an ensemble is not in this net.
         """
-        place = user_place()
-        if self.compiled:
-            raise CommandError("keep: the net is compiled already", place=place,
-                               way_out="call it before net.compile()")  # fmt: skip
-        for ensemble in ensembles:
-            if not isinstance(ensemble, Ensemble) or ensemble.net is not self:
-                raise DeclarationError(f"keep: {ensemble!r} is not in this net", place=place)
-        self._kept |= {ensemble.name for ensemble in ensembles}
+        self.graph.keep(ensembles)
 
-    def is_kept(self, ensemble: Ensemble) -> bool:
-        """Whether the user wants to read the ensemble's value and gradient."""
-        return self._keeps_all or ensemble.name in self._kept
-
-    # --- connections ----------------------------------------------------------------------------------------
     def add_connections(
         self,
         source: Ensemble,
@@ -166,39 +141,7 @@ class Net(Running):
             MappingError: if the mapping is not affine, has the wrong number of ranges or leaves its source.
             DeclarationError: for ensembles of another net, a cycle, or padding and shapes that do not fit.
         """
-        place = user_place()
-        self._check_edge(source, sink, place)
-        if not callable(mapping):
-            raise MappingError(f"the mapping must be a function, not {mapping!r}", place=place)
-        view = self._check_reshape(source, sink, reshape, place)
-        shape = view or source.shape
-        if padding is None and not clamp and view is None:
-            padding = source.asked_padding
-        pads = check_padding(padding, shape, place)
-        windows = None
-        if sink.explicit:
-            if padding is not None or clamp:
-                raise DeclarationError(
-                    f"{sink!r} has explicit loops, which read positions as they are written",
-                    place=place,
-                    way_out="leave out padding and clamp, or write a neuron",
-                )
-        else:
-            windows = trace(mapping, sink.dims, sink.shape, len(shape))
-            if clamp:
-                if padding is not None:
-                    raise DeclarationError(
-                        "clamp and padding exclude each other: zeros or the nearest edge?",
-                        place=mapping_place(mapping),
-                    )
-            else:
-                windows = tuple(w.shifted(-before) for w, (before, _) in zip(windows, pads, strict=True))
-                check_reach(windows, shape, pads, mapping)
-        if not clamp:  # whose mapping counts from the source's own first element
-            source.asked_padding = None
-        return self._connect(
-            Connection(source, sink, self._input_name(sink), windows, pads, clamp, view, place=place)
-        )
+        return self.graph.connect(source, sink, mapping, reshape, clamp, padding)
 
     def add_one_to_one_connections(self, source: Ensemble, sink: Ensemble) -> Connection:
         """Let every neuron of ``sink`` read the element of ``source`` at its own index.
@@ -206,24 +149,7 @@ class Net(Running):
         Raises:
             DeclarationError: if the shapes differ, for ensembles of another net, or a cycle.
         """
-        place = user_place()
-        self._check_edge(source, sink, place)
-        if source.shape != sink.shape:
-            raise DeclarationError(
-                f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
-                place=place,
-                way_out="use add_connections with a mapping",
-            )
-        windows = None
-        if not sink.explicit:
-            indices = [
-                variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)
-            ]
-            windows = tuple(Window(index, index + 1) for index in indices)
-        padding = ((0, 0),) * source.ndim
-        return self._connect(
-            Connection(source, sink, self._input_name(sink), windows, padding, one_to_one=True, place=place)
-        )
+        return self.graph.connect_one_to_one(source, sink)
 
     def add_loss_connection(self, source: Ensemble, sink: Ensemble) -> Connection:
         """Let a loss read ``source`` whole: the first call gives ``inputs``, the next one ``label``.
@@ -231,96 +157,198 @@ class Net(Running):
         Raises:
             DeclarationError: for a sink with neurons, ensembles of another net, or a cycle.
         """
-        place = user_place()
-        self._check_edge(source, sink, place)
-        if not sink.explicit:
-            raise DeclarationError(
-                f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
-                place=place,
-                way_out="use add_connections with a mapping",
-            )
-        names = [connection.name for connection in sink.connections]
-        if "label" in names:
-            raise DeclarationError(f"{sink!r} has its label already", place=place)
-        if any(connection.source is source for connection in sink.connections):
-            raise DeclarationError(f"{source!r} cannot be its own label", place=place)
-        return self._connect(Connection(source, sink, "label" if names else "inputs", place=place))
+        return self.graph.connect_loss(source, sink)
 
-    def order(self) -> list[Ensemble]:
-        """All ensembles, sources before sinks, otherwise in the order of construction."""
-        sorter = TopologicalSorter(self._graph())
-        sorter.prepare()
-        ready: list[int] = []
-        order = []
-        while sorter.is_active():
-            ready = sorted([*ready, *sorter.get_ready()])
-            first = ready.pop(0)
-            order.append(self.ensembles[first])
-            sorter.done(first)
-        return order
+    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path) -> None:
+        """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
 
-    def readers(self, ensemble: Ensemble) -> list[Connection]:
-        """The connections that read ``ensemble``, in the order in which they were made."""
-        return [connection for connection in self.connections if connection.source is ensemble]
+        Args:
+            layers: an ensemble or its name, a kind; for a file that declares a chain, the kinds joined
+                (``"conv_relu"``) or the layers (``[conv1, relu1]``, or their names).
+            path: of the file.
 
-    # --- checks ---------------------------------------------------------------------------------------------
-    def _graph(self, *more: tuple[Ensemble, Ensemble]) -> dict[int, list[int]]:
-        position = {id(ensemble): index for index, ensemble in enumerate(self.ensembles)}
-        graph: dict[int, list[int]] = {index: [] for index in range(len(self.ensembles))}
-        for source, sink in (*((edge.source, edge.sink) for edge in self.connections), *more):
-            graph[position[id(sink)]].append(position[id(source)])
-        return graph
-
-    def _check_not_compiled(self, place: str | None) -> None:
+        Raises:
+            CommandError: the net is compiled already, or has no such ensemble, kind or chain; or these are none.
+        """
         if self.compiled:
-            raise DeclarationError("the net is compiled already", place=place,
-                                   way_out="add layers and connections before net.compile()")  # fmt: skip
+            raise CommandError("use_recipe: the net is compiled already", place=user_place(),
+                               way_out="call it before net.compile()")  # fmt: skip
+        if not isinstance(path, (str, Path)):
+            raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", place=user_place())
+        self.graph.recipes[recipe_name(self.graph, layers)] = Path(path)
 
-    def _check_edge(self, source: Ensemble, sink: Ensemble, place: str | None) -> None:
-        self._check_not_compiled(place)
-        for ensemble in (source, sink):
-            if not isinstance(ensemble, Ensemble):
-                raise DeclarationError(f"{ensemble!r} is no ensemble", place=place)
-            if ensemble.net is not self:
-                where = "another net" if ensemble.net else "no net"
-                way_out = None if ensemble.net else "net.add_ensemble(ensemble) comes first"
-                raise DeclarationError(f"{ensemble!r} is in {where}", place=place, way_out=way_out)
-        if isinstance(sink, DataEnsemble):
-            raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", place=place)
-        if not source.batched:
+    # --- compiling ------------------------------------------------------------------------------------------
+    def compile(
+        self, *, target: str | None = None, threads: int | None = None, progress: bool = False
+    ) -> CompileReport:
+        """Compile the net for its batch size, once, after all layers exist.
+
+        Args:
+            target: ``avx512``, ``avx2`` or ``portable``; by default the best that the machine runs.
+            threads: of OpenMP; by default all cores.
+            progress: whether to show a progress bar.
+
+        Returns:
+            what it took, and where the generated code is.
+
+        Raises:
+            CommandError: it is compiled already.  DeclarationError: the net is empty, or an ensemble reads nothing.
+            LatteError: see :mod:`swirl.errors`. Nothing is half done then: the net can be mended and compiled.
+        """
+        place = user_place()
+        if self.compiled:
+            raise CommandError("the net is compiled already", place=place, way_out="declare a new net")
+        if threads is not None and not (is_integer(threads) and 1 <= threads <= MAX_THREADS):
             raise DeclarationError(
-                f"{source!r} has one value for the whole batch, which no layer can read", place=place
+                f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}", place=place
             )
-        try:
-            TopologicalSorter(self._graph((source, sink))).prepare()
-        except CycleError as error:
-            path = " → ".join(self.ensembles[index].name for index in error.args[1])
-            raise DeclarationError(
-                f"this connection closes a cycle: {path}",
-                place=place,
-                way_out="a net has no way back to a layer that feeds it",
-            ) from None
+        made_for, runner = resolve_target(target), Runner(None if threads is None else int(threads))
 
-    def _check_reshape(
-        self, source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None, place: str | None
-    ) -> tuple[int, ...] | None:
-        if reshape is None:
-            return None
-        view = check_shape(reshape, place)
-        if sink.explicit:
-            raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", place=place)
-        if int(np.prod(view)) != len(source):
-            raise DeclarationError(
-                f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place
-            )
-        return view if view != source.shape else None
+        def compile_for(
+            batch_size: int, seeded: frozenset[str], shared: Executable | None
+        ) -> tuple[Executable, CompileReport]:
+            return compile_graph(self.graph, batch_size, made_for, runner, seeded=seeded, shared=shared,
+                                 show_progress=progress)  # fmt: skip
 
-    @staticmethod
-    def _input_name(sink: Ensemble) -> str:
-        count = sum(not connection.is_label for connection in sink.connections)
-        return f"inputs{count or ''}"
+        self._session = Session(self.graph, compile_for, runner)
+        self.graph.settings.compiled = True
+        return self._session.report
 
-    def _connect(self, connection: Connection) -> Connection:
-        self.connections.append(connection)
-        connection.sink.connections.append(connection)
-        return connection
+    @property
+    def compiled(self) -> bool:
+        """Whether ``compile`` has been called."""
+        return self._session is not None
+
+    @property
+    def session(self) -> Session:
+        """The compiled net that runs.
+
+        Raises:
+            TrainingError: the net is not compiled.
+        """
+        if self._session is None:
+            raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
+        return self._session
+
+    @property
+    def executable(self) -> Executable:
+        """The compiled net for the batch size last used.
+
+        Raises:
+            TrainingError: the net is not compiled.
+        """
+        return self.session.executable
+
+    @property
+    def report(self) -> CompileReport:
+        """What compiling took so far, all in all: every batch size of the net, and its solver.
+
+        Raises:
+            TrainingError: the net is not compiled.
+        """
+        return self.session.report
+
+    # --- running --------------------------------------------------------------------------------------------
+    @property
+    def loss(self) -> float:
+        """The sum of the losses of the last ``forward`` or ``test``."""
+        return self._session.loss if self._session is not None else 0.0
+
+    @loss.setter
+    def loss(self, value: float) -> None:
+        if self._session is not None:
+            self._session.loss = value
+
+    @property
+    def accuracy(self) -> float:
+        """The share of items that the last accuracy layer has found right."""
+        return self._session.accuracy if self._session is not None else 0.0
+
+    @accuracy.setter
+    def accuracy(self, value: float) -> None:
+        if self._session is not None:
+            self._session.accuracy = value
+
+    def prepare(self, batch_size: int) -> None:
+        """Compile the net for a smaller batch size too, so that the first such batch does not wait.
+
+        Raises:
+            DataError: not 1 … ``batch_size`` of the net.
+        """
+        self.session.prepare(batch_size)
+
+    def set_batch(self, *arrays: Any) -> None:
+        """Set the values of the data layers, in the order of their construction: ``net.set_batch(images, labels)``.
+
+        A batch smaller than ``batch_size`` is computed as such (its size is compiled the first time). Labels may have
+        shape (batch,) or (batch, 1).
+
+        Raises:
+            DataError: wrong number of arrays, wrong shapes or types, labels out of range. Nothing is set then.
+        """
+        self.session.set_batch(*arrays)
+
+    def forward(self) -> None:
+        """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``."""
+        self.session.forward()
+
+    def test(self) -> None:
+        """The inference phase: dropout off, batch norm with running statistics. Sets ``net.loss``, ``net.accuracy``."""
+        self.session.test()
+
+    def backward(self) -> None:
+        """Gradients of inputs and parameters; those of parameters add up until ``clear_grad``.
+
+        Raises:
+            TrainingError: there is no loss and no gradient was set, or it was set for another batch size, or
+                ``forward`` has not run.
+        """
+        self.session.backward()
+
+    def clear_grad(self) -> None:
+        """Let the next ``backward`` start the parameters' gradients anew, without a pass over memory.
+
+        Until then they read as zero. Gradients given by ``set_grad`` stay.
+        """
+        self.session.clear_grad()
+
+    def clear_values(self) -> None:
+        """Zeros in the value of every layer, data layers included: set the data again before the next ``forward``.
+
+        Nothing needs it, since ``forward`` computes values afresh; programs for the original call it.
+        """
+        self.session.clear_values()
+
+    @property
+    def forward_tasks(self) -> list[Callable[[], None]]:
+        """What ``forward`` does, as the original's benchmarks time it: nothing for each data layer, then all layers.
+
+        Empty before ``compile``, as ``backward_tasks``.
+        """
+        return [*[lambda: None] * len(self.graph.data()), self.forward] if self.compiled else []
+
+    @property
+    def backward_tasks(self) -> list[Callable[[], None]]:
+        """What ``backward`` does, in one task; it runs without a loss too, from the gradients that there are."""
+        return [self.session.run_backward] if self.compiled else []
+
+    # --- loops ----------------------------------------------------------------------------------------------
+    def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True,
+            stop_on_nan: bool = True, progress: bool = True,
+            after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
+        """Train on a data set; see :func:`latte.runtime.training.fit`."""
+        return fit(self.session, images, labels, solver=solver, epochs=epochs, shuffle=shuffle, stop_on_nan=stop_on_nan,
+                   progress=progress, after_epoch=after_epoch)  # fmt: skip
+
+    def evaluate(self, images: Any, labels: Any) -> Evaluation:
+        """Loss and accuracy over a data set in the inference phase; see :func:`latte.runtime.training.evaluate`."""
+        return evaluate(self.session, images, labels)
+
+    # --- looking --------------------------------------------------------------------------------------------
+    def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
+        """What the compiler did with an ensemble; see :func:`latte.explain.explanation.explain`."""
+        return explain(self.executable, ensemble, phase)
+
+    def timings(self, phase: str = "forward", repeat: int = 10) -> Timings:
+        """How long each layer takes; see :func:`latte.runtime.timings.timings`."""
+        return timings(self.session, phase, repeat)

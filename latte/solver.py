@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from latte.model.instances import is_number
 from latte.model.place import user_place
-from latte.running import Running
-from latte.runtime.executable import make_report
+from latte.net import Net
+from latte.runtime.report import make_report
 from swirl.errors import DeclarationError, TrainingError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
@@ -20,9 +19,6 @@ from swirl.memory import allocate
 from swirl.pipeline import finish, generate, schedule
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
-
-if TYPE_CHECKING:
-    from latte.net import Net
 
 
 class SGD:
@@ -53,11 +49,11 @@ class SGD:
             if not is_number(value) or not 0 <= value <= most:
                 bounds = "at least 0" if most == math.inf else f"from 0 to {most}"
                 raise DeclarationError(f"{name} must be a number, {bounds}, not {value!r}", place=place)
-        if not isinstance(net, Running):
+        if not isinstance(net, Net):
             raise DeclarationError(f"a solver needs the net that it trains, not {net!r}", place=place)
         if not net.compiled:
             raise TrainingError("a solver needs a compiled net", place=place, way_out="call net.compile() first")
-        self.net = net
+        self._session = net.session
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.weight_decay = weight_decay
@@ -70,18 +66,18 @@ class SGD:
         if not self._parameters:
             raise TrainingError("the net has no parameters to train", place=place,
                                 way_out="add a layer that has some, FullyConnectedLayer for one")  # fmt: skip
-        self._prepare(executable.target)
+        self._prepare(executable.plan.target)
 
     def _prepare(self, target: Target) -> None:
-        arrays = self.net.executable.arrays
+        arrays = self._session.executable.arrays
         self._settings = {
             dtype: {name: np.zeros(1, dtype) for name in ("learning_rate", "momentum", "weight_decay")}
             for dtype in {arrays[name].dtype.name for name in self._parameters}
         }
         sizes = {name: ((arrays[name].size,), arrays[name].dtype.type) for name in self._parameters}
-        self._velocities = allocate(sizes, self.net.runner)
+        self._velocities = allocate(sizes, self._session.runner)
         start = perf_counter()
-        buffers = self.net.executable.buffers
+        buffers = self._session.executable.buffers
         programs = {name: _step_program(buffers[name], buffers[_gradient(name)]) for name in self._parameters}
         sources = {}  # by text: parameters of one size share a kernel
         for program in programs.values():
@@ -94,14 +90,14 @@ class SGD:
         generating = perf_counter() - start
         built = build([Unit(source.name, source.source) for source in sources.values()], target)
         kernels = {key: load(unit) for key, unit in zip(sources, built, strict=True)}
-        self.net.add_report(make_report(built, perf_counter() - start, generating))
+        self._session.add_report(make_report(built, perf_counter() - start, generating))
         steps = []
         for name in self._parameters:
             source, kernel = sources[_key(programs[name])], kernels[_key(programs[name])]
             given = {"parameter": arrays[name], "gradient": arrays[_gradient(name)], "velocity": self._velocities[name],
                      **self._settings[arrays[name].dtype.name]}  # fmt: skip
             steps.append((kernel, [given[buffer] for buffer in source.buffers]))
-        self._phase = self.net.runner.phase(steps)
+        self._phase = self._session.runner.phase(steps)
 
     def step(self) -> None:
         """Change every parameter by its gradient.
@@ -109,17 +105,17 @@ class SGD:
         Raises:
             TrainingError: no gradients since the net was compiled.
         """
-        if "backward" not in self.net.has_run:
+        if "backward" not in self._session.has_run:
             raise TrainingError(
                 "there are no gradients yet",
                 place=user_place(),
                 way_out="call net.forward() and net.backward() first",
             )
-        self.net.settle_gradients()
+        self._session.settle_gradients()
         for settings in self._settings.values():
             for name, value in settings.items():
                 value[0] = getattr(self, name)
-        with self.net.executable.views.in_storage():
+        with self._session.executable.views.in_storage():
             self._phase.run()
 
 

@@ -53,7 +53,7 @@ def source_of(
         raise DeclarationError(
             f"{layer}: the input must be what a layer returned, not {ensemble!r}", place=user_place()
         )
-    if ensemble.net is not net:
+    if ensemble not in net.graph:
         raise DeclarationError(f"{layer}: {ensemble!r} is in another net", place=user_place())
     ranks = (rank,) if isinstance(rank, int) else rank
     if ranks is not None and ensemble.ndim not in ranks:

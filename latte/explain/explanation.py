@@ -6,14 +6,21 @@ import ast
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from latte.explain.showing import loop_lines, memory, operations, page, parts
+import jinja2
+
+from latte.explain.facts import BufferFact, CommandFact, LoopFact
+from latte.explain.showing import loop_lines, memory, operations, parts, trips
 from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.graph import Graph
 from latte.model.place import user_place
 from latte.planning.chains import chain_name
-from latte.planning.recipes_of import recipe_path
+from latte.planning.recipes import recipe_path
+from latte.planning.units import Unit
+from latte.runtime.executable import Executable
+from latte.runtime.kernels import CompiledPhase
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
@@ -23,71 +30,6 @@ from swirl.pipeline import AFTER_RECIPE, Stage
 from swirl.questions import PHASE_ALIASES
 from swirl.recorded import Outcome
 from swirl.transforms import LAYOUT_COMMANDS
-
-if TYPE_CHECKING:
-    from latte.planning.units import Unit
-    from latte.running import Running
-    from latte.runtime.executable import CompiledPhase, Executable
-
-
-@dataclass(frozen=True)
-class CommandFact:
-    """A command of the recipe, and what became of it.
-
-    Args:
-        text: as it was written.
-        phase: that it names; empty for a command on a layout, which acts on all phases.
-        status: ``applied`` or ``skipped``, with the ``reason``.
-        place: ``file:line`` that asked for it.
-        unsafe: whether it overrides the compiler's analysis.
-    """
-
-    text: str
-    phase: str
-    status: str
-    reason: str
-    place: str | None
-    unsafe: bool
-
-
-@dataclass(frozen=True)
-class LoopFact:
-    """A loop of the final nest.
-
-    Args:
-        nest: label of the nest that it is in.
-        depth: number of loops around it.
-        variable: its name.
-        kind: ``range``, ``parallel``, ``vector`` or ``unrolled``.
-        head: as it is written in the nest.
-        trips: number of iterations, the most where it varies (``exact`` is False then), or None where nothing
-            is known.
-        exact: whether it is always that number.
-        work: operations and bytes.
-    """
-
-    nest: str
-    depth: int
-    variable: str
-    kind: str
-    head: str
-    trips: int | None
-    exact: bool
-    work: Work
-
-
-@dataclass(frozen=True)
-class BufferFact:
-    """A buffer that the phase touches: its name in the nests, its storage, and how that is laid out."""
-
-    name: str
-    storage: str
-    dtype: str
-    shape: tuple[int, ...]
-    blocks: tuple[tuple[int, int], ...]
-    role: str
-    halo: tuple[tuple[int, int], ...] = ()
-    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,71 +123,70 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return page(self)
+        helpers = {"operations": operations, "memory": memory, "parts": parts, "trips": trips}
+        return str(_page().render(e=self, **helpers))
 
 
-def explain(net: Running, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
+def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
     """What the compiler did with an ensemble of a compiled net, or with a chain; see :class:`Explanation`.
 
     Args:
-        net: a compiled net.
+        executable: of the net.
         ensemble: or its name, or that of a chain (``conv1_relu1``), for the phases that its layers share.
         phase: ``forward``, ``inference``, ``backward`` or ``update``; all by default.
 
     Raises:
-        TrainingError: the net is not compiled.
         CommandError: it has no such ensemble, or the ensemble no such phase.
     """
-    executable = net.executable
-    members, units = _layer(net, ensemble)
-    compiled = phases_of(net, ensemble, phase)
+    members, units = _layer(executable, ensemble)
+    compiled = phases_of(executable, ensemble, phase)
     if phase is not None:
         asked = PHASE_ALIASES.get(phase, phase)
         units = [unit for unit in units if asked in unit.parts]
-    outcomes = [_command(outcome) for unit in units for outcome in executable.outcomes[unit.name]]
+    outcomes = [_command(outcome) for unit in units for outcome in executable.plan.outcomes[unit.name]]
     if phase is not None:
         followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
         outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
     last = members[-1]
-    notes = [note for member in members for note in executable.notes.get(member.name, ())]
+    notes = [note for member in members for note in executable.plan.notes.get(member.name, ())]
     return Explanation(
         chain_name(members),
         "_".join(member.kind for member in members),
         tuple(last.shape),
         executable.batch_size,
-        executable.target.name,
-        "" if isinstance(last, DataEnsemble) else _recipe(net, last, units),
+        executable.plan.target.name,
+        "" if isinstance(last, DataEnsemble) else _recipe(executable.graph, last, units),
         tuple(outcomes),
         tuple(dict.fromkeys(notes)),
         tuple(_phase(executable, item) for item in compiled),
     )
 
 
-def _layer(net: Running, layer: Ensemble | str) -> tuple[tuple[Ensemble, ...], list[Unit]]:
+def _layer(executable: Executable, layer: Ensemble | str) -> tuple[tuple[Ensemble, ...], list[Unit]]:
     """A layer and what it is compiled in, by itself and in chains; of a chain's name, its layers and itself."""
-    units = net.executable.units
+    units = executable.plan.units
     for unit in units:
         if unit.joined and unit.name == layer:
             return unit.members, [unit]
-    found = find_ensemble(net, layer, [unit.name for unit in units if unit.joined])
+    found = find_ensemble(executable.graph, layer, [unit.name for unit in units if unit.joined])
     return (found,), [unit for unit in units if found in unit.members]
 
 
-def find_ensemble(net: Running, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
+def find_ensemble(graph: Graph, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
     """The ensemble of that name in the net (or itself).
 
     Args:
-        net: declared; it need not be compiled.
+        graph: of the net.
         ensemble: or its name.
         chains: names that would do as well, for the message.
 
     Raises:
         CommandError: there is none; the message has the nearest name and the list.
     """
-    for candidate in net.ensembles:
+    for candidate in graph.ensembles:
         if candidate is ensemble or candidate.name == ensemble:
             return candidate
-    names = [candidate.name for candidate in net.ensembles]
+    names = [candidate.name for candidate in graph.ensembles]
     there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
     if not isinstance(ensemble, str):
         raise CommandError(f"{ensemble!r} is not in this net", place=user_place(), way_out=there)
@@ -253,16 +194,15 @@ def find_ensemble(net: Running, ensemble: Ensemble | str, chains: Sequence[str] 
     raise CommandError(f"no ensemble named {ensemble!r}", place=user_place(), way_out=f"{hint}{there}")
 
 
-def phases_of(net: Running, layer: Ensemble | str, phase: str | None = None) -> list[CompiledPhase]:
+def phases_of(executable: Executable, layer: Ensemble | str, phase: str | None = None) -> list[CompiledPhase]:
     """The compiled phases of an ensemble or a chain, or only the one named.
 
     Raises:
-        TrainingError: the net is not compiled.
         CommandError: there is no such layer, or it has no such phase.
     """
-    members, units = _layer(net, layer)
+    members, units = _layer(executable, layer)
     names = {unit.name for unit in units}
-    compiled = [item for item in net.executable.compiled if item.unit.name in names]
+    compiled = [item for item in executable.compiled if item.unit.name in names]
     if phase is None:
         return compiled
     asked = PHASE_ALIASES.get(phase, phase) if isinstance(phase, str) else phase
@@ -283,9 +223,9 @@ def after_recipe(stages: Sequence[Stage]) -> Stage:
 
 
 # --- facts --------------------------------------------------------------------------------------------------
-def _recipe(net: Running, ensemble: Ensemble, units: Sequence[Unit]) -> str:
+def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     joined = [unit for unit in units if unit.joined and unit.recipe is not None]
-    path = recipe_path(net, ensemble) if len(joined) < len(units) else None  # type: ignore[arg-type]
+    path = recipe_path(graph, ensemble) if len(joined) < len(units) else None
     names = [] if path is None else [_short(path)]
     if ensemble.commands:
         names.insert(0, f"commands of {ensemble.name}")
@@ -323,7 +263,7 @@ def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
         item.program.text,
         tuple(loop_facts(item.program)),
         program_work(item.program),
-        listing(item.program, executable.target),
+        listing(item.program, executable.plan.target),
         str(item.built.path.parent),
         item.built.command,
     )
@@ -369,3 +309,12 @@ def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
         lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}{unsafe}")
         lines += [f"         {line}" for line in command.reason.splitlines()]
     return lines
+
+
+@lru_cache(maxsize=1)
+def _page() -> jinja2.Template:
+    loader = jinja2.PackageLoader("latte.explain", "templates")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("explanation.html.j2")

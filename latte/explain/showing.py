@@ -1,17 +1,11 @@
-"""Explanations for people: numbers with units, and the page for notebooks."""
+"""Explanations for people: numbers with units, and tables of loops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
-import jinja2
-
+from latte.explain.facts import LoopFact
 from swirl.ir.work import Work
-
-if TYPE_CHECKING:
-    from latte.explain.explanation import Explanation, LoopFact
 
 
 def amount(number: float, unit: str) -> str:
@@ -61,18 +55,3 @@ def loop_lines(facts: Sequence[LoopFact]) -> list[str]:
         work = f"{computed:>12} {memory(fact.work) if fact.work.touched else '':>10}   {parts(fact.work)}"
         lines.append(f"{name:{width}} {trips(fact):>9} {kind:9} {work}".rstrip())
     return lines
-
-
-def page(explanation: Explanation) -> str:
-    """The explanation as HTML."""
-    helpers = {"operations": operations, "memory": memory, "parts": parts, "trips": trips}
-    return str(_template().render(e=explanation, **helpers))
-
-
-@lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("latte.explain", "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("explanation.html.j2")

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from latte.model.body import MISSING, Body
-from latte.model.instances import is_number
+from latte.model.ensemble import Ensemble
+from latte.model.instances import CONNECTION_NAMES, is_number
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -54,6 +57,18 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "float32": float,
     "int32": int,
 }
+
+
+def attribute(ensemble: Ensemble, name: str) -> Any:
+    """The number, bool or tuple that ``self.name`` stands for in a body, else ``MISSING``."""
+    if name in CONNECTION_NAMES or name in ensemble.declared_fields():
+        return MISSING
+    neurons = ensemble.neurons
+    for owner in (ensemble, neurons.flat[0] if isinstance(neurons, np.ndarray) else neurons):
+        value = getattr(owner, name, MISSING) if owner is not None else MISSING
+        if is_number(value) or isinstance(value, tuple):
+            return value
+    return MISSING
 
 
 class Constants:

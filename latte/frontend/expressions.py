@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NoReturn
 
-from latte.frontend.constants import Constants, called, literal
+from latte.frontend.constants import Constants, attribute, called, literal
 from latte.model.body import MISSING, Body
 from latte.model.ensemble import Ensemble
 from latte.model.index import Index, NotAffine, as_index, maximum, minimum
@@ -97,7 +98,7 @@ class Expressions:
             "self.ndim": ensemble.ndim,
             **self.shapes(),
         }
-        self.constants = Constants(body, fixed, ensemble.attribute, set(stores) | set(body.parameters))
+        self.constants = Constants(body, fixed, partial(attribute, ensemble), set(stores) | set(body.parameters))
         self.loops: dict[str, Window] = {}
         self.ranges: dict[str, Index] = {}
         self.many: dict[str, list[str]] = {}

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from latte.frontend.locals import Types, declare_locals, first_use, mentions
 from latte.frontend.references import ArrayTranslator, NeuronTranslator
 from latte.frontend.translate import Translator, loop_node
+from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
 from latte.model.ensemble import Ensemble
 from latte.model.index import as_index
@@ -52,7 +53,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
             return Program(name, (), {})
         raise DeclarationError(f"{ensemble!r} has no {phase} of its own; it is derived from forward")
     body = ensemble.body(phase)
-    buffers = ensemble.buffers(batch_size)
+    buffers = body_buffers(ensemble, batch_size)
     to_clear = _clearable(ensemble, phase, buffers)
     arguments = (ensemble, body, buffers, batch_size, training, phase)
     if ensemble.phase_is_explicit(phase):

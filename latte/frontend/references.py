@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from latte.frontend.guards import GUARD
 from latte.frontend.translate import Translator, extents_of
-from latte.model.connection import Connection
+from latte.model.buffers import repeated_sources
+from latte.model.ensemble import Connection
 from latte.model.index import Index, as_index, maximum, minimum
 from latte.model.mapping import Window
 from swirl.ir.nest import reference
@@ -58,7 +59,7 @@ class NeuronTranslator(Translator):
         for connection in self.ensemble.connections:
             one = connection.name.replace("inputs", "input")
             if plain == connection.name or (plain == one and connection.one_to_one):
-                name = self.ensemble.repeated_sources().get(connection.name, connection.name)
+                name = repeated_sources(self.ensemble).get(connection.name, connection.name)
                 return connection, f"grad_{name}" if gradient else name
         return None
 
@@ -196,7 +197,7 @@ class ArrayTranslator(Translator):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         for name in self.body.parameters:
-            if name not in self.buffers and name not in self.ensemble.repeated_sources():
+            if name not in self.buffers and name not in repeated_sources(self.ensemble):
                 self.fail(
                     self.body.tree,
                     f"the argument {name!r} of {self.body.function.__qualname__} is no field of "
@@ -225,7 +226,7 @@ class ArrayTranslator(Translator):
                 f"{node.id} is no argument of {self.body.function.__qualname__}",
                 f"add it: def {self.body.tree.name}(self, …, {node.id})",
             )
-        name = self.ensemble.repeated_sources().get(name or "", name)
+        name = repeated_sources(self.ensemble).get(name or "", name)
         if name is None or name not in self.buffers:
             self.fail(
                 node,

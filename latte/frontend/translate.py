@@ -9,7 +9,7 @@ from latte.frontend.constants import called, literal
 from latte.frontend.expressions import Expressions
 from latte.frontend.guards import apply_guards, guarded_value
 from latte.model.body import MISSING
-from latte.model.ensemble import SCALARS
+from latte.model.buffers import SCALARS
 from latte.model.index import as_index, variable
 from latte.model.instances import is_number
 from latte.model.mapping import Window

@@ -5,57 +5,73 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
 from latte.model import instances
-from latte.model.body import MISSING, Body, read_body
-from latte.model.checks import PHASES, check_phase, check_shape
-from latte.model.commands import CommandRecorder, unknown_attribute
-from latte.model.connection import Connection
-from latte.model.neuron import Declaration, Field, FieldSpec, Neuron, make_spec
-from latte.model.place import place_of, user_place
-from latte.runtime.accessors import accessor
-from swirl.errors import CommandError, DeclarationError
-from swirl.ir.buffers import Buffer
+from latte.model.body import Body
+from latte.model.checks import check_padding, check_shape
+from latte.model.commands import INFOS, asked, recorded
+from latte.model.mapping import Window
+from latte.model.neuron import Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
+from latte.model.older_spellings import WITHOUT_EFFECT
+from latte.model.phases import PhaseMethods
+from latte.model.place import user_place
+from latte.model.settings import NetSettings
+from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
 from swirl.ir.hints import is_name
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS
 
-if TYPE_CHECKING:
-    from latte.net import Net
+RESERVED = frozenset(
+    {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape"}
+    | {"ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}
+)
+"""What ``self.name`` means already."""
 
-# The run-time scalars that random numbers depend on.
-SCALARS = {
-    "seed": Buffer("net.seed", (1,), "int32", "scalar"),
-    "step": Buffer("net.step", (1,), "int32", "scalar"),
-}
-RESERVED = {
-    "value",
-    "grad",
-    "input",
-    "inputs",
-    "grad_input",
-    "grad_inputs",
-    "label",
-    "training",
-    "batch_size",
-    "shape",
-    "ndim",
-    "name",
-    "kind",
-    "net",
-    "dims",
-    "seed",
-    "step",
-    "accumulate",
-}
+Accessor = Callable[[str], Any]
+"""Finds the getter or setter of a name (``get_value``); None where the name is none of either."""
 
 
-class Ensemble(CommandRecorder):
+@dataclass(frozen=True, eq=False)
+class Connection:
+    """An edge of the net: ``sink`` reads ``source``.
+
+    Args:
+        name: of the source's value in the sink's bodies: ``inputs``, ``inputs1``, …, or ``label``.
+        windows: for each dimension of the source (as seen through ``reshape``) the positions that a neuron
+            reads; None where the sink's body has explicit loops.
+        padding: (before, after) for each dimension: positions outside the source that read as zero.
+        clamp: positions outside read the nearest edge.
+        reshape: the shape in which the sink sees the source, if not its own.
+        one_to_one: every neuron reads the element at its own index.
+        place: ``file:line`` that made the connection.
+    """
+
+    source: Ensemble
+    sink: Ensemble
+    name: str
+    windows: tuple[Window, ...] | None = None
+    padding: tuple[tuple[int, int], ...] = ()
+    clamp: bool = False
+    reshape: tuple[int, ...] | None = None
+    one_to_one: bool = False
+    place: str | None = None
+
+    @property
+    def is_label(self) -> bool:
+        """Labels have no gradient."""
+        return self.name == "label"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The source's shape as the sink sees it, without the batch."""
+        return self.reshape or self.source.shape
+
+
+class Ensemble:
     """A layer: an array of neurons, or (subclasses with a ``forward`` of their own) loops over whole arrays.
 
     Args:
@@ -89,9 +105,15 @@ class Ensemble(CommandRecorder):
         kind: str | None = None,
         name: str | None = None,
     ):
-        self.net: Net | None = None
+        self.settings: NetSettings | None = None
+        """Of the net that it is in."""
+        self.position = -1
+        """Its place in the net's order of construction: the stream of its random numbers."""
+        self.accessor: Accessor | None = None
         self.commands: list[Recorded] = []
-        self.compiled = False
+        self.asked_padding: tuple[tuple[int, int], ...] | None = None
+        """What ``set_padding`` has asked for and no connection has taken yet."""
+        self._padding: tuple[tuple[int, int], ...] | None = None
         self.place = user_place()
         self.neurons = neurons
         if isinstance(neurons, np.ndarray):
@@ -105,8 +127,10 @@ class Ensemble(CommandRecorder):
             way_out = "Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch"
             raise DeclarationError("an ensemble needs a shape", place=self.place, way_out=way_out)
         self.shape: tuple[int, ...] = check_shape(shape, self.place)
-        self.neuron_class = self._neuron_class()
-        self._check_phases()
+        self.neuron_class = self._class_of(neurons)
+        self._phases = PhaseMethods(type(self), self.neuron_class)
+        if not isinstance(self, DataEnsemble):
+            self._phases.check(Ensemble, self.place)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
         self.name = name or ""
         self.dims, self.batch_dim = self._check_dims(dims)
@@ -114,57 +138,23 @@ class Ensemble(CommandRecorder):
         self._added_fields: dict[str, Declaration] = {}
         self._declared: dict[str, Declaration] | None = None
 
-    def _neuron_class(self) -> type[Neuron]:
-        neurons = self.neurons
+    def _class_of(self, neurons: Any) -> type[Neuron]:
+        explicit = PhaseMethods(type(self), Neuron).explicit
+        if neurons is None and (explicit or isinstance(self, (DataEnsemble, LossEnsemble))):
+            return Neuron
         if neurons is None:
-            if self.explicit or isinstance(self, (DataEnsemble, LossEnsemble)):
-                return Neuron
             raise DeclarationError(
                 f"{type(self).__name__} has neither neurons nor a forward of its own",
                 place=self.place,
                 way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
                 "forward(self, inputs, value, …)",
             )
-        if isinstance(neurons, np.ndarray):
-            return type(neurons.flat[0])
-        if isinstance(neurons, Neuron):
-            return type(neurons)
-        if isinstance(neurons, type) and issubclass(neurons, Neuron):
-            return neurons
-        raise DeclarationError(f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
-                               place=self.place)  # fmt: skip
-
-    def _check_phases(self) -> None:
-        """Refuse a layer that computes nothing, and a method whose name is nearly that of a phase.
-
-        Nothing else could call such a method: a body is read, not run.
-        """
-        if isinstance(self, DataEnsemble):
-            return
-        has_neurons = self.neuron_class is not Neuron
-        owner = self.neuron_class if has_neurons and not self.explicit else type(self)
-        methods = {
-            name: method
-            for base in reversed(owner.__mro__)
-            for name, method in vars(base).items()
-            if isinstance(method, FunctionType) and not hasattr(Ensemble, name) and not hasattr(Neuron, name)
-        }
-        for phase, spellings in PHASES.items():
-            if self.has_phase(phase):
-                continue
-            for name, method in methods.items():
-                if get_close_matches(name.lower(), spellings, 1, cutoff=0.8):
-                    raise DeclarationError(
-                        f"{owner.__name__} has no {phase}, but {name}, which nothing would call",
-                        place=place_of(method.__code__),
-                        way_out=f"did you mean {spellings[0]!r}?",
-                    )
-        if not self.has_phase("forward"):
+        found = instances.class_of(neurons)
+        if found is None:
             raise DeclarationError(
-                f"{owner.__name__} has no forward, so that its value would never be computed",
-                place=self.place,
-                way_out="def forward(self): self.value = …",
+                f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}", place=self.place
             )
+        return found
 
     def _check_dims(self, dims: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
         if dims is None:
@@ -179,22 +169,72 @@ class Ensemble(CommandRecorder):
         return names, "n"
 
     def __getattr__(self, name: str) -> Any:
-        """Commands (``conv1.parallelize(…)``) and accessors (``conv1.get_value()``)."""
+        """Commands (``conv1.parallelize(…)``), what they were asked (``conv1.tiling_info``) and accessors
+        (``conv1.get_value()``)."""
         if name.startswith("_"):
             raise AttributeError(name)
-        found = accessor(self, name)
-        if found is not None:
-            return found
+        if name in INFOS:
+            return asked(self.commands, name)
         if name in COMMANDS:
-            return self.command(name)
-        raise unknown_attribute(self, name)
+            return lambda *arguments, **options: self.record(name, *arguments, **options)
+        if name in WITHOUT_EFFECT:
+            return lambda *_: self._check_open(name, user_place())
+        if re.match("(get|set)_", name):
+            assert self._known and self.accessor is not None
+            found = self.accessor(name)
+            if found is not None:
+                return found
+        known = [attribute for attribute in dir(self) if not attribute.startswith("_")]
+        hint = nearest(name, [*COMMANDS, *known])
+        raise UnknownName(f"{self!r} has no command or attribute {name!r}", place=user_place(),
+                          way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")  # fmt: skip
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Attributes as usual, but a field has a setter: an attribute of that name would go unseen."""
-        if self.__dict__.get("net") is not None and name not in self.__dict__ and name in self.fields():
+        if self.__dict__.get("settings") is not None and name not in self.__dict__ and name in self.fields():
             raise CommandError(f"{name} of {self!r} is data that the compiled net holds, not an attribute",
                                place=user_place(), way_out=f"set_{name}(array), once the net is compiled")  # fmt: skip
         super().__setattr__(name, value)
+
+    # --- commands -------------------------------------------------------------------------------------------
+    def record(self, name: str, *arguments: Any, **options: Any) -> None:
+        """Record a command: ``bn.record("parallelize", "forward", "c")`` is ``bn.parallelize("forward", "c")``.
+
+        The first argument is the phase. Commands replace the shipped recipe for the phases that they name; ``tile``,
+        which changes the loops of every phase, replaces all of it.
+
+        Raises:
+            CommandError: the net is compiled already, or there is no such phase.
+        """
+        place = user_place()
+        self._check_open(name, place)
+        self.commands += recorded(name, arguments, options, place)
+
+    def set_padding(self, *pairs: tuple[int, int] | int) -> None:
+        """Put zeros around this ensemble for the layer that is connected to it next, and for no other.
+
+        It is the older spelling of ``net.add_connections(ensemble, sink, mapping, padding=pairs)``, called just before
+        it: the mapping's position 0 is the first zero. What getters show does not change.
+
+        Args:
+            pairs: (zeros before, zeros after) for each dimension, no batch.
+
+        Raises:
+            DeclarationError: the pairs do not fit the shape.  CommandError: the net is compiled already.
+        """
+        place = user_place()
+        self._check_open("set_padding", place)
+        self._padding = self.asked_padding = check_padding(pairs, self.shape, place)
+
+    @property
+    def pad(self) -> tuple[tuple[int, int], ...]:
+        """The zeros that the last ``set_padding`` asked for."""
+        return self._padding or ((0, 0),) * len(self.shape)
+
+    def _check_open(self, command: str, place: str | None) -> None:
+        if self.settings is not None and self.settings.compiled:
+            raise CommandError(f"{command}: the net is compiled already", place=place,
+                               way_out="give commands before net.compile()")  # fmt: skip
 
     # --- properties -----------------------------------------------------------------------------------------
     @property
@@ -214,43 +254,29 @@ class Ensemble(CommandRecorder):
     @property
     def explicit(self) -> bool:
         """Whether the bodies have explicit loops over whole arrays (ensemble level)."""
-        return self._method(type(self), "forward") is not None
+        return self._phases.explicit
 
     @property
-    def position(self) -> int:
-        """Its place in the net's order of construction: the stream of its random numbers."""
-        return self._net.ensembles.index(self)
+    def _known(self) -> NetSettings:
+        """What holds for the net that it is in.
 
-    @property
-    def _net(self) -> Net:
-        if self.net is None:
+        Raises:
+            DeclarationError: it is in none.
+        """
+        if self.settings is None:
             raise DeclarationError(
                 f"{self!r} belongs to no net yet", place=self.place, way_out="net.add_ensemble(ensemble)"
             )
-        return self.net
+        return self.settings
 
     # --- bodies ---------------------------------------------------------------------------------------------
-    @staticmethod
-    def _method(owner: type, phase: str) -> Callable[..., Any] | None:
-        for name in PHASES[phase]:
-            method = getattr(owner, name, None)
-            if isinstance(method, FunctionType):
-                return method
-        return None
-
     def has_phase(self, phase: str) -> bool:
         """Whether the user wrote this phase (``forward``, ``backward`` or ``update``)."""
-        return self._phase_method(phase) is not None
+        return self._phases.find(phase) is not None
 
     def phase_is_explicit(self, phase: str) -> bool:
         """Whether this phase has explicit loops over whole arrays (ensemble level)."""
-        return self._method(type(self), check_phase(phase)) is not None
-
-    def _phase_method(self, phase: str) -> Callable[..., Any] | None:
-        phase = check_phase(phase)
-        return self._method(type(self), phase) or (
-            None if self.explicit else self._method(self.neuron_class, phase)
-        )
+        return self._phases.is_explicit(phase)
 
     def body(self, phase: str) -> Body:
         """The source of a phase that the user wrote.
@@ -259,21 +285,10 @@ class Ensemble(CommandRecorder):
             DeclarationError: if nobody wrote it.
             BodyError: if there is no source.
         """
-        method = self._phase_method(phase)
-        if method is None:
+        body = self._phases.body(phase)
+        if body is None:
             raise DeclarationError(f"{self!r} has no {phase} of its own", place=self.place)
-        return read_body(method)
-
-    def attribute(self, name: str) -> Any:
-        """The number, bool or tuple that ``self.name`` stands for in a body, else ``MISSING``."""
-        if name in instances.CONNECTION_NAMES or name in self.declared_fields():
-            return MISSING
-        prototype = self.neurons.flat[0] if isinstance(self.neurons, np.ndarray) else self.neurons
-        for owner in (self, prototype):
-            value = getattr(owner, name, MISSING) if owner is not None else MISSING
-            if instances.is_number(value) or isinstance(value, tuple):
-                return value
-        return MISSING
+        return body
 
     # --- fields ---------------------------------------------------------------------------------------------
     def add_field(self, name: str, declared: Declaration) -> None:
@@ -291,13 +306,8 @@ class Ensemble(CommandRecorder):
     def declared_fields(self) -> dict[str, Declaration]:
         """Declarations by name: of the class, of its neurons, and added ones."""
         if self._declared is None:
-            found: dict[str, Declaration] = {}
-            for owner in (self.neuron_class, type(self)):
-                for base in reversed(owner.__mro__):
-                    found |= {
-                        name: value for name, value in vars(base).items() if isinstance(value, Declaration)
-                    }
-            found |= self._instance_fields() | self._added_fields
+            found = class_fields(self.neuron_class) | class_fields(type(self))
+            found |= instances.fields(self.neurons, self.dims, self.batch_dim, self._phases) | self._added_fields
             for name in found:
                 self._check_field(name)
             # A field of a neuron without dims and shape: one element for each neuron and item.
@@ -307,23 +317,6 @@ class Ensemble(CommandRecorder):
                     found[name] = Field(*everything, init=declared.init, dtype=declared.dtype)
             self._declared = found
         return self._declared
-
-    def _instance_fields(self) -> dict[str, Declaration]:
-        neurons = self.neurons
-        if isinstance(neurons, np.ndarray):
-            first = neurons.flat[0]
-            neurons = first if all(neuron is first for neuron in neurons.flat) else neurons
-        if isinstance(neurons, Neuron):
-            # One instance for all: as an array of one neuron whose dimensions share everything.
-            alone = np.empty((1,) * self.ndim, dtype=object)
-            alone[...] = neurons
-            neurons = alone
-        if not isinstance(neurons, np.ndarray):
-            return {}
-        bodies = [self.body(phase) for phase in PHASES if self.has_phase(phase)]
-        written = set().union(*(instances.stored_names(body.tree) for body in bodies))
-        parameters = {name for body in bodies for name in body.parameters} if self.explicit else set()
-        return instances.declarations(neurons, self.dims, self.batch_dim, written, parameters)
 
     def _check_field(self, name: str) -> None:
         taken = name in RESERVED or name in (*self.dims, self.batch_dim)
@@ -341,7 +334,7 @@ class Ensemble(CommandRecorder):
         Raises:
             DeclarationError: if the ensemble is in no net, or a field names an unknown dimension.
         """
-        batch = batch_size or self._net.batch_size
+        batch = batch_size or self._known.batch_size
         extents = {self.batch_dim: batch, **dict(zip(self.dims, self.shape, strict=True))}
         extents.setdefault("n", batch)
         shape = (batch, *self.shape) if self.batched else self.shape
@@ -351,51 +344,17 @@ class Ensemble(CommandRecorder):
             FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims),
         ]
         for name, declared in self.declared_fields().items():
-            spec = make_spec(name, self.name, declared, extents)
-            specs.append(spec)
-            if spec.role == "param":
-                specs.append(
-                    FieldSpec(
-                        f"grad_{name}",
-                        f"{self.name}.grad_{name}",
-                        spec.shape,
-                        spec.dtype,
-                        "param_grad",
-                        spec.dims,
-                    )
-                )
+            specs.append(make_spec(name, self.name, declared, extents))
+            if specs[-1].role == "param":
+                specs.append(specs[-1].gradient)
         return {spec.name: spec for spec in specs}
-
-    def buffers(self, batch_size: int | None = None) -> dict[str, Buffer]:
-        """Every buffer that a body may name: own fields, ``inputs`` and ``grad_inputs`` of each connection,
-        ``label``, and the scalars ``seed`` and ``step``."""
-        result = {name: spec.buffer for name, spec in self.fields(batch_size).items()}
-        for connection in self.connections:
-            if connection.name in self.repeated_sources():
-                continue
-            source = connection.source.fields(batch_size)
-            result[connection.name] = source["value"].buffer
-            if not connection.is_label:
-                result[f"grad_{connection.name}"] = source["grad"].buffer
-        return result | SCALARS
-
-    def repeated_sources(self) -> dict[str, str]:
-        """``inputs1`` → ``inputs`` where both read one source: nests know it (and its gradient) by the first
-        name only, because two names in a program never mean one buffer."""
-        first: dict[int, str] = {}
-        repeated: dict[str, str] = {}
-        for connection in self.connections:
-            name = first.setdefault(id(connection.source), connection.name)
-            if name != connection.name:
-                repeated |= {connection.name: name, f"grad_{connection.name}": f"grad_{name}"}
-        return repeated
 
     def initial(self, name: str) -> np.ndarray:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever
         order."""
         specs = self.fields()
         return specs[name].initial(
-            np.random.default_rng([self._net.seed, self.position, list(specs).index(name)])
+            np.random.default_rng([self._known.seed, self.position, list(specs).index(name)])
         )
 
 
@@ -423,6 +382,11 @@ class LossEnsemble(Ensemble):
 
 class AccuracyEnsemble(LossEnsemble):
     """A measure for the whole batch that nothing is trained by."""
+
+
+def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
+    """Whether the ensemble's value is a loss: its gradient is 1."""
+    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)
 
 
 def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:

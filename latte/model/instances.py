@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.neuron import Declaration, Field, Neuron, Param, State, given, zeros
+from latte.model.phases import PhaseMethods
 from swirl.errors import DeclarationError
 
 # Attributes that stand for the connections, not for storage.
@@ -44,6 +45,13 @@ def check_neurons(neurons: np.ndarray) -> None:
         )
 
 
+def class_of(neurons: object) -> type[Neuron] | None:
+    """The class of an array of neurons, of a neuron, or itself; None for anything else."""
+    found = neurons.flat[0] if isinstance(neurons, np.ndarray) else neurons
+    kind = found if isinstance(found, type) else type(found)
+    return kind if issubclass(kind, Neuron) else None
+
+
 def stored_names(tree: ast.AST) -> set[str]:
     """Names (``x``, ``self.x``) that the statements in ``tree`` store to, whole or by element."""
     names = set()
@@ -57,7 +65,34 @@ def stored_names(tree: ast.AST) -> set[str]:
     return names
 
 
-def declarations(
+def fields(
+    neurons: type[Neuron] | Neuron | np.ndarray | None, dims: Sequence[str], batch_dim: str, phases: PhaseMethods
+) -> dict[str, Declaration]:
+    """Declarations for the attributes of neurons; none where there are no instances.
+
+    Args:
+        neurons: as given to an ensemble.
+        dims: names of its dimensions.
+        batch_dim: name of the batch dimension.
+        phases: that the user wrote.
+    """
+    if isinstance(neurons, np.ndarray):
+        first = neurons.flat[0]
+        neurons = first if all(neuron is first for neuron in neurons.flat) else neurons
+    if isinstance(neurons, Neuron):
+        # One instance for all: as an array of one neuron whose dimensions share everything.
+        alone = np.empty((1,) * len(dims), dtype=object)
+        alone[...] = neurons
+        neurons = alone
+    if not isinstance(neurons, np.ndarray):
+        return {}
+    bodies = phases.bodies()
+    written = set().union(*(stored_names(body.tree) for body in bodies))
+    parameters = {name for body in bodies for name in body.parameters} if phases.explicit else set()
+    return _declarations(neurons, dims, batch_dim, written, parameters)
+
+
+def _declarations(
     neurons: np.ndarray,
     dims: Sequence[str],
     batch_dim: str,

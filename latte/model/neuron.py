@@ -182,6 +182,13 @@ class FieldSpec:
         """The field as nests see it."""
         return Buffer(self.storage, self.shape, self.dtype, self.role)
 
+    @property
+    def gradient(self) -> FieldSpec:
+        """The field for a parameter's gradient."""
+        owner, _ = self.storage.split(".")
+        storage = f"{owner}.grad_{self.name}"
+        return FieldSpec(f"grad_{self.name}", storage, self.shape, self.dtype, "param_grad", self.dims)
+
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """A new array of initial values.
 
@@ -194,6 +201,14 @@ class FieldSpec:
                 f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}"
             )
         return np.ascontiguousarray(array)
+
+
+def class_fields(owner: type) -> dict[str, Declaration]:
+    """What a class declares, and those that it inherits from."""
+    found: dict[str, Declaration] = {}
+    for base in reversed(owner.__mro__):
+        found |= {name: value for name, value in vars(base).items() if isinstance(value, Declaration)}
+    return found
 
 
 def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, int]) -> FieldSpec:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from latte.model.ensemble import DataEnsemble, Ensemble
-from latte.planning.recipes_of import ChainFile, Reader, chain_file, choice_for
+from latte.model.graph import Graph, first_possible
+from latte.model.place import user_place
+from latte.planning.recipes import ChainFile, Reader, chain_file, choice_for
+from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
-
-if TYPE_CHECKING:
-    from latte.net import Net
 
 LONGEST = 8
 """Layers in the longest chain that is looked for."""
@@ -52,12 +50,12 @@ def chain_name(members: Sequence[Ensemble]) -> str:
     return "_".join(member.name for member in members)
 
 
-def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
+def find_chains(graph: Graph, seeded: frozenset[str] = frozenset(),
                 left: Mapping[tuple[str, str], str] | None = None, read: Reader = read_recipe) -> Chains:  # fmt: skip
     """The chains of a net. Of several that fit in a phase the longest is taken, of equals the one that starts first.
 
     Args:
-        net: the net.
+        graph: of the net.
         seeded: names of ensembles whose gradient the user sets.
         left: name of a chain and phase → why its recipe leaves that phase apart.
         read: reads a recipe's file.
@@ -69,14 +67,14 @@ def find_chains(net: Net, seeded: frozenset[str] = frozenset(),
     notes: dict[str, list[str]] = {}
     taken: set[tuple[str, str]] = set()
     left = left or {}
-    for members in sorted(neighbours(net), key=len, reverse=True):
-        file = chain_file(net, members, read)
+    for members in sorted(neighbours(graph), key=len, reverse=True):
+        file = chain_file(graph, members, read)
         if file is None:
             continue
         name, joined = chain_name(members), joined_phases(file.recipe)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
         why = {phase: left[name, phase] for phase in free if (name, phase) in left}
-        reason = _apart(net, members, seeded, file)
+        reason = _apart(graph, members, seeded, file)
         if reason is not None:
             for member in members:
                 notes.setdefault(member.name, []).append(f"not compiled as {name}: {reason}")
@@ -102,12 +100,12 @@ def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
     return phases
 
 
-def neighbours(net: Net) -> list[tuple[Ensemble, ...]]:
+def neighbours(graph: Graph) -> list[tuple[Ensemble, ...]]:
     """Every path of at least two layers along the connections, those that start first before others."""
-    return [path for start in net.order() if not isinstance(start, DataEnsemble) for path in _paths(net, start)]
+    return [path for start in graph.order() if not isinstance(start, DataEnsemble) for path in _paths(graph, start)]
 
 
-def _paths(net: Net, start: Ensemble) -> Iterator[tuple[Ensemble, ...]]:
+def _paths(graph: Graph, start: Ensemble) -> Iterator[tuple[Ensemble, ...]]:
     """Every path of at least two layers along the connections from ``start``."""
     pending: list[tuple[Ensemble, ...]] = [(start,)]
     while pending:
@@ -115,42 +113,63 @@ def _paths(net: Net, start: Ensemble) -> Iterator[tuple[Ensemble, ...]]:
         if len(path) > 1:
             yield path
         if len(path) < LONGEST:
-            sinks = {id(edge.sink): edge.sink for edge in net.readers(path[-1]) if not edge.is_label}
+            sinks = {id(edge.sink): edge.sink for edge in graph.readers(path[-1]) if not edge.is_label}
             pending += [(*path, sink) for sink in sinks.values()]
 
 
-def possible_names(net: Net) -> set[str]:
+def possible_names(graph: Graph) -> set[str]:
     """The names that recipes for chains of this net may have: by kinds, and by the layers' own names."""
-    paths = neighbours(net)
+    paths = neighbours(graph)
     return {"_".join(e.kind for e in path) for path in paths} | {chain_name(path) for path in paths}
 
 
-def _apart(net: Net, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainFile) -> str | None:
+def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str]) -> str:
+    """What a recipe that a user names for these layers is filed under; see :meth:`latte.net.Net.use_recipe`.
+
+    Raises:
+        CommandError: there is no such ensemble, kind or chain.
+    """
+    asked = [layers] if isinstance(layers, (str, Ensemble)) else layers
+    if not isinstance(asked, (list, tuple)) or not asked or not all(isinstance(e, (str, Ensemble)) for e in asked):
+        raise CommandError(f"use_recipe is for a layer, a kind or a list of layers, not for {layers!r}",
+                           place=user_place(), way_out='net.use_recipe(conv1, path), or "conv"')  # fmt: skip
+    names = [one if isinstance(one, str) else one.name for one in asked]
+    name, known = "_".join(names), {name for e in graph.ensembles for name in (e.name, e.kind)}
+    if name in known or name in possible_names(graph):
+        return name
+    if len(names) > 1:
+        raise CommandError(f"{', '.join(names)} is no chain of neighbours: each layer reads the one before it",
+                           place=user_place(), way_out="name them from the source to the reader")  # fmt: skip
+    way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
+    raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
+
+
+def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainFile) -> str | None:
     """Why the layers are not compiled together, or None."""
-    if chain_name(members) in {ensemble.name for ensemble in net.ensembles}:
+    if chain_name(members) in {ensemble.name for ensemble in graph.ensembles}:
         return "another layer has this name"
     for source, sink in pairwise(members):
-        others = [edge.sink.name for edge in net.readers(source) if edge.sink is not sink]
+        others = [edge.sink.name for edge in graph.readers(source) if edge.sink is not sink]
         if others:
             return f"{others[0]} reads {source.name} too"
-        if len(net.readers(source)) > 1:
+        if len(graph.readers(source)) > 1:
             return f"{sink.name} reads {source.name} twice"
-        if net.is_kept(source):
+        if graph.is_kept(source):
             return f"{source.name} is kept (net.keep)"
         if source.name in seeded:
             return f"the gradient of {source.name} is set (set_grad)"
     for member in members:
         if member.commands:
             return f"{member.name} has commands of its own"
-        if choice_for(net, member) > file.choice:
+        if choice_for(graph, member) > file.choice:
             return f"{member.name} has a recipe of its own"
     return None
 
 
-def chained_order(net: Net, chains: Sequence[Chain]) -> list[Ensemble]:
+def chained_order(graph: Graph, chains: Sequence[Chain]) -> list[Ensemble]:
     """All ensembles in the order of execution, the members of each chain next to each other."""
-    groups: dict[int, tuple[Ensemble, ...]] = {id(e): (e,) for e in net.ensembles}
-    position = {id(e): index for index, e in enumerate(net.order())}
+    groups: dict[int, tuple[Ensemble, ...]] = {id(e): (e,) for e in graph.ensembles}
+    position = {id(e): index for index, e in enumerate(graph.order())}
     for chain in chains:  # those of different phases may overlap: together they are a path again
         union = {id(e): e for member in chain.members for e in groups[id(member)]}
         merged = tuple(sorted(union.values(), key=lambda e: position[id(e)]))
@@ -159,19 +178,10 @@ def chained_order(net: Net, chains: Sequence[Chain]) -> list[Ensemble]:
     def place(group: tuple[Ensemble, ...]) -> int:
         return position[id(group[-1])]
 
-    graph: dict[int, set[int]] = {place(group): set() for group in groups.values()}
-    for edge in net.connections:
+    sources: dict[int, list[int]] = {place(group): [] for group in groups.values()}
+    for edge in graph.connections:
         source, sink = place(groups[id(edge.source)]), place(groups[id(edge.sink)])
         if source != sink:
-            graph[sink].add(source)
+            sources[sink].append(source)
     by_place = {place(group): group for group in groups.values()}
-    sorter = TopologicalSorter(graph)
-    sorter.prepare()
-    ready: list[int] = []
-    order: list[Ensemble] = []
-    while sorter.is_active():
-        ready = sorted([*ready, *sorter.get_ready()])
-        first = ready.pop(0)
-        order += by_place[first]
-        sorter.done(first)
-    return order
+    return [member for first in first_possible(sources) for member in by_place[first]]

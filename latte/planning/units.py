@@ -7,21 +7,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from latte.autodiff.layers import LayerPrograms
 from latte.model.checks import PHASES
 from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.graph import Graph
 from latte.planning.chains import Chain, Chains
-from latte.planning.phases import EnsemblePrograms
-from latte.planning.recipes_of import Reader, recipe_of
+from latte.planning.recipes import Reader, recipe_of
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program, fresh, references
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
 from swirl.transforms.layers import Part
 
-if TYPE_CHECKING:
-    from latte.net import Net
 
 @dataclass(frozen=True)
 class Unit:
@@ -96,12 +94,12 @@ def with_layouts(program: Program, layouts: Mapping[str, Layout]) -> Program:
 
 
 def net_units(
-    net: Net, programs: Sequence[EnsemblePrograms], chains: Chains, read: Reader = read_recipe
+    graph: Graph, programs: Sequence[LayerPrograms], chains: Chains, read: Reader = read_recipe
 ) -> list[Unit]:
     """The programs of a net as they are compiled together, in the order in which they run forwards.
 
     Args:
-        net: the net.
+        graph: of the net.
         programs: of all ensembles, the members of each chain next to each other.
         chains: of the net.
         read: reads a recipe's file.
@@ -126,16 +124,16 @@ def net_units(
         if rest[name].programs or not item.programs:
             joined_phases = item.programs.keys() - rest[name].programs.keys()
             elsewhere = {key: b for phase in sorted(joined_phases) for key, b in item.programs[phase].buffers.items()}
-            result.append(replace(_alone(net, rest[name], read), elsewhere=elsewhere))
+            result.append(replace(_alone(graph, rest[name], read), elsewhere=elsewhere))
     return result
 
 
-def _alone(net: Net, item: EnsemblePrograms, read: Reader) -> Unit:
+def _alone(graph: Graph, item: LayerPrograms, read: Reader) -> Unit:
     parts = {phase: (Part(program),) for phase, program in item.programs.items()}
-    return Unit(item.ensemble.name, (item.ensemble,), parts, recipe_of(net, item.ensemble, read))
+    return Unit(item.ensemble.name, (item.ensemble,), parts, recipe_of(graph, item.ensemble, read))
 
 
-def _joined(chain: Chain, items: Sequence[EnsemblePrograms]) -> Unit:
+def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
     """The phases that the chain's recipe schedules, as far as layers have them."""
     wanted = chain.phases if _may_wait(items) else chain.phases - {"backward", "update"}
     loops = _loops(chain.members)
@@ -152,7 +150,7 @@ def _joined(chain: Chain, items: Sequence[EnsemblePrograms]) -> Unit:
 
 
 def _private(
-    unit: Unit, joined: Sequence[Unit], rest: Iterable[EnsemblePrograms]
+    unit: Unit, joined: Sequence[Unit], rest: Iterable[LayerPrograms]
 ) -> dict[str, frozenset[str]]:
     """Phase → storage of the inner layers that no program outside of the unit needs."""
     inner = {f"{member.name}.{name}" for member in unit.members[:-1] for name in ("value", "grad")}
@@ -177,7 +175,7 @@ def _private(
     return {phase: frozenset(inner - needed[phase == "inference"]) for phase in unit.parts}
 
 
-def _may_wait(items: Sequence[EnsemblePrograms]) -> bool:
+def _may_wait(items: Sequence[LayerPrograms]) -> bool:
     """Whether all updates may run behind all backwards: a layer's update needs nothing that an earlier layer's
     backward changes."""
     for position, later in enumerate(items):
@@ -205,7 +203,7 @@ def _stored(nest: Nest) -> set[str]:
 
 
 # --- names ------------------------------------------------------------------------------------------------
-def _names(members: Sequence[Ensemble], items: Sequence[EnsemblePrograms]) -> dict[str, str]:
+def _names(members: Sequence[Ensemble], items: Sequence[LayerPrograms]) -> dict[str, str]:
     """Storage → name in the joined programs.
 
     ``value`` and ``grad`` are the last layer's, as if the chain were one layer; those in between are
@@ -232,7 +230,7 @@ def _names(members: Sequence[Ensemble], items: Sequence[EnsemblePrograms]) -> di
     return result
 
 
-def _fields(items: Sequence[EnsemblePrograms]) -> dict[str, dict[str, Buffer]]:
+def _fields(items: Sequence[LayerPrograms]) -> dict[str, dict[str, Buffer]]:
     """Kind → name of a buffer in the programs of the first layer of this kind → buffer."""
     result: dict[str, dict[str, Buffer]] = {}
     for item in items:

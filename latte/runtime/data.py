@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph
 from latte.model.place import user_place
 from swirl.errors import DataError
 
-if TYPE_CHECKING:
-    from latte.model.ensemble import Ensemble
 
-
-def check_data(layers: Sequence[Ensemble], arrays: Sequence[Any]) -> dict[str, np.ndarray]:
-    """``arrays`` for the data layers ``layers``, as arrays of shape (items, …) by the layers' names.
+def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
+    """``arrays`` for the data layers of a net, as arrays of shape (items, …) by the layers' names.
 
     Raises:
         DataError: wrong number of arrays, wrong shapes or types, labels out of range.
     """
+    layers = graph.data()
     if not layers:
         raise DataError("the net has no data layer", place=user_place(), way_out="MemoryDataLayer(net, shape)")
     if len(arrays) != len(layers):
@@ -39,7 +39,7 @@ def check_data(layers: Sequence[Ensemble], arrays: Sequence[Any]) -> dict[str, n
                 place=user_place(),
                 way_out="the arrays are given in the order of the data layers",
             )
-        check_labels(layer, array)
+        check_labels(graph, layer, array)
         checked[layer.name] = array
     counts = [len(array) for array in checked.values()]
     if len(set(counts)) > 1:
@@ -61,10 +61,9 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
     return array
 
 
-def check_labels(ensemble: Ensemble, values: np.ndarray) -> None:
+def check_labels(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
     """DataError where ``ensemble`` gives class numbers to a loss and a value is none."""
-    assert ensemble.net is not None
-    for edge in ensemble.net.readers(ensemble):
+    for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue
         classes = next(len(e.source) for e in edge.sink.connections if not e.is_label)

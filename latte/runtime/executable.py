@@ -2,118 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph
 from latte.model.place import user_place
-from latte.planning.phases import has_gradient_reader, is_loss
-from latte.planning.scheduling import planned
-from latte.planning.units import Unit
+from latte.planning.plan import Plan
+from latte.runtime.kernels import CompiledPhase
 from latte.runtime.views import BlockedViews
-from swirl.codegen.context import Unsupported
-from swirl.codegen.emit import KernelSource
-from swirl.config import settings
-from swirl.dump.write import dump_kernel, dump_stages
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
-from swirl.ir.nest import Program
-from swirl.jit import Built, Kernel, Progress, build, load
-from swirl.jit import Unit as TranslationUnit
-from swirl.memo import Memo
 from swirl.memory import allocate
-from swirl.pipeline import Stage, generate, uncollected
-from swirl.recorded import Outcome
 from swirl.runner import Phase, Runner
-from swirl.target import Target
-
-if TYPE_CHECKING:
-    from latte.net import Net
 
 SHARED_ROLES = ("param", "param_grad", "state", "scalar")
 """Roles of buffers that do not depend on the batch size: one array serves every batch size."""
 
 
-@dataclass(frozen=True)
-class CompiledPhase:
-    """One phase of one unit (a layer, or the layers of a chain): its stages and its kernel."""
-
-    unit: Unit
-    phase: str
-    stages: tuple[Stage, ...]
-    source: KernelSource
-    kernel: Kernel
-    built: Built
-
-    @property
-    def ensemble(self) -> Ensemble:
-        """The layer; of a chain, the last one, whose value it computes."""
-        return self.unit.members[-1]
-
-    @property
-    def program(self) -> Program:
-        return self.stages[-1].program
-
-    @property
-    def storage(self) -> set[str]:
-        """The storage that the kernel touches."""
-        return {record.name for record in self.program.buffers.values()}
-
-    @property
-    def fused_away(self) -> set[str]:
-        """The storage between the layers of a chain that the kernel does without."""
-        before = {record.name for record in self.stages[0].program.buffers.values()}
-        return (before & set(self.unit.private.get(self.phase, ()))) - self.storage
-
-
-@dataclass(frozen=True)
-class CompileReport:
-    """What compiling took.
-
-    Args:
-        kernels: number of kernels; ``cached`` of them were found on disk.
-        seconds: of this compilation, all in all; ``generating`` of it in passes and recipes.
-        compiler_seconds: what the C++ compiler took for all kernels when they were compiled (kept with the cache).
-        folder: of the generated code.
-        built: the kernels, by their libraries.
-    """
-
-    kernels: int
-    cached: int
-    seconds: float
-    generating: float
-    compiler_seconds: float
-    folder: Path
-    built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
-
-    @property
-    def compiled(self) -> int:
-        """Number of kernels that the C++ compiler made now."""
-        return self.kernels - self.cached
-
-
 @dataclass
 class Executable:
-    """A net for one batch size, ready to run. Made by :func:`compile_net`."""
+    """A net for one batch size, ready to run. Made by :func:`bind`.
 
-    net: Net
+    Args:
+        graph: of the net.
+        plan: that its kernels were made by.
+        batch_size: items in a batch.
+        buffers: storage → what it holds, with its layout.
+        arrays: storage → memory.
+        compiled: the kernels.
+        phases: ``forward``, ``inference`` and ``backward``, ready to run.
+        order: the kernels of each of them.
+        has_run: those of them that have run on the current batch.
+        missing: storage that has been fused away in the phases that ran last.
+        views: what users hold of blocked storage.
+    """
+
+    graph: Graph
+    plan: Plan
     batch_size: int
-    target: Target
     buffers: dict[str, Buffer]
     arrays: dict[str, np.ndarray]
     compiled: list[CompiledPhase]
-    notes: dict[str, tuple[str, ...]]
-    outcomes: dict[str, tuple[Outcome, ...]]
-    units: list[Unit]
     phases: dict[str, Phase]
     order: dict[str, list[CompiledPhase]]
-    report: CompileReport
     has_run: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
     views: BlockedViews = field(default_factory=BlockedViews)
@@ -176,9 +109,10 @@ class Executable:
         if storage not in self.buffers and self.is_fused_away(storage):
             raise self._fused_away(storage)
         if storage not in self.buffers:
-            owner = next(e for e in self.net.ensembles if e.name == storage.split(".")[0])
+            owner = next(e for e in self.graph.ensembles if e.name == storage.split(".")[0])
+            wanted = self.graph.settings.force_backward or not self.graph.has_gradient_reader(owner)
             way_out = None
-            if storage.endswith(".grad") and not self.net.force_backward and has_gradient_reader(self.net, owner):
+            if storage.endswith(".grad") and not wanted:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
             raise DataError(f"nothing in this net computes {storage}", place=user_place(), way_out=way_out)
         return self.buffers[storage]
@@ -198,86 +132,37 @@ class Executable:
         )
 
 
-@uncollected
-def compile_net(
-    net: Net,
+def bind(
+    graph: Graph,
+    plan: Plan,
     batch_size: int,
-    target: Target,
+    compiled: list[CompiledPhase],
     runner: Runner,
-    *,
     shared: Executable | None = None,
-    seeded: frozenset[str] = frozenset(),
-    progress: Progress | None = None,
-    on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Executable:
-    """Compile a net for one batch size.
+    """A net for one batch size with its buffers, ready to run.
 
     Args:
-        net: the net.
+        graph: of the net.
+        plan: that its kernels were made by.
         batch_size: items in a batch.
-        target: what code is made for.
+        compiled: its kernels.
         runner: whose threads run the phases.
         shared: another batch size of the same net, whose parameters and state are used.
-        seeded: names of inner ensembles whose gradient the user sets.
-        progress: told of every kernel compiled (done, total, name).
-        on_stage: told of every ensemble scheduled (done, total, name).
 
     Raises:
-        LatteError: see :mod:`swirl.errors`; nothing is changed then.
+        TrainingError: parameters would be laid out otherwise than those of ``shared``.
     """
-    start = perf_counter()
-    with ExitStack() as memos:
-        plan = planned(net, batch_size, target, seeded, memos, on_stage)
-        chains, ensembles, units, scheduled = plan.chains, plan.programs, plan.units, plan.scheduled
-        layouts = plan.layouts
-        finished = [
-            (item.unit, phase, item.finished(phase, layouts), item.memo)
-            for item in scheduled
-            for phase in item.result.stages
-        ]
-        dump = settings().dump
-        if dump is not None:  # the smaller last batch of a data set beside the first
-            dump = dump if batch_size == net.batch_size else dump / f"batch-{batch_size}"
-            for unit, phase, stages, _ in finished:
-                dump_stages(dump / unit.name / phase, stages)
-        sources = [_generated(unit, phase, stages, target, memo) for unit, phase, stages, memo in finished]
-    generating = perf_counter() - start
-    built = build([TranslationUnit(source.name, source.source) for source in sources], target, progress=progress)
-    if dump is not None:
-        for (unit, phase, _, _), source, made in zip(finished, sources, built, strict=True):
-            dump_kernel(dump / unit.name / phase, source, made.command)
-    compiled = [
-        CompiledPhase(unit, phase, stages, source, load(made), made)
-        for (unit, phase, stages, _), source, made in zip(finished, sources, built, strict=True)
-    ]
-    buffers = _buffers(net, batch_size, compiled, layouts)
+    buffers = _buffers(graph, batch_size, compiled, plan.layouts)
     arrays = _arrays(buffers, shared, runner)
-    report = make_report((item.built for item in compiled), perf_counter() - start, generating)
     order = _order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
-    notes = {p.ensemble.name: (*p.notes, *chains.notes.get(p.ensemble.name, ())) for p in ensembles}
-    outcomes = {item.unit.name: item.result.outcomes for item in scheduled}
-    executable = Executable(
-        net, batch_size, target, buffers, arrays, compiled, notes, outcomes, units, phases, order, report
-    )
-    executable.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
+    made = Executable(graph, plan, batch_size, buffers, arrays, compiled, phases, order)
+    made.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
     if shared is not None:
-        executable.views = shared.views
-    _initialise(executable, shared is None)
-    return executable
-
-
-def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target, memo: Memo) -> KernelSource:
-    """The C++ of a phase.
-
-    Raises:
-        Unsupported: there is none for this target; with the layer, the phase, and where the body stands.
-    """
-    try:
-        return generate(stages, target, memo=memo)
-    except Unsupported as error:
-        error.message, error.place = f"{unit.name}, {phase}: {error.message}", unit.place(phase)
-        raise
+        made.views = shared.views
+    _initialise(made, shared is None)
+    return made
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -301,23 +186,22 @@ def _order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
 
 
 def _buffers(
-    net: Net, batch_size: int, compiled: list[CompiledPhase], layouts: Mapping[str, Layout]
+    graph: Graph, batch_size: int, compiled: list[CompiledPhase], layouts: Mapping[str, Layout]
 ) -> dict[str, Buffer]:
     """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
     result: dict[str, Buffer] = {}
     used = set().union(*(item.storage for item in compiled))
     away = set().union(*(item.fused_away for item in compiled)) - used
-    for ensemble in net.ensembles:
+    for ensemble in graph.ensembles:
         for spec in ensemble.fields(batch_size).values():
             if spec.role not in ("grad", "param_grad") and spec.storage not in away:
                 result[spec.storage] = spec.buffer
-    declared = {spec.storage: spec.buffer for e in net.ensembles for spec in e.fields(batch_size).values()}
+    declared = {spec.storage: spec.buffer for e in graph.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
         for buffer in _logical(item):
             result[buffer.name] = declared.get(buffer.name, buffer)
-    for ensemble in net.ensembles:
-        if is_loss(ensemble):
-            result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
+    for ensemble in graph.losses():
+        result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
 
 
@@ -348,29 +232,12 @@ def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Ru
 
 def _initialise(executable: Executable, everything: bool) -> None:
     """Parameters and state from their initialisers, the gradient of losses 1."""
-    for ensemble in executable.net.ensembles:
+    for ensemble in executable.graph.ensembles if everything else ():
         for name, spec in ensemble.fields(executable.batch_size).items():
-            if everything and spec.role in ("param", "state"):
+            if spec.role in ("param", "state"):
                 executable.write(spec.storage, ensemble.initial(name))
-        if is_loss(ensemble):
-            storage = f"{ensemble.name}.grad"
-            executable.write(storage, np.ones(executable.buffers[storage].shape))
+    for loss in executable.graph.losses():
+        storage = f"{loss.name}.grad"
+        executable.write(storage, np.ones(executable.buffers[storage].shape))
     if everything and "net.seed" in executable.arrays:
-        executable.arrays["net.seed"][0] = executable.net.seed
-
-
-def make_report(built: Iterable[Built], seconds: float, generating: float) -> CompileReport:
-    """What compiling ``built`` took; a kernel that is there twice counts once."""
-    unique: dict[Path, Built] = {}
-    for item in built:
-        unique.setdefault(item.path, item)
-    folder = next(iter(unique)).parent.parent if unique else Path()
-    cached = sum(item.cached for item in unique.values())
-    compiler_seconds = sum(item.seconds for item in unique.values())
-    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique)
-
-
-def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
-    """Several compilations as one; a kernel that one made and later ones found counts as made."""
-    built = (item for report in reports for item in report.built.values())
-    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports))
+        executable.arrays["net.seed"][0] = executable.graph.settings.seed

@@ -6,17 +6,14 @@ import io
 import json
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from latte.model.checks import is_integer
 from latte.model.place import user_place
+from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
-
-if TYPE_CHECKING:
-    from latte.running import Running
 
 TIMED = ("forward", "inference", "backward")
 # What a run changes and the next one reads: put back afterwards, so that looking does not train.
@@ -96,22 +93,22 @@ class Timings:
         return json.dumps({**asdict(self), "seconds": self.seconds}, indent=2)
 
 
-def timings(net: Running, phase: str = "forward", repeat: int = 10) -> Timings:
+def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timings:
     """Run a phase of a compiled net on the current batch and time every layer.
 
     Parameters' gradients and states (a running mean, say) are afterwards what they were; values are those
     that the phase computes.
 
     Args:
-        net: a compiled net.
+        session: of a compiled net.
         phase: ``forward``, ``inference`` or ``backward``. For ``backward``, a ``forward`` that has not run
             yet runs first.
         repeat: number of runs, after one that is not counted; times are medians.
 
     Raises:
-        TrainingError: the net is not compiled.  CommandError: there is no such phase, or nothing to repeat.
+        CommandError: there is no such phase, or nothing to repeat.
     """
-    executable = net.executable
+    executable = session.executable
     if phase not in TIMED:
         way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
         raise CommandError(f"timings: no phase named {phase!r}", place=user_place(), way_out=way_out)
@@ -142,4 +139,4 @@ def timings(net: Running, phase: str = "forward", repeat: int = 10) -> Timings:
         LayerTime(name, step, seconds, seconds / total)
         for (name, step, _), seconds in zip(runs[0], medians, strict=True)
     ]
-    return Timings(phase, executable.batch_size, net.runner.threads, repeat, tuple(layers))
+    return Timings(phase, executable.batch_size, session.runner.threads, repeat, tuple(layers))

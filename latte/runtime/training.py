@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import is_integer
 from latte.model.place import user_place
+from latte.runtime.session import Session
 from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console
-
-if TYPE_CHECKING:
-    from latte.running import Running
 
 
 @dataclass
@@ -50,7 +48,7 @@ class Evaluation:
 
 
 def fit(
-    net: Running,
+    session: Session,
     images: Any,
     labels: Any,
     *,
@@ -61,10 +59,10 @@ def fit(
     progress: bool = True,
     after_epoch: Callable[[int, History], None] | None = None,
 ) -> History:
-    """Train ``net`` on a data set. The last, smaller batch of an epoch is trained on as such.
+    """Train a net on a data set. The last, smaller batch of an epoch is trained on as such.
 
     Args:
-        net: a compiled net with two data layers, images then labels, and a loss.
+        session: of a compiled net with two data layers, images then labels, and a loss.
         images: (items, …).
         labels: (items,) or (items, 1), class numbers.
         solver: its ``step()`` changes the parameters.
@@ -76,11 +74,11 @@ def fit(
         after_epoch: called with the epoch's number (from 0) and the history so far.
 
     Raises:
-        DataError: the data do not fit.  TrainingError: NaN in the loss, no loss, or the net is not compiled.
+        DataError: the data do not fit.  TrainingError: NaN in the loss, or no loss.
     """
-    images, labels = _check(net, images, labels)
+    images, labels = _check(session, images, labels)
     place = user_place()
-    if not net.has_loss:
+    if not session.has_loss:
         raise TrainingError(
             "the net has no loss to train by", place=place, way_out="SoftmaxLossLayer(net, scores, labels)"
         )
@@ -93,7 +91,7 @@ def fit(
             f"the number of epochs must be a whole number, at least 0, not {epochs!r}", place=place
         )
     history = History()
-    _prepare_rest(net, len(images))
+    _prepare_rest(session, len(images))
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -101,65 +99,63 @@ def fit(
         TimeRemainingColumn(),
     )
     shown = Progress(*columns, console=progress_console(), disable=not progress)
-    with net.no_warning(of_nan=stop_on_nan), shown as bar:
-        steps = -(-len(images) // net.batch_size)
+    with session.no_warning(of_nan=stop_on_nan), shown as bar:
+        steps = -(-len(images) // session.batch_size)
         task = bar.add_task("training", total=epochs * steps, measures="")
         for epoch in range(epochs):
-            order = net.permutation(len(images)) if shuffle else np.arange(len(images))
-            for chosen in _batches(order, net.batch_size):
+            order = session.permutation(len(images)) if shuffle else np.arange(len(images))
+            for chosen in _batches(order, session.batch_size):
                 start = perf_counter()
-                net.set_batch(images[chosen], labels[chosen])
-                net.forward()
-                if stop_on_nan and np.isnan(net.loss):
+                session.set_batch(images[chosen], labels[chosen])
+                session.forward()
+                if stop_on_nan and np.isnan(session.loss):
                     raise TrainingError(
                         f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
                         place=place,
                         way_out="a smaller learning rate may help; stop_on_nan=False goes on",
                     )
-                net.clear_grad()
-                net.backward()
+                session.clear_grad()
+                session.backward()
                 solver.step()
                 history.seconds += perf_counter() - start
                 history.items += len(chosen)
-                history.losses.append(net.loss)
-                history.accuracies.append(net.accuracy)
-                bar.update(task, advance=1, measures=f"epoch {epoch + 1}/{epochs}  loss {net.loss:.4f}")
+                history.losses.append(session.loss)
+                history.accuracies.append(session.accuracy)
+                bar.update(task, advance=1, measures=f"epoch {epoch + 1}/{epochs}  loss {session.loss:.4f}")
             if after_epoch is not None:
                 after_epoch(epoch, history)
     return history
 
 
-def evaluate(net: Running, images: Any, labels: Any) -> Evaluation:
+def evaluate(session: Session, images: Any, labels: Any) -> Evaluation:
     """Loss and accuracy over a data set, each item counted once whatever the batch size.
 
     Raises:
-        DataError: the data do not fit.  TrainingError: the net is not compiled.
+        DataError: the data do not fit.
     """
-    images, labels = _check(net, images, labels)
-    _prepare_rest(net, len(images))
+    images, labels = _check(session, images, labels)
+    _prepare_rest(session, len(images))
     loss = accuracy = 0.0
-    for chosen in _batches(np.arange(len(images)), net.batch_size):
-        net.set_batch(images[chosen], labels[chosen])
-        net.test()
-        loss += net.loss * len(chosen)
-        accuracy += net.accuracy * len(chosen)
+    for chosen in _batches(np.arange(len(images)), session.batch_size):
+        session.set_batch(images[chosen], labels[chosen])
+        session.test()
+        loss += session.loss * len(chosen)
+        accuracy += session.accuracy * len(chosen)
     return Evaluation(loss / len(images), accuracy / len(images), len(images))
 
 
-def _check(net: Running, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    if not net.compiled:
-        raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
-    images, labels = net.check_data(images, labels).values()
+def _check(session: Session, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = session.check_data(images, labels).values()
     if len(images) == 0:
         raise DataError("there are no items", place=user_place(), way_out="at least one is needed")
     return images, labels
 
 
-def _prepare_rest(net: Running, items: int) -> None:
+def _prepare_rest(session: Session, items: int) -> None:
     """The size of the last, smaller batch is compiled before anything runs (or is timed)."""
-    rest = items % net.batch_size
+    rest = items % session.batch_size
     if rest:
-        net.prepare(rest)
+        session.prepare(rest)
 
 
 def _batches(order: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -17,7 +17,7 @@ import click
 
 from latte.explain.explanation import phases_of
 from latte.net import Net
-from latte.runtime.executable import CompiledPhase
+from latte.runtime.kernels import CompiledPhase
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -85,9 +85,9 @@ def _compiled(path: Path, target: str | None) -> Net:
     net = load_net(path)
     if not net.compiled:
         net.compile(target=target)
-    elif target not in (None, net.executable.target.name):
+    elif target not in (None, net.executable.plan.target.name):
         raise CommandError(
-            f"{path} compiles its net for {net.executable.target.name}", way_out="leave out --target"
+            f"{path} compiles its net for {net.executable.plan.target.name}", way_out="leave out --target"
         )
     return net
 
@@ -131,7 +131,7 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
             for ensemble in net.ensembles:
                 phases = ", ".join(
                     f"{item.phase} in {item.unit.name}" if item.unit.joined else item.phase
-                    for item in phases_of(net, ensemble)
+                    for item in phases_of(net.executable, ensemble)
                 )
                 click.echo(f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}")
         elif as_list:
@@ -151,7 +151,7 @@ def _computed(net: Net, layer: str, phase: str | None = None) -> list[CompiledPh
     Raises:
         CommandError: there is no such layer or phase, or it is a data layer.
     """
-    found = phases_of(net, layer, phase)
+    found = phases_of(net.executable, layer, phase)
     if not found:
         raise CommandError(f"{layer} computes nothing: it has no stages", way_out="name another layer")
     return found
@@ -168,7 +168,7 @@ def _stage_list(item: CompiledPhase) -> str:
 
 def _stage_text(net: Net, item: CompiledPhase, wanted: str) -> str:
     if wanted.lower() in (CPP, "cpp"):
-        return listing(item.program, net.executable.target)
+        return listing(item.program, net.executable.plan.target)
     stage = find_stage(item.stages, wanted)
     title = f"# {stage.program.name}, {stage.command or stage.name}"
     return f"{title}\n{stage.program.text}\n"

@@ -12,14 +12,15 @@ from zlib import crc32
 
 import numpy as np
 
+from latte.autodiff.layers import differentiate
 from latte.explain.explanation import find_ensemble
 from latte.explain.showing import amount
+from latte.frontend.layers import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.planning.chains import chain_name, chained_order, find_chains, neighbours
-from latte.planning.phases import OrderedPrograms
-from latte.planning.recipes_of import member_recipe
-from latte.planning.scheduling import Progress, ScheduledUnit, until_settled
+from latte.planning.plan import Progress, ScheduledUnit, until_settled
+from latte.planning.recipes import member_recipe
 from latte.planning.units import Unit, net_units
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
@@ -83,13 +84,13 @@ class Bench:
 
     def __init__(self, net: Net, layer: str, phase: str, target: Target, recipe: Path | None = None,
                  threads: int | None = None, whole_numbers: bool = False):  # fmt: skip
-        self.net, self.target, self.whole_numbers = net, target, whole_numbers
+        self.graph, self.target, self.whole_numbers = net.graph, target, whole_numbers
         self.layer = layer
-        chains = {chain.name: chain.members for chain in find_chains(net).found}
-        self.members: tuple[Ensemble, ...] = chains.get(layer) or (find_ensemble(net, layer, list(chains)),)
+        chains = {chain.name: chain.members for chain in find_chains(net.graph).found}
+        self.members: tuple[Ensemble, ...] = chains.get(layer) or (find_ensemble(net.graph, layer, list(chains)),)
         self.phase = PHASE_ALIASES.get(phase, phase)
-        self._ordered = OrderedPrograms(net, net.batch_size)
-        found = [item for item in self._ordered.programs(net.order()) if item.ensemble in self.members]
+        self._programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
+        found = [item for item in self._programs.programs() if item.ensemble in self.members]
         phases = list(dict.fromkeys(phase for item in found for phase in item.programs))
         if self.phase not in phases:
             way_out = f"{nearest(phase, phases)}it has {', '.join(phases)}" if phases else "it computes nothing"
@@ -105,7 +106,7 @@ class Bench:
         self._chosen: str | None = None
         self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
         """The files to watch: the recipe first."""
-        self._progress = Progress(net, target)
+        self._progress = Progress(net.graph, target)
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
@@ -143,7 +144,7 @@ class Bench:
         """The recipes that a unit may be scheduled by: its own, those of a chain's layers, and what they import."""
         recipes = [unit.recipe]
         if unit.joined:
-            recipes += [member_recipe(self.net, unit.members, member.kind) for member in unit.members]
+            recipes += [member_recipe(self.graph, unit.members, member.kind) for member in unit.members]
         return _sources([recipe.path for recipe in recipes if recipe is not None and recipe.path is not None])
 
     def _scheduled(self, left: Mapping[tuple[str, str], str], memos: ExitStack
@@ -169,8 +170,8 @@ class Bench:
         """The units of the net: an edited recipe may declare other phases, or no chain any more."""
         if self.recipe is not None:
             self._use(self.recipe)
-        chains = find_chains(self.net, left=left)
-        units = net_units(self.net, self._ordered.programs(chained_order(self.net, chains.found)), chains)
+        chains = find_chains(self.graph, left=left)
+        units = net_units(self.graph, self._programs.programs(chained_order(self.graph, chains.found)), chains)
         used = next(unit.recipe for unit in units if self._holds(unit))
         if self.recipe is not None and (used is None or used.path != self.recipe):
             reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]
@@ -180,10 +181,10 @@ class Bench:
 
     def _use(self, file: Path) -> None:
         """Use a file for the layer, or for the layers around it whose kinds it declares."""
-        self.net.recipes.pop(self._chosen or "", None)
+        self.graph.recipes.pop(self._chosen or "", None)
         kinds = read_recipe(file).chain
         if kinds:
-            fitting = [path for path in neighbours(self.net) if tuple(member.kind for member in path) == kinds]
+            fitting = [path for path in neighbours(self.graph) if tuple(member.kind for member in path) == kinds]
             names = [chain_name(path) for path in fitting if all(member in path for member in self.members)]
             if not names:
                 raise CommandError(f"{self.layer} is in no chain {', '.join(kinds)}", place=str(file),
@@ -195,7 +196,7 @@ class Bench:
         else:
             names = [member.name for member in self.members]
         self._chosen = names[0]
-        self.net.recipes[names[0]] = file
+        self.graph.recipes[names[0]] = file
 
     def measure(self, *trials: Trial) -> Measured:
         """Trials beside each other and the machine's limits."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import latte.runtime.executable
+import latte.runtime.kernels
 import latte.solver
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.errors import LatteError
@@ -62,7 +62,7 @@ def _solver(net: Net) -> SGD | None:
 @contextmanager
 def _compiled_as_it_stands() -> Iterator[None]:
     """Kernels compiled without optimisation, so that the bits are those of their text, and nothing kept of passes."""
-    modules: tuple[Any, ...] = (latte.runtime.executable, latte.solver)
+    modules: tuple[Any, ...] = (latte.runtime.kernels, latte.solver)
     builds, memo = [module.build for module in modules], os.environ.get("SWIRL_MEMO")
     for module, build in zip(modules, builds, strict=True):
         module.build = functools.partial(build, optimize="-O0", contract=False)
@@ -99,7 +99,7 @@ def _compiled(net: Net, texts: dict[str, str]) -> Record:
 
 
 def _solver_kernels(net: Net, texts: dict[str, str]) -> list[str]:
-    known = {step.source.name for executable in net._executables.values() for step in executable.compiled}
+    known = {step.source.name for executable in net.session._executables.values() for step in executable.compiled}
     found = sorted(built.path for built in net.report.built.values() if built.name not in known)
     return sorted({_digest((path.parent / "kernel.cpp").read_text(), texts) for path in found})
 
@@ -110,12 +110,13 @@ def _trained(net: Net, solver: SGD | None, seeded: list[Ensemble], count: int) -
     generator = np.random.default_rng(count)
     found = {}
     for _ in range(3):
-        net.set_batch(*(_random(generator, layer, count) for layer in net.ensembles if isinstance(layer, DataEnsemble)))
+        net.set_batch(*(_random(net, generator, layer, count) for layer in net.graph.data()))
         net.forward()
         if not net.executable.order["backward"]:
             break
+        tops = [e for e in net.ensembles if e.batched and not net.graph.readers(e) and not isinstance(e, DataEnsemble)]
         for layer in net.ensembles:
-            if layer in seeded or (not net.readers(layer) and not isinstance(layer, DataEnsemble) and layer.batched):
+            if layer in seeded or layer in tops:
                 with suppress(DataError):  # nothing below has parameters
                     layer.set_grad(generator.normal(size=(count, *layer.shape)))
         net.clear_grad()
@@ -130,8 +131,8 @@ def _trained(net: Net, solver: SGD | None, seeded: list[Ensemble], count: int) -
     return {**found, "tested": float(net.loss).hex()}
 
 
-def _random(generator: np.random.Generator, layer: Ensemble, count: int) -> np.ndarray:
-    if any(edge.is_label for edge in layer.net.readers(layer)):  # type: ignore[union-attr]
+def _random(net: Net, generator: np.random.Generator, layer: Ensemble, count: int) -> np.ndarray:
+    if any(edge.is_label for edge in net.graph.readers(layer)):
         return generator.integers(0, CLASSES, (count, *layer.shape))
     return generator.normal(size=(count, *layer.shape))
 

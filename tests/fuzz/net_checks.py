@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import latte.runtime.executable
+import latte.runtime.kernels
+from latte.compiling import compile_graph
 from latte.net import Net
 from swirl.codegen.context import Unsupported
 from swirl.errors import CommandError, DataError, LayoutError
@@ -57,7 +58,7 @@ def assert_net(case: NetCase, way: str) -> None:
     target = get_target("portable" if way == "plain" else way)
     if reason := why_not(target):
         with tempfile.TemporaryDirectory() as folder:
-            latte.runtime.executable.compile_net(declare(case, Path(folder)).net, case.batch, target, Runner(1))
+            compile_graph(declare(case, Path(folder)).net.graph, case.batch, target, Runner(1))
         pytest.skip(f"{way}: compiled, not run: {reason}")
     problem = problem_of_net(case, way, "-O3")
     assert problem is None, f"{way}: {problem}"
@@ -147,13 +148,13 @@ def difference(case: NetCase, wanted: Expected, got: Arrays) -> str | None:
 @contextmanager
 def _building(optimize: str) -> Iterator[None]:
     """Kernels compiled with another optimisation flag, and nothing kept of passes."""
-    build, memo = latte.runtime.executable.build, os.environ.get("SWIRL_MEMO")
-    latte.runtime.executable.build = functools.partial(build, optimize=optimize)  # type: ignore[assignment]
+    build, memo = latte.runtime.kernels.build, os.environ.get("SWIRL_MEMO")
+    latte.runtime.kernels.build = functools.partial(build, optimize=optimize)  # type: ignore[assignment]
     os.environ["SWIRL_MEMO"] = "0"
     try:
         yield
     finally:
-        latte.runtime.executable.build = build
+        latte.runtime.kernels.build = build
         if memo is None:
             del os.environ["SWIRL_MEMO"]
         else:

@@ -174,7 +174,7 @@ def test_repeated_phases(trial: Trial) -> None:
 def additions(result: Alone) -> float:
     """How many additions a term of a channel's sum goes through at most, where lanes run along the pixels: in one of
     four registers, over the copies and the lanes, and over the images."""
-    width = result.net.executable.target.simd_width
+    width = result.net.executable.plan.target.simd_width
     batch, _, *pixels = result.x.shape
     return np.prod(pixels) / (4 * width) + 4 + np.log2(width) + batch
 

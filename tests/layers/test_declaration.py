@@ -24,6 +24,7 @@ from latte import (
 )
 from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
 from latte.frontend.lower import lower
+from latte.model.buffers import body_buffers
 from latte.neuron import Field, Neuron, Param, State, constant, eachindex, given, ones, zeros
 from swirl.errors import DeclarationError, MappingError
 
@@ -50,8 +51,8 @@ def test_names_kinds_and_order() -> None:
     bn = BatchNormLayer(net, conv1)
     assert [ensemble.name for ensemble in net.ensembles] == ["data1", "conv1", "conv2", "batch_norm1"]
     assert [ensemble.kind for ensemble in net.ensembles] == ["data", "conv", "conv", "batch_norm"]
-    assert net.order() == net.ensembles == [data, conv1, conv2, bn]
-    assert [edge.sink for edge in net.readers(data)] == [conv1, conv2]
+    assert net.graph.order() == net.ensembles == [data, conv1, conv2, bn]
+    assert [edge.sink for edge in net.graph.readers(data)] == [conv1, conv2]
     assert (conv2.shape, conv2.ndim, len(conv2)) == ((5, 8, 8), 3, 320)
 
 
@@ -80,9 +81,9 @@ def test_fields_of_layers() -> None:
     loss = SoftmaxLossLayer(net, fc, label)
     assert loss.fields()["value"].shape == (1,)
     assert loss.fields()["prob"].shape == (4, 7)
-    assert loss.buffers()["label"].name == "data2.value"
-    assert "grad_label" not in loss.buffers()
-    assert loss.buffers(3)["prob"].shape == (3, 7)
+    assert body_buffers(loss)["label"].name == "data2.value"
+    assert "grad_label" not in body_buffers(loss)
+    assert body_buffers(loss, 3)["prob"].shape == (3, 7)
 
 
 def test_initial_values_come_from_the_seed() -> None:
@@ -452,7 +453,7 @@ def test_order_puts_sources_first() -> None:
     data = MemoryDataLayer(net, 4)
     other = MemoryDataLayer(net, 4)
     net.add_one_to_one_connections(data, late)
-    assert net.order() == [data, late, other]
+    assert net.graph.order() == [data, late, other]
 
 
 def test_losses() -> None:

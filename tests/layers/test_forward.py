@@ -17,8 +17,8 @@ from latte import (
     SoftmaxLossLayer,
     TanhLayer,
 )
+from latte.autodiff.layers import layer_programs
 from latte.ensemble import Ensemble
-from latte.planning.phases import net_programs
 from swirl.ir.buffers import DTYPES
 from swirl.ir.execute import execute
 from swirl.ir.validate import validate
@@ -29,11 +29,10 @@ TOLERANCE = {"rtol": 3e-5, "atol": 3e-5}
 
 
 def run(
-    ensemble: Ensemble, batch: int, *, training: bool = True, **given: np.ndarray
+    net: Net, ensemble: Ensemble, batch: int, *, training: bool = True, **given: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Arrays after one forward of one ensemble; what is not given starts as NaN, so that reading it shows."""
-    assert ensemble.net is not None
-    programs = next(p.programs for p in net_programs(ensemble.net, batch) if p.ensemble is ensemble)
+    programs = next(p.programs for p in layer_programs(net.graph, batch) if p.ensemble is ensemble)
     program = validate(programs["forward" if training else "inference"])
     arrays = {}
     for name, buffer in program.buffers.items():
@@ -98,12 +97,12 @@ def test_convolution(batch, shape, filters, kernel, stride, pad, dilation) -> No
     bias = np.random.default_rng(2).normal(size=(filters, 1))
     pairs = [value if isinstance(value, tuple) else (value, value) for value in (stride, pad, dilation)]
     conv = ConvLayer(net, data, filters, kernel=kernel, stride=stride, pad=pad, dilation=dilation)
-    result = run(conv, batch, inputs=x, bias=bias)
+    result = run(net, conv, batch, inputs=x, bias=bias)
     expected = convolve(x, result["weights"], bias, *pairs)
     assert expected.shape == (batch, *conv.shape)
     np.testing.assert_allclose(result["value"], expected, **TOLERANCE)
     plain = ConvLayerNoBias(net, data, filters, kernel, stride, pad, dilation)
-    result = run(plain, batch, inputs=x)
+    result = run(net, plain, batch, inputs=x)
     expected = convolve(x, result["weights"], np.zeros(filters), *pairs)
     np.testing.assert_allclose(result["value"], expected, **TOLERANCE)
 
@@ -113,10 +112,10 @@ def test_convolution(batch, shape, filters, kernel, stride, pad, dilation) -> No
 def test_fully_connected(shape, outputs) -> None:
     net, (data,), (x,) = data_net(3, shape)
     bias = np.arange(outputs).reshape(outputs, 1) + 0.5
-    result = run(FullyConnectedLayer(net, data, outputs), 3, inputs=x, bias=bias)
+    result = run(net, FullyConnectedLayer(net, data, outputs), 3, inputs=x, bias=bias)
     expected = x.reshape(3, -1).astype(float) @ result["weights"].reshape(outputs, -1).T + bias.T
     np.testing.assert_allclose(result["value"], expected, **TOLERANCE)
-    result = run(FullyConnectedLayerNoBias(net, data, outputs), 3, inputs=x)
+    result = run(net, FullyConnectedLayerNoBias(net, data, outputs), 3, inputs=x)
     expected = x.reshape(3, -1).astype(float) @ result["weights"].reshape(outputs, -1).T
     np.testing.assert_allclose(result["value"], expected, **TOLERANCE)
 
@@ -124,8 +123,8 @@ def test_fully_connected(shape, outputs) -> None:
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5), (3, 4), (2, 1, 2, 3)])
 def test_activations(shape) -> None:
     net, (data,), (x,) = data_net(2, shape)
-    np.testing.assert_array_equal(run(ReLULayer(net, data), 2, inputs=x)["value"], np.maximum(x, 0))
-    np.testing.assert_allclose(run(TanhLayer(net, data), 2, inputs=x)["value"], np.tanh(x), rtol=1e-6)
+    np.testing.assert_array_equal(run(net, ReLULayer(net, data), 2, inputs=x)["value"], np.maximum(x, 0))
+    np.testing.assert_allclose(run(net, TanhLayer(net, data), 2, inputs=x)["value"], np.tanh(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_max_pooling_rounds_up_and_clamps(shape, kernel, stride, pad) -> None:
     net, (data,), (x,) = data_net(2, shape)
     x = np.round(x)  # many equal elements: the first one wins
     pool = MaxPoolingLayer(net, data, kernel, stride, pad)
-    result = run(pool, 2, inputs=x)
+    result = run(net, pool, 2, inputs=x)
     (KY, KX), (SY, SX) = (value if isinstance(value, tuple) else (value, value) for value in (kernel, stride))
     C, H, W = shape
     assert pool.shape == (C, -(-(H + 2 * pad - KY) // SY) + 1, -(-(W + 2 * pad - KX) // SX) + 1)
@@ -175,7 +174,7 @@ def test_max_pooling_like_pytorch(shape, kernel, stride, pad, ceil_mode) -> None
         torch.tensor(x), kernel, stride, pad, ceil_mode=ceil_mode
     ).numpy()
     assert (2, *pool.shape) == expected.shape
-    np.testing.assert_array_equal(run(pool, 2, inputs=x)["value"], expected)
+    np.testing.assert_array_equal(run(net, pool, 2, inputs=x)["value"], expected)
 
 
 @pytest.mark.parametrize(("batch", "shape"), [(3, (4, 3, 5)), (1, (2, 1, 7)), (5, (3,)), (1, (2,))])
@@ -185,7 +184,7 @@ def test_batch_norm(batch, shape) -> None:
     generator = np.random.default_rng(5)
     fields = {name: generator.uniform(0.5, 2, shape[0]).astype(np.float32)
               for name in ("gamma", "beta", "running_mean", "running_var")}  # fmt: skip
-    result = run(layer, batch, inputs=x, **fields)
+    result = run(net, layer, batch, inputs=x, **fields)
     axes = (0, 2, 3) if len(shape) == 3 else (0,)
     each = (1, -1, 1, 1) if len(shape) == 3 else (1, -1)
     count = x.size // shape[0]
@@ -201,7 +200,7 @@ def test_batch_norm(batch, shape) -> None:
         result["running_var"], 0.7 * fields["running_var"] + 0.3 * unbiased, **TOLERANCE
     )
 
-    inference = run(layer, batch, training=False, inputs=x, **fields)
+    inference = run(net, layer, batch, training=False, inputs=x, **fields)
     centered = x - fields["running_mean"].reshape(each)
     expected = gamma * centered / np.sqrt(fields["running_var"] + 0.01).reshape(each) + beta
     np.testing.assert_allclose(inference["value"], expected, **TOLERANCE)
@@ -213,18 +212,18 @@ def test_softmax_loss_and_accuracy(batch, classes, offset) -> None:
     net, (data, label), (x, _) = data_net(batch, (classes,), (1,))
     x += np.float32(offset)
     labels = np.random.default_rng(3).integers(0, classes, (batch, 1))
-    result = run(SoftmaxLossLayer(net, data, label), batch, inputs=x, label=labels)
+    result = run(net, SoftmaxLossLayer(net, data, label), batch, inputs=x, label=labels)
     shifted = x.astype(float) - x.max(1, keepdims=True)
     prob = np.exp(shifted) / np.exp(shifted).sum(1, keepdims=True)
     np.testing.assert_allclose(result["prob"], prob, rtol=1e-5, atol=1e-7)
     loss = -np.log(prob[np.arange(batch), labels[:, 0]]).mean()
     np.testing.assert_allclose(result["value"], [loss], rtol=1e-5, atol=1e-6)
-    accuracy = run(AccuracyLayer(net, data, label), batch, inputs=x, label=labels)
+    accuracy = run(net, AccuracyLayer(net, data, label), batch, inputs=x, label=labels)
     assert accuracy["value"][0] == np.float32((x.argmax(1) == labels[:, 0]).mean())
 
 
 def test_accuracy_takes_the_first_of_equals() -> None:
     net, (data, label), _ = data_net(2, (3,), (1,))
     x = np.array([[1, 1, 0], [0, 2, 2]], np.float32)
-    result = run(AccuracyLayer(net, data, label), 2, inputs=x, label=np.array([[0], [2]]))
+    result = run(net, AccuracyLayer(net, data, label), 2, inputs=x, label=np.array([[0], [2]]))
     assert result["value"][0] == 0.5

@@ -359,7 +359,7 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 
 def applied(net: Net, name: str = "relu1") -> list[str]:
     """The commands that were applied to an ensemble."""
-    return [outcome.command.text for outcome in net.executable.outcomes[name] if outcome.status == "applied"]
+    return [outcome.command.text for outcome in net.executable.plan.outcomes[name] if outcome.status == "applied"]
 
 
 def test_whose_recipe_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,12 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
+from latte.autodiff.layers import differentiate
 from latte.ensemble import Ensemble
+from latte.frontend.layers import lower_layers
 from latte.neuron import Neuron
 from latte.planning.chains import chained_order, find_chains
-from latte.planning.scheduling import planned
+from latte.planning.plan import make_plan
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, RecipeError
 from swirl.target import resolve_target
@@ -225,7 +227,7 @@ def test_a_gradient_set_in_between_separates_the_layers() -> None:
 
 # --- matching ---------------------------------------------------------------------------------------------
 def chains(net: Net) -> list[tuple[str, list[str]]]:
-    return [(chain.name, sorted(chain.phases)) for chain in find_chains(net).found]
+    return [(chain.name, sorted(chain.phases)) for chain in find_chains(net.graph).found]
 
 
 def test_the_longest_chain_is_taken_phase_by_phase() -> None:
@@ -267,7 +269,8 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
         source = ReLULayer(net, BatchNormLayer(net, source))
     told: Counter[str] = Counter()
     with ExitStack() as memos:
-        plan = planned(net, 2, resolve_target(), frozenset(), memos, lambda done, count, name: told.update([name]))
+        programs = differentiate(net.graph, lower_layers(net.graph, 2))
+        plan = make_plan(net.graph, programs, resolve_target(), memos, lambda done, count, name: told.update([name]))
     left = [note for notes in plan.chains.notes.values() for note in notes if "is not compiled as" in note]
     assert len(set(left)) == 8  # conv–batch norm–ReLU, then conv–batch norm, of four blocks
     assert told["conv1_batch_norm1_relu1"] == told["conv4_batch_norm4_relu4"] <= 3
@@ -342,7 +345,7 @@ def test_commands_of_ones_own_stop_a_shipped_chain(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def forward(s, target):\n    s.parallelize('forward', 'n')\n")
     net.use_recipe("fully_connected", tmp_path / "mine.py")
     assert chains(net) == []
-    notes = find_chains(net).notes
+    notes = find_chains(net.graph).notes
     assert notes["relu1"] == ("not compiled as conv1_relu1: conv1 has commands of its own",)
     assert notes["relu2"] == ("not compiled as fully_connected1_relu2: fully_connected1 has a recipe of its own",)
 
@@ -457,7 +460,7 @@ def test_members_of_a_chain_run_next_to_each_other() -> None:
     other = ConvLayer(net, layers["data"], num_filters=4, kernel=1, stride=1, pad=0)
     ReLULayer(net, other)
     ReLULayer(net, first)
-    names = [ensemble.name for ensemble in chained_order(net, find_chains(net).found)]
+    names = [ensemble.name for ensemble in chained_order(net.graph, find_chains(net.graph).found)]
     assert names == ["data1", "data2", "conv2", "relu1", "conv1", "relu2"]
 
 

@@ -168,7 +168,7 @@ def test_a_notebook_shows_a_page(compiled, name: str, phase: str | None) -> None
 
 def test_what_backward_keeps_is_told(compiled) -> None:
     net, *_ = compiled
-    notes = net.executable.notes["softmax_loss1"]
+    notes = net.executable.plan.notes["softmax_loss1"]
     found = net.explain("softmax_loss1")
     assert found.notes == notes
     assert all(note in str(found) for note in notes)

@@ -112,7 +112,7 @@ def computed(
         net.set_batch(generator.integers(-2, 3, (count, *data.shape)).astype(np.float32))
         net.forward()
         for layer in layers:
-            if not net.readers(layer):
+            if not net.graph.readers(layer):
                 layer.set_grad(generator.integers(-1, 2, (count, *layer.shape)))
         net.clear_grad()
         net.backward()
@@ -247,7 +247,7 @@ def test_readers_follow_their_source(in_blocks: Path) -> None:
         assert blocks(net, name) == ((1, BLOCK),), name
     assert blocks(net, "fully_connected1.weights") == ((1, BLOCK),)
     assert blocks(net, "fully_connected1.value") == () == blocks(net, "data1.value")
-    outcomes = [o for e in net.ensembles for o in net.executable.outcomes.get(e.name, ())]
+    outcomes = [o for e in net.ensembles for o in net.executable.plan.outcomes.get(e.name, ())]
     skipped = {o.command.text for o in outcomes if o.status != "applied"}
     assert skipped == {"parallelize('forward', 'k', optional=True)"}  # 7 outputs: a rest stands beside the tile
 

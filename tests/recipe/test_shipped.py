@@ -17,11 +17,11 @@ from latte import (
     SoftmaxLossLayer,
     TanhLayer,
 )
+from latte.autodiff.layers import layer_programs
 from latte.ensemble import Ensemble
 from latte.planning.chains import chained_order, find_chains
-from latte.planning.phases import net_programs
-from latte.planning.recipes_of import recipe_of
-from latte.planning.scheduling import Scheduling
+from latte.planning.plan import Scheduling
+from latte.planning.recipes import recipe_of
 from latte.planning.units import net_units, with_layouts
 from swirl.ir.buffers import Layout
 from swirl.pipeline import schedule
@@ -75,13 +75,13 @@ def test_applied_and_skipped(layer: str, snapshot) -> None:
     net = Net(8, seed=0)
     net.force_backward = True
     ensemble = LAYERS[layer](net)
-    (programs,) = [p.programs for p in net_programs(net, 8) if p.ensemble is ensemble]
+    (programs,) = [p.programs for p in layer_programs(net.graph, 8) if p.ensemble is ensemble]
     if "block" in layer:
         blocks = Layout(((1, 16),))
         layouts = {f"{edge.source.name}.{name}": blocks for edge in ensemble.connections for name in ("value", "grad")}
         programs = {phase: with_layouts(program, layouts) for phase, program in programs.items()}
     # get_target: the same on every machine, whatever it can run.
-    scheduled = schedule(programs, recipe_of(net, ensemble), get_target("avx512"), [f"{ensemble.name}."])
+    scheduled = schedule(programs, recipe_of(net.graph, ensemble), get_target("avx512"), [f"{ensemble.name}."])
     lines = [
         f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
         for o in scheduled.outcomes
@@ -109,11 +109,11 @@ def test_applied_and_skipped_in_chains(declare: Callable[[Net, Ensemble], Ensemb
     net = Net(8, seed=0)
     net.force_backward = True
     declare(net, MemoryDataLayer(net, shape))
-    chains = find_chains(net)
-    units = net_units(net, net_programs(net, 8, order=chained_order(net, chains.found)), chains)
+    chains = find_chains(net.graph)
+    units = net_units(net.graph, layer_programs(net.graph, 8, order=chained_order(net.graph, chains.found)), chains)
     lines = []
     with ExitStack() as memos:
-        scheduling = Scheduling(net, get_target("avx512"), memos)
+        scheduling = Scheduling(net.graph, get_target("avx512"), memos)
         for unit in units:
             outcomes = scheduling.schedule(unit).result.outcomes
             if unit.joined:

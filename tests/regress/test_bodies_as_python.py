@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from latte import MemoryDataLayer, Net
+from latte.compiling import compile_graph
 from latte.ensemble import Ensemble
 from latte.neuron import INFINITY, Field, Neuron
-from latte.runtime.executable import compile_net
 from swirl.runner import Runner
 from swirl.target import Target, why_not
 
@@ -387,7 +387,7 @@ def declared(neurons: Sequence[type[Neuron]], ensembles: Sequence[type[Rows]] = 
 def test_values(target: Target) -> None:
     net = declared(NEURONS, ENSEMBLES)
     if why_not(target):
-        compile_net(net, len(X), target, Runner(1))
+        compile_graph(net.graph, len(X), target, Runner(1))
         return  # the fixture says so
     net.compile(target=target.name, threads=1)
     net.set_batch(X)
@@ -406,7 +406,7 @@ def test_gradients(kind: type[Neuron], target: Target) -> None:
     """Against differences, exact as bodies are linear between jumps; where a step meets one, nothing is compared."""
     net = declared([kind], force=True)
     if why_not(target):
-        compile_net(net, len(X), target, Runner(1))
+        compile_graph(net.graph, len(X), target, Runner(1))
         return  # the fixture says so
     net.compile(target=target.name, threads=1)
     data, layer = net.ensembles

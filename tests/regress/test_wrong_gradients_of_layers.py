@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from latte import MemoryDataLayer, Net
+from latte.autodiff.layers import layer_programs
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
-from latte.planning.phases import net_programs
 from swirl.target import Target, why_not
 
 torch = pytest.importorskip("torch")
@@ -336,7 +336,7 @@ def test_no_values_are_kept_where_no_gradient_is_wanted() -> None:
     data = MemoryDataLayer(net, (FEATURES,))
     layer = net.add_ensemble(Unweighted(shape=(FEATURES,), dims=("c",), name="layer"))
     net.add_connections(data, layer, lambda *indices: None)
-    (programs,) = (found.programs for found in net_programs(net, BATCH) if found.ensemble is layer)
+    (programs,) = (found.programs for found in layer_programs(net.graph, BATCH) if found.ensemble is layer)
     assert "kept" not in programs["forward"].text
 
 

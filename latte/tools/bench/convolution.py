@@ -163,7 +163,7 @@ def row(case: Case, threads: int, rounds: int) -> list[str]:
     """A line of the table: the case, then share and rate of each phase."""
     layer = Layer(case, threads)
     executable = layer.net.executable
-    limits = Limits(executable.target, layer.net.runner)
+    limits = Limits(executable.plan.target, layer.net.session.runner)
     found: dict[str, list[tuple[float, float]]] = {phase: [] for phase in PHASES}
     for _ in range(rounds):
         peak = limits.measure([], rounds=1).peak

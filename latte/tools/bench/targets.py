@@ -52,7 +52,7 @@ def main(batch: int, shape: tuple[int, int, int], filters: tuple[int, ...], repe
             _time(net, times[name])
     console = report_console()
     console.print(machine())
-    table = Table("layer", "phase", f"{nets['best'].executable.target.name}", "portable", "ratio", "share")
+    table = Table("layer", "phase", f"{nets['best'].executable.plan.target.name}", "portable", "ratio", "share")
     total = sum(median(seconds) for seconds in times["best"].values())
     for key, seconds in times["best"].items():
         other = times["portable"][key]

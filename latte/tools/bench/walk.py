@@ -10,8 +10,8 @@ from itertools import groupby
 from math import prod
 from pathlib import Path
 
+from latte.autodiff.layers import layer_programs
 from latte.net import Net
-from latte.planning.phases import net_programs
 from swirl.ir.nest import Path as Place
 from swirl.ir.nest import Program, enclosing, loop_of, names_in, walk
 from swirl.pipeline import finish, schedule
@@ -52,7 +52,8 @@ def steps(net: Net, layer: str, phase: str, recipe: Path, target: Target) -> lis
     Raises:
         LatteError: the recipe is no recipe, or a command of it was refused.
     """
-    lowered = next(found.programs for found in net_programs(net, net.batch_size) if found.ensemble.name == layer)
+    found = layer_programs(net.graph, net.batch_size)
+    lowered = next(one.programs for one in found if one.ensemble.name == layer)
     canonical = {name: found[-1].program for name, found in schedule(lowered, None, target).stages.items()}
     commands = _recorded(canonical, recipe, target)
     known = {name for program in lowered.values() for name in program.buffers}

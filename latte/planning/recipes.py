@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph
 from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe, recorded_recipe
 from swirl.recipe_imports import share_recipes
-
-if TYPE_CHECKING:
-    from latte.net import Net
-
 
 Reader = Callable[[Path], Recipe]
 """Reads a recipe's file."""
@@ -35,7 +32,7 @@ class Choice(IntEnum):
     """``net.use_recipe``"""
 
 
-def recipe_of(net: Net, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe | None:
+def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe | None:
     """The recipe of an ensemble, or None where there is none: then the canonical code is compiled.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
@@ -44,42 +41,42 @@ def recipe_of(net: Net, ensemble: Ensemble, read: Reader = read_recipe) -> Recip
     Raises:
         RecipeError: the file cannot be read or is no recipe.
     """
-    path = recipe_path(net, ensemble)
+    path = recipe_path(graph, ensemble)
     otherwise = _for_one(path, read) if path is not None else None
     if ensemble.commands:
-        return recorded_recipe(f"commands of {ensemble.name}", ensemble.commands_by_phase(), otherwise)
+        return recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), otherwise)
     return otherwise
 
 
-def recipe_path(net: Net, ensemble: Ensemble) -> Path | None:
+def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:
     """The file that holds the ensemble's recipe, if there is one."""
-    return _chosen_path(net, ensemble) or _existing(_shipped(), ensemble.kind)
+    return _chosen_path(graph, ensemble) or _existing(_shipped(), ensemble.kind)
 
 
-def choice_for(net: Net, ensemble: Ensemble) -> Choice:
+def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
     """Who has chosen the recipe of an ensemble."""
-    if ensemble.name in net.recipes or ensemble.kind in net.recipes:
+    if ensemble.name in graph.recipes or ensemble.kind in graph.recipes:
         return Choice.NET
-    return Choice.SHIPPED if _chosen_path(net, ensemble) is None else Choice.FOLDER
+    return Choice.SHIPPED if _chosen_path(graph, ensemble) is None else Choice.FOLDER
 
 
 def member_recipe(
-    net: Net, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe
+    graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe
 ) -> Recipe | None:
     """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or as one
     of that kind would get it."""
     member = next((member for member in members if member.kind == kind), None)
     if member is not None:
-        path = recipe_path(net, member)
+        path = recipe_path(graph, member)
     else:
-        path = net.recipes.get(kind) or _existing(settings().recipes, kind) or _existing(_shipped(), kind)
+        path = graph.recipes.get(kind) or _existing(settings().recipes, kind) or _existing(_shipped(), kind)
     return _for_one(path, read) if path is not None else None
 
 
-def _chosen_path(net: Net, ensemble: Ensemble) -> Path | None:
+def _chosen_path(graph: Graph, ensemble: Ensemble) -> Path | None:
     for key in (ensemble.name, ensemble.kind):
-        if key in net.recipes:
-            return net.recipes[key]
+        if key in graph.recipes:
+            return graph.recipes[key]
     return _existing(settings().recipes, ensemble.kind)
 
 
@@ -115,7 +112,7 @@ class ChainFile:
     choice: Choice
 
 
-def chain_file(net: Net, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainFile | None:
+def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainFile | None:
     """The recipe for layers that follow each other, or None.
 
     In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
@@ -126,7 +123,7 @@ def chain_file(net: Net, members: Sequence[Ensemble], read: Reader = read_recipe
         RecipeError: the file cannot be read, is no recipe, or declares other kinds.
     """
     kinds = tuple(member.kind for member in members)
-    for path, choice in _chain_paths(net, members):
+    for path, choice in _chain_paths(graph, members):
         recipe = read(path)
         if recipe.chain == kinds:
             return ChainFile(recipe, choice)
@@ -136,18 +133,18 @@ def chain_file(net: Net, members: Sequence[Ensemble], read: Reader = read_recipe
                 place=recipe.name,
                 way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
             )
-        own = {net.recipes.get(key) for ensemble in net.ensembles for key in (ensemble.name, ensemble.kind)}
+        own = {graph.recipes.get(key) for ensemble in graph.ensembles for key in (ensemble.name, ensemble.kind)}
         if choice == Choice.NET and path not in own:
             raise RecipeError(f"declares no chain, but is used for {', '.join(kinds)}", place=recipe.name,
                               way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})")  # fmt: skip
     return None
 
 
-def _chain_paths(net: Net, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
+def _chain_paths(graph: Graph, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
     name = "_".join(member.kind for member in members)
     for key in ("_".join(member.name for member in members), name):
-        if key in net.recipes:
-            yield net.recipes[key], Choice.NET
+        if key in graph.recipes:
+            yield graph.recipes[key], Choice.NET
     for folder, choice in ((settings().recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED)):
         path = _existing(folder, name)
         if path is not None:

@@ -1,99 +1,96 @@
-"""The programs of every ensemble and phase of a net: which gradients are wanted, and who starts them."""
+"""The phases of every layer of a net: which gradients are wanted, and who starts them."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from latte.autodiff import derive, strip_stop_gradient
-from latte.frontend.lower import lower
-from latte.model.connection import Connection
-from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
-from latte.model.place import user_place
-from swirl.errors import DeclarationError, DerivativeError
+from latte.autodiff.derive import Derived, derive, strip_stop_gradient
+from latte.autodiff.finish import ACCUMULATE
+from latte.frontend.layers import LoweredLayer, lower_layers
+from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble
+from latte.model.graph import Graph
+from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
 
-if TYPE_CHECKING:
-    from latte.net import Net
-
-ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
-
 
 @dataclass(frozen=True)
-class EnsemblePrograms:
-    """The programs of one ensemble, by phase: ``forward``, ``inference``, and where wanted ``backward``, ``update``."""
+class LayerPrograms:
+    """The programs of one layer, by phase: ``forward``, ``inference``, and where wanted ``backward``, ``update``."""
 
     ensemble: Ensemble
-    programs: dict[str, Program]
+    programs: Mapping[str, Program]
     notes: tuple[str, ...] = ()
 
 
-def net_programs(
-    net: Net, batch_size: int, seeded: frozenset[str] = frozenset(), order: list[Ensemble] | None = None
-) -> list[EnsemblePrograms]:
-    """The programs of all ensembles, in the order in which they run forwards.
+class Differentiated:
+    """The phases of all layers of a net, for any order in which they run.
+
+    The first reader of a layer that runs backwards sets its gradient, the others add to it: so the programs of a phase
+    depend on the order. They are made when they are asked for, and anew only where another order changes them.
 
     Args:
-        net: the net.
-        batch_size: extent of the batch dimension.
+        graph: of the net.
+        lowered: its layers that compute something, by name.
         seeded: names of ensembles whose gradient the user sets although others read them.
-        order: in which they run; by default that of construction, sources first.
-
-    Raises:
-        DeclarationError: there are none, or one reads nothing.
-        BodyError, DerivativeError: with the line of the body.
-    """
-    if not net.ensembles:
-        raise DeclarationError(
-            "the net has no layers", place=user_place(), way_out="add some before net.compile()"
-        )
-    for ensemble in net.ensembles:
-        if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
-            raise DeclarationError(
-                f"{ensemble!r} reads nothing",
-                place=ensemble.place,
-                way_out="net.add_connections(source, ensemble, mapping)",
-            )
-    order = order or net.order()
-    wanted = _gradient_wanted(net, order)
-    started = {net_ensemble.name for net_ensemble in order if net_ensemble.name in seeded}
-    result = []
-    for ensemble in reversed(order):
-        result.append(_programs(ensemble, batch_size, wanted, started))
-        if ensemble.name in wanted and not isinstance(ensemble, (AccuracyEnsemble, DataEnsemble)):
-            started |= {edge.source.name for edge in _differentiated(ensemble, wanted)}
-    return result[::-1]
-
-
-class OrderedPrograms:
-    """The programs of a net, made anew just where the order of execution is not the one asked for last.
-
-    Args:
-        net, batch_size, seeded: see :func:`net_programs`.
     """
 
-    def __init__(self, net: Net, batch_size: int, seeded: frozenset[str] = frozenset()):
-        self._net, self._batch_size, self._seeded = net, batch_size, seeded
-        self._order: list[Ensemble] | None = None
-        self._made: list[EnsemblePrograms] = []
+    def __init__(self, graph: Graph, lowered: Mapping[str, LoweredLayer], seeded: frozenset[str] = frozenset()):
+        self._graph, self._lowered = graph, lowered
+        self.seeded = seeded
+        self._wanted = _gradient_wanted(graph)
+        self._made: dict[tuple[str, tuple[str, ...]], LayerPrograms] = {}
 
-    def programs(self, order: list[Ensemble]) -> list[EnsemblePrograms]:
-        """See :func:`net_programs`."""
-        if order != self._order:
-            self._made = net_programs(self._net, self._batch_size, self._seeded, order)
-            self._order = order
-        return self._made
+    def programs(self, order: Sequence[Ensemble] | None = None) -> list[LayerPrograms]:
+        """The programs of all layers, in the order in which they run forwards.
+
+        Args:
+            order: in which they run; by default that of construction, sources first.
+
+        Raises:
+            BodyError, DerivativeError: with the line of the body.
+        """
+        order = order or self._graph.order()
+        started = {ensemble.name for ensemble in order if ensemble.name in self.seeded}
+        result = []
+        for ensemble in reversed(order):
+            result.append(self._of(ensemble, started))
+            if ensemble.name in self._wanted and not isinstance(ensemble, (AccuracyEnsemble, DataEnsemble)):
+                started |= {edge.source.name for edge in _differentiated(ensemble, self._wanted)}
+        return result[::-1]
+
+    def _of(self, ensemble: Ensemble, started: set[str]) -> LayerPrograms:
+        if isinstance(ensemble, DataEnsemble):
+            return LayerPrograms(ensemble, {})
+        inputs = _differentiated(ensemble, self._wanted)
+        add_to = tuple(edge.name for edge in inputs if edge.source.name in started)
+        key = ensemble.name, add_to
+        if key not in self._made:
+            self._made[key] = _programs(self._lowered[ensemble.name], [edge.name for edge in inputs], add_to)
+        return self._made[key]
 
 
-def _gradient_wanted(net: Net, order: list[Ensemble]) -> set[str]:
+def differentiate(
+    graph: Graph, lowered: Mapping[str, LoweredLayer], seeded: frozenset[str] = frozenset()
+) -> Differentiated:
+    """The backward and update phases of all layers; see :class:`Differentiated`."""
+    return Differentiated(graph, lowered, seeded)
+
+
+def layer_programs(graph: Graph, batch_size: int, order: Sequence[Ensemble] | None = None) -> list[LayerPrograms]:
+    """The programs of all layers, lowered and differentiated; see :meth:`Differentiated.programs`."""
+    return differentiate(graph, lower_layers(graph, batch_size)).programs(order)
+
+
+def _gradient_wanted(graph: Graph) -> set[str]:
     """Names of the ensembles whose value depends on parameters (or on data, with ``force_backward``)."""
     wanted: set[str] = set()
-    for ensemble in order:
+    for ensemble in graph.order():
         has_parameters = any(spec.role == "param" for spec in ensemble.fields().values())
         reads = any(edge.source.name in wanted for edge in ensemble.connections if not edge.is_label)
-        forced = isinstance(ensemble, DataEnsemble) and net.force_backward
+        forced = isinstance(ensemble, DataEnsemble) and graph.settings.force_backward
         if has_parameters or reads or forced:
             wanted.add(ensemble.name)
     return wanted
@@ -104,46 +101,32 @@ def _differentiated(ensemble: Ensemble, wanted: set[str]) -> list[Connection]:
     return [edge for edge in ensemble.connections if not edge.is_label and edge.source.name in wanted]
 
 
-def has_gradient_reader(net: Net, ensemble: Ensemble) -> bool:
-    """Whether some layer sends a gradient back to ``ensemble``; if none does, ``set_grad`` gives it."""
-    return any(not edge.is_label and not isinstance(edge.sink, AccuracyEnsemble) for edge in net.readers(ensemble))
+def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]) -> LayerPrograms:
+    """The phases of a layer.
 
-
-def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: set[str]) -> EnsemblePrograms:
-    if isinstance(ensemble, DataEnsemble):
-        return EnsemblePrograms(ensemble, {})
-    forward = lower(ensemble, "forward", batch_size=batch_size)
-    inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
-    programs = {"inference": strip_stop_gradient(inference).renamed(f"{ensemble.name}.inference")}
+    Args:
+        layer: lowered.
+        inputs: its connections through which a gradient flows back.
+        started: those of them whose gradient another reader has set.
+    """
+    ensemble, forward = layer.ensemble, layer.forward
+    programs = {"inference": strip_stop_gradient(layer.inference).renamed(f"{ensemble.name}.inference")}
     # A source that is connected twice is lowered under its first name only.
-    inputs = [edge.name for edge in _differentiated(ensemble, wanted) if edge.name in forward.buffers]
+    inputs = [name for name in inputs if name in forward.buffers]
+    add_to = [name for name in started if name in inputs]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
-    notes: tuple[str, ...] = ()
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
         programs["forward"] = _with_winners(ensemble, forward)
-        return EnsemblePrograms(ensemble, programs)
-    add_to = [edge.name for edge in ensemble.connections if edge.source.name in started and edge.name in inputs]
+        return LayerPrograms(ensemble, programs)
     written = {
-        phase: _written(ensemble, phase, batch_size, add_to)
+        phase: _started(program, ensemble, add_to)
         for phase in ("backward", "update")
-        if ensemble.has_phase(phase)
+        if (program := layer.written(phase)) is not None
     }
-    try:
-        derived = derive(
-            forward,
-            inputs=[] if "backward" in written else inputs,
-            params=[] if "update" in written else params,
-            add_to=add_to,
-        )
-    except DerivativeError as error:
-        if error.line is None:
-            raise
-        place = f"{ensemble.body('forward').filename}:{error.line}"
-        raise DerivativeError(
-            f"{error.place}: {error.message}", place=place, way_out=error.way_out, line=error.line
-        ) from error
+    derived = _derived(
+        layer, [] if "backward" in written else inputs, [] if "update" in written else params, add_to
+    )
     programs["forward"] = strip_stop_gradient(derived.forward)
-    notes = derived.notes
     backward = (written.get("backward") if inputs else None) or derived.backward
     update = written.get("update") or derived.update
     if backward is not None:
@@ -152,7 +135,24 @@ def _programs(ensemble: Ensemble, batch_size: int, wanted: set[str], started: se
         programs["update"] = update
     aliases = forward.aliases
     programs = {phase: replace(program, aliases={**aliases, **program.aliases}) for phase, program in programs.items()}
-    return EnsemblePrograms(ensemble, programs, notes)
+    return LayerPrograms(ensemble, programs, derived.notes)
+
+
+def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: list[str]) -> Derived:
+    """What follows from a layer's forward program.
+
+    Raises:
+        DerivativeError: with the line of the body.
+    """
+    try:
+        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to)
+    except DerivativeError as error:
+        if error.line is None:
+            raise
+        place = f"{layer.ensemble.body('forward').filename}:{error.line}"
+        raise DerivativeError(
+            f"{error.place}: {error.message}", place=place, way_out=error.way_out, line=error.line
+        ) from error
 
 
 def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
@@ -167,9 +167,9 @@ def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
     return strip_stop_gradient(forward) if derived.taped else derived.forward
 
 
-def _written(ensemble: Ensemble, phase: str, batch_size: int, add_to: list[str]) -> Program:
+def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program:
     """A phase that the user wrote, with what it accumulates into started."""
-    program = lower(ensemble, phase, batch_size=batch_size).with_buffers(accumulate=ACCUMULATE)
+    program = program.with_buffers(accumulate=ACCUMULATE)
     start: list[Nest] = []
     end: list[Nest] = []
     for name, buffer in program.buffers.items():
@@ -218,8 +218,3 @@ def _elements(program: Program, name: str, statement: str) -> Nest:
         body = [for_loop(variable, extent, body)]
     verb = "end" if "+=" in statement else "start"
     return make_nest(f"{program.name.replace('.', '_')}_{verb}_{name}", body, program.buffers)
-
-
-def is_loss(ensemble: Ensemble) -> bool:
-    """Whether the ensemble's value is a loss: its gradient is 1."""
-    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from latte.model.ensemble import Ensemble, is_loss
+from latte.model.graph import Graph
 from latte.model.place import user_place
-from latte.planning.phases import has_gradient_reader, is_loss
 from latte.runtime.executable import Executable
 from swirl.errors import DataError, TrainingError
 
-if TYPE_CHECKING:
-    from latte.model.ensemble import Ensemble
-    from latte.net import Net
 
-
-class GivenGradients:
+class SeedGradients:
     """What ``backward`` starts from besides the losses. It stays until it is given anew.
 
     At a layer to which nobody sends a gradient (a top, or a loss), the values lie in the gradient itself, and
@@ -24,8 +19,8 @@ class GivenGradients:
     add theirs: the net is compiled so (:attr:`inner`).
     """
 
-    def __init__(self, net: Net):
-        self._net = net
+    def __init__(self, graph: Graph):
+        self._graph = graph
         self._inner: dict[str, np.ndarray] = {}
         self._tops: dict[str, np.ndarray] = {}
         self._viewed: set[str] = set()
@@ -38,14 +33,16 @@ class GivenGradients:
         """The inner layers whose gradient the user has given, by name."""
         return frozenset(self._inner)
 
-    def give(self, ensemble: Ensemble, values: np.ndarray) -> None:
-        """What ``ensemble.set_grad(values)`` does.
+    def give(self, ensemble: Ensemble, values: np.ndarray, executable: Executable) -> bool:
+        """Take a gradient.
+
+        Returns:
+            whether the net must be compiled anew, since readers are to add to it.
 
         Raises:
             DataError: the shape is wrong, or the net computes no gradient there.
         """
         name, gradient = ensemble.name, np.array(values, np.float32)
-        executable = self._net.executable
         if executable.is_fused_away(f"{name}.grad"):  # given, it is stored: the net is compiled so
             needed = ensemble.fields(executable.batch_size)["grad"].shape
         else:
@@ -54,22 +51,21 @@ class GivenGradients:
             raise DataError(
                 f"{name}.set_grad: the shape is {gradient.shape}, but {needed} is needed", place=user_place()
             )
-        if not has_gradient_reader(self._net, ensemble):
+        if not self._graph.has_gradient_reader(ensemble):
             self._tops[name] = gradient
             self.start(executable)
-            return
+            return False
         known = name in self._inner
         self._inner[name] = gradient
-        if not known:
-            try:
-                self._net.compile_again()
-            except Exception:
-                del self._inner[name]
-                raise
+        return not known
+
+    def take_back(self, ensemble: Ensemble) -> None:
+        """Forget the gradient of an inner layer."""
+        del self._inner[ensemble.name]
 
     def view(self, ensemble: Ensemble) -> None:
         """Somebody holds the storage of a gradient: where that starts backward, it counts as given."""
-        if not has_gradient_reader(self._net, ensemble) and not is_loss(ensemble):
+        if not self._graph.has_gradient_reader(ensemble) and not is_loss(ensemble):
             self._viewed.add(ensemble.name)
 
     def start(self, executable: Executable) -> None:

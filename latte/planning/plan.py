@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from latte.autodiff.layers import Differentiated, LayerPrograms
+from latte.model.graph import Graph
 from latte.planning.chains import Chains, chained_order, find_chains
-from latte.planning.phases import EnsemblePrograms, OrderedPrograms
-from latte.planning.recipes_of import Reader, member_recipe
+from latte.planning.recipes import Reader, member_recipe
 from latte.planning.units import Unit, net_units, with_layouts
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.buffers import Layout
@@ -19,11 +20,9 @@ from swirl.memo import Memo, remembering
 from swirl.pipeline import Scheduled, Stage, canonical, finish, schedule, together
 from swirl.recipe import Chained
 from swirl.recipe_files import read_recipe
+from swirl.recorded import Outcome
 from swirl.target import Target
 from swirl.transforms.relayout import Reorder
-
-if TYPE_CHECKING:
-    from latte.net import Net
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ class Scheduling:
     """The units of a net, scheduled in the order in which they run.
 
     Args:
-        net: the net.
+        graph: of the net.
         target: what code is made for.
         memos: as long as it is open, results are remembered.
         layouts: storage → layout, as far as it has been chosen.
@@ -62,7 +61,7 @@ class Scheduling:
         read: reads a recipe's file.
     """
 
-    net: Net
+    graph: Graph
     target: Target
     memos: ExitStack
     layouts: dict[str, Layout] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class Scheduling:
         if unit.joined:
             joined = {ph: together(f"{unit.name}.{ph}", parts, unit.names, memo) for ph, parts in unit.parts.items()}
             apart = {program.name: canonical(program, memo) for program in unit.apart}
-            recipe_for = partial(member_recipe, self.net, unit.members, read=self.read)
+            recipe_for = partial(member_recipe, self.graph, unit.members, read=self.read)
             chained = Chained(unit.private, recipe_for, apart, unit.fields)
             result = schedule(joined, unit.recipe, self.target, owned, memo, chained=chained)
             self.laid_out |= result.apart
@@ -120,12 +119,12 @@ class Progress:
     """Units of a net that have been scheduled, to go on behind the last one that is as it was.
 
     Args:
-        net: the net.
+        graph: of the net.
         target: what code is made for.
         read: reads a recipe's file.
     """
 
-    net: Net
+    graph: Graph
     target: Target
     read: Reader = read_recipe
     _done: list[tuple[object, ScheduledUnit, Scheduling]] = field(default_factory=list)
@@ -163,43 +162,56 @@ class Progress:
         return [item for _, item, _ in self._done], self._behind()
 
     def _behind(self) -> Scheduling:
-        return self._done[-1][2] if self._done else Scheduling(self.net, self.target, ExitStack(), read=self.read)
+        return self._done[-1][2] if self._done else Scheduling(self.graph, self.target, ExitStack(), read=self.read)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A net's units behind their recipes.
+    """A net's units after their recipes.
 
     Args:
+        target: what code is made for.
         chains: which layers are compiled together.
-        programs: of all ensembles, in order of execution.
-        units: of the net.
-        scheduled: the same, behind their recipes.
+        programs: of all layers, in order of execution.
+        scheduled: the units, in order of execution.
         layouts: storage → layout.
     """
 
+    target: Target
     chains: Chains
-    programs: Sequence[EnsemblePrograms]
-    units: list[Unit]
-    scheduled: list[ScheduledUnit]
+    programs: Sequence[LayerPrograms]
+    scheduled: Sequence[ScheduledUnit]
     layouts: Mapping[str, Layout]
 
+    @property
+    def units(self) -> list[Unit]:
+        """What is compiled together."""
+        return [item.unit for item in self.scheduled]
 
-def planned(
-    net: Net,
-    batch_size: int,
+    @property
+    def outcomes(self) -> dict[str, tuple[Outcome, ...]]:
+        """Unit → what became of the commands of its recipe."""
+        return {item.unit.name: item.result.outcomes for item in self.scheduled}
+
+    @property
+    def notes(self) -> dict[str, tuple[str, ...]]:
+        """Layer → what autodiff keeps or computes again, and why it is in no chain."""
+        return {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
+
+
+def make_plan(
+    graph: Graph,
+    differentiated: Differentiated,
     target: Target,
-    seeded: frozenset[str],
     memos: ExitStack,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
     """Schedule a net; again from there, where a recipe for a chain leaves a phase to the layers' own recipes.
 
     Args:
-        net: the net.
-        batch_size: items in a batch.
+        graph: of the net.
+        differentiated: its programs.
         target: what code is made for.
-        seeded: names of inner ensembles whose gradient the user sets.
         memos: as long as it is open, results are remembered.
         on_stage: told of every unit scheduled (done, total, name).
 
@@ -207,15 +219,14 @@ def planned(
         LatteError: see :meth:`Scheduling.schedule`.
     """
     read = cache(read_recipe)  # once, however often a file is asked for
-    progress = Progress(net, target, read)
-    ordered = OrderedPrograms(net, batch_size, seeded)
+    progress = Progress(graph, target, read)
 
     def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
-        chains = find_chains(net, seeded, left, read)
-        programs = ordered.programs(chained_order(net, chains.found))
-        units = net_units(net, programs, chains, read)
+        chains = find_chains(graph, differentiated.seeded, left, read)
+        programs = differentiated.programs(chained_order(graph, chains.found))
+        units = net_units(graph, programs, chains, read)
         scheduled, behind = progress.through(units, memos, _but_for_recording, on_stage)
-        return Plan(chains, programs, units, scheduled, behind.layouts)
+        return Plan(target, chains, programs, scheduled, behind.layouts)
 
     return until_settled(attempt)
 

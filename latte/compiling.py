@@ -1,0 +1,74 @@
+"""From a declaration to an executable, in one straight walk: each step is a call into the package of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from latte.autodiff.layers import differentiate
+from latte.frontend.layers import lower_layers
+from latte.model.graph import Graph
+from latte.planning.plan import make_plan
+from latte.runtime.executable import Executable, bind
+from latte.runtime.kernels import build_kernels, generate_kernels
+from latte.runtime.report import CompileReport, make_report
+from swirl.config import settings
+from swirl.jit import Progress, progress_bar
+from swirl.pipeline import uncollected
+from swirl.runner import Runner
+from swirl.target import Target
+
+
+@uncollected
+def compile_graph(
+    graph: Graph,
+    batch_size: int,
+    target: Target,
+    runner: Runner,
+    *,
+    seeded: frozenset[str] = frozenset(),
+    shared: Executable | None = None,
+    show_progress: bool = False,
+) -> tuple[Executable, CompileReport]:
+    """The executable of a net for one batch size, and what it took.
+
+    Args:
+        graph: of the net.
+        batch_size: items in a batch.
+        target: what code is made for; it need not run here.
+        runner: whose threads run the phases.
+        seeded: names of inner ensembles whose gradient the user sets.
+        shared: another batch size of the net, whose parameters and state are used.
+        show_progress: whether to show progress bars.
+
+    Raises:
+        LatteError: see :mod:`swirl.errors`; nothing is changed then.
+    """
+    start, dump = perf_counter(), _dump_folder(graph, batch_size)
+    with ExitStack() as memos, _progress_bars(show_progress) as (scheduling, compiling):
+        lowered = lower_layers(graph, batch_size)
+        differentiated = differentiate(graph, lowered, seeded)
+        plan = make_plan(graph, differentiated, target, memos, scheduling)
+        generated = generate_kernels(plan, dump)
+        generating = perf_counter() - start
+        kernels = build_kernels(generated, target, compiling, dump)
+        executable = bind(graph, plan, batch_size, kernels, runner, shared)
+    return executable, make_report((kernel.built for kernel in kernels), perf_counter() - start, generating)
+
+
+def _dump_folder(graph: Graph, batch_size: int) -> Path | None:
+    """Where ``SWIRL_DUMP`` wants the stages: those of the smaller last batch of a data set beside the first."""
+    dump = settings().dump
+    return dump if dump is None or batch_size == graph.settings.batch_size else dump / f"batch-{batch_size}"
+
+
+@contextmanager
+def _progress_bars(shown: bool) -> Iterator[tuple[Progress | None, Progress | None]]:
+    """Bars for scheduling and for compiling."""
+    if not shown:
+        yield None, None
+        return
+    with progress_bar("scheduling layers") as scheduling, progress_bar() as compiling:
+        yield scheduling, compiling

@@ -1,0 +1,67 @@
+"""What an explanation is made of: commands, loops and buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swirl.ir.work import Work
+
+
+@dataclass(frozen=True)
+class CommandFact:
+    """A command of the recipe, and what became of it.
+
+    Args:
+        text: as it was written.
+        phase: that it names; empty for a command on a layout, which acts on all phases.
+        status: ``applied`` or ``skipped``, with the ``reason``.
+        place: ``file:line`` that asked for it.
+        unsafe: whether it overrides the compiler's analysis.
+    """
+
+    text: str
+    phase: str
+    status: str
+    reason: str
+    place: str | None
+    unsafe: bool
+
+
+@dataclass(frozen=True)
+class LoopFact:
+    """A loop of the final nest.
+
+    Args:
+        nest: label of the nest that it is in.
+        depth: number of loops around it.
+        variable: its name.
+        kind: ``range``, ``parallel``, ``vector`` or ``unrolled``.
+        head: as it is written in the nest.
+        trips: number of iterations, the most where it varies (``exact`` is False then), or None where nothing
+            is known.
+        exact: whether it is always that number.
+        work: operations and bytes.
+    """
+
+    nest: str
+    depth: int
+    variable: str
+    kind: str
+    head: str
+    trips: int | None
+    exact: bool
+    work: Work
+
+
+@dataclass(frozen=True)
+class BufferFact:
+    """A buffer that the phase touches: its name in the nests, its storage, and how that is laid out."""
+
+    name: str
+    storage: str
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
+    role: str
+    halo: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()

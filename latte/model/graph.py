@@ -1,0 +1,309 @@
+"""The graph of a net: its ensembles in the order of their construction, and the connections between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latte.model.checks import check_padding, check_shape
+from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble, is_loss
+from latte.model.index import variable
+from latte.model.mapping import Window, check_reach, mapping_place, trace
+from latte.model.place import user_place
+from latte.model.settings import NetSettings
+from swirl.errors import CommandError, DeclarationError, MappingError
+
+
+class Graph:
+    """What a user has declared.
+
+    Args:
+        settings: what holds for the whole net.
+
+    Attributes:
+        ensembles: in the order of their construction.
+        connections: in the order in which they were made.
+        recipes: an ensemble, a kind, or several of them joined by ``_`` → the recipe file that the user has chosen.
+    """
+
+    def __init__(self, settings: NetSettings):
+        self.settings = settings
+        self.ensembles: list[Ensemble] = []
+        self.connections: list[Connection] = []
+        self.recipes: dict[str, Path] = {}
+        self._counts: Counter[str] = Counter()
+        self._kept: set[str] = set()
+
+    # --- questions ------------------------------------------------------------------------------------------
+    def __contains__(self, ensemble: object) -> bool:
+        return isinstance(ensemble, Ensemble) and ensemble.settings is self.settings
+
+    def order(self) -> list[Ensemble]:
+        """All ensembles, sources before sinks, otherwise in the order of construction."""
+        return [self.ensembles[index] for index in first_possible(self._sources())]
+
+    def readers(self, ensemble: Ensemble) -> list[Connection]:
+        """The connections that read ``ensemble``, in the order in which they were made."""
+        return [connection for connection in self.connections if connection.source is ensemble]
+
+    def is_kept(self, ensemble: Ensemble) -> bool:
+        """Whether the user wants to read the ensemble's value and gradient."""
+        return self.settings.keeps_all or ensemble.name in self._kept
+
+    def has_gradient_reader(self, ensemble: Ensemble) -> bool:
+        """Whether some layer sends a gradient back to ``ensemble``; if none does, ``set_grad`` gives it."""
+        readers = self.readers(ensemble)
+        return any(not edge.is_label and not isinstance(edge.sink, AccuracyEnsemble) for edge in readers)
+
+    def data(self) -> list[DataEnsemble]:
+        """The layers whose values are set from outside."""
+        return [ensemble for ensemble in self.ensembles if isinstance(ensemble, DataEnsemble)]
+
+    def losses(self) -> list[LossEnsemble]:
+        """The layers whose gradient is 1."""
+        return [ensemble for ensemble in self.ensembles if is_loss(ensemble)]
+
+    # --- declaring ------------------------------------------------------------------------------------------
+    def add(self, ensemble: Ensemble) -> Ensemble:
+        """Add an ensemble after those that are there, and name it; see :meth:`latte.net.Net.add_ensemble`."""
+        place = user_place()
+        if not isinstance(ensemble, Ensemble):
+            raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", place=place)
+        self._check_not_compiled(place)
+        if ensemble.settings is not None:
+            which = "this net" if ensemble in self else "another net"
+            raise DeclarationError(f"{ensemble!r} is in {which} already", place=place)
+        name, count = self._free_name(ensemble)
+        if name in self._names():
+            raise DeclarationError(
+                f"an ensemble named {name!r} exists already",
+                place=place,
+                way_out="leave the name out, and the ensemble is numbered",
+            )
+        if not (name.isascii() and name.isidentifier()):
+            raise DeclarationError(
+                f"{name!r} cannot name an ensemble",
+                place=place,
+                way_out="use letters, digits and underscores",
+            )
+        ensemble.settings, ensemble.position, before = self.settings, len(self.ensembles), ensemble.name
+        ensemble.name = name
+        try:
+            ensemble.fields()  # a field that does not fit is reported here, not at compile
+        except Exception:
+            ensemble.settings, ensemble.position, ensemble.name = None, -1, before
+            raise
+        self._counts[ensemble.kind] = count
+        self.ensembles.append(ensemble)
+        return ensemble
+
+    def _free_name(self, ensemble: Ensemble) -> tuple[str, int]:
+        """The ensemble's name, or its kind with the next number; and that number."""
+        name, count = ensemble.name, self._counts[ensemble.kind]
+        if not name:
+            names = self._names()
+            while not name or name in names:
+                count += 1
+                name = f"{ensemble.kind}{count}"
+        return name, count
+
+    def _names(self) -> set[str]:
+        return {other.name for other in self.ensembles} | {"net"}
+
+    def keep(self, ensembles: Sequence[Ensemble]) -> None:
+        """See :meth:`latte.net.Net.keep`."""
+        place = user_place()
+        if self.settings.compiled:
+            raise CommandError("keep: the net is compiled already", place=place,
+                               way_out="call it before net.compile()")  # fmt: skip
+        for ensemble in ensembles:
+            if ensemble not in self:
+                raise DeclarationError(f"keep: {ensemble!r} is not in this net", place=place)
+        self._kept |= {ensemble.name for ensemble in ensembles}
+
+    def connect(
+        self,
+        source: Ensemble,
+        sink: Ensemble,
+        mapping: Callable[..., Any],
+        reshape: Sequence[int] | None = None,
+        clamp: bool = False,
+        padding: Sequence[int | tuple[int, int]] | None = None,
+    ) -> Connection:
+        """See :meth:`latte.net.Net.add_connections`."""
+        place = user_place()
+        self._check_edge(source, sink, place)
+        if not callable(mapping):
+            raise MappingError(f"the mapping must be a function, not {mapping!r}", place=place)
+        view = _checked_view(source, sink, reshape, place)
+        shape = view or source.shape
+        if padding is None and not clamp and view is None:
+            padding = source.asked_padding
+        pads = check_padding(padding, shape, place)
+        windows = None
+        if sink.explicit:
+            if padding is not None or clamp:
+                raise DeclarationError(
+                    f"{sink!r} has explicit loops, which read positions as they are written",
+                    place=place,
+                    way_out="leave out padding and clamp, or write a neuron",
+                )
+        else:
+            windows = trace(mapping, sink.dims, sink.shape, len(shape))
+            if clamp:
+                if padding is not None:
+                    raise DeclarationError(
+                        "clamp and padding exclude each other: zeros or the nearest edge?",
+                        place=mapping_place(mapping),
+                    )
+            else:
+                windows = tuple(w.shifted(-before) for w, (before, _) in zip(windows, pads, strict=True))
+                check_reach(windows, shape, pads, mapping)
+        if not clamp:  # whose mapping counts from the source's own first element
+            source.asked_padding = None
+        return self._connect(
+            Connection(source, sink, _input_name(sink), windows, pads, clamp, view, place=place)
+        )
+
+    def connect_one_to_one(self, source: Ensemble, sink: Ensemble) -> Connection:
+        """See :meth:`latte.net.Net.add_one_to_one_connections`."""
+        place = user_place()
+        self._check_edge(source, sink, place)
+        if source.shape != sink.shape:
+            raise DeclarationError(
+                f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
+                place=place,
+                way_out="use add_connections with a mapping",
+            )
+        windows = None
+        if not sink.explicit:
+            indices = [
+                variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)
+            ]
+            windows = tuple(Window(index, index + 1) for index in indices)
+        padding = ((0, 0),) * source.ndim
+        return self._connect(
+            Connection(source, sink, _input_name(sink), windows, padding, one_to_one=True, place=place)
+        )
+
+    def connect_loss(self, source: Ensemble, sink: Ensemble) -> Connection:
+        """See :meth:`latte.net.Net.add_loss_connection`."""
+        place = user_place()
+        self._check_edge(source, sink, place)
+        if not sink.explicit:
+            raise DeclarationError(
+                f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
+                place=place,
+                way_out="use add_connections with a mapping",
+            )
+        names = [connection.name for connection in sink.connections]
+        if "label" in names:
+            raise DeclarationError(f"{sink!r} has its label already", place=place)
+        if any(connection.source is source for connection in sink.connections):
+            raise DeclarationError(f"{source!r} cannot be its own label", place=place)
+        return self._connect(Connection(source, sink, "label" if names else "inputs", place=place))
+
+    def _connect(self, connection: Connection) -> Connection:
+        self.connections.append(connection)
+        connection.sink.connections.append(connection)
+        return connection
+
+    def check_complete(self) -> None:
+        """What has been declared can be compiled.
+
+        Raises:
+            DeclarationError: there are no layers, or one reads nothing.
+        """
+        if not self.ensembles:
+            raise DeclarationError(
+                "the net has no layers", place=user_place(), way_out="add some before net.compile()"
+            )
+        for ensemble in self.ensembles:
+            if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
+                raise DeclarationError(
+                    f"{ensemble!r} reads nothing",
+                    place=ensemble.place,
+                    way_out="net.add_connections(source, ensemble, mapping)",
+                )
+
+    # --- checks ---------------------------------------------------------------------------------------------
+    def _sources(self, *more: tuple[Ensemble, Ensemble]) -> dict[int, list[int]]:
+        """The position of each ensemble → those of what it reads; ``more`` are further edges."""
+        found: dict[int, list[int]] = {ensemble.position: [] for ensemble in self.ensembles}
+        for source, sink in (*((edge.source, edge.sink) for edge in self.connections), *more):
+            found[sink.position].append(source.position)
+        return found
+
+    def _check_not_compiled(self, place: str | None) -> None:
+        if self.settings.compiled:
+            raise DeclarationError("the net is compiled already", place=place,
+                                   way_out="add layers and connections before net.compile()")  # fmt: skip
+
+    def _check_edge(self, source: Ensemble, sink: Ensemble, place: str | None) -> None:
+        self._check_not_compiled(place)
+        for ensemble in (source, sink):
+            if not isinstance(ensemble, Ensemble):
+                raise DeclarationError(f"{ensemble!r} is no ensemble", place=place)
+            if ensemble not in self:
+                where = "another net" if ensemble.settings else "no net"
+                way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"
+                raise DeclarationError(f"{ensemble!r} is in {where}", place=place, way_out=way_out)
+        if isinstance(sink, DataEnsemble):
+            raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", place=place)
+        if not source.batched:
+            raise DeclarationError(
+                f"{source!r} has one value for the whole batch, which no layer can read", place=place
+            )
+        try:
+            TopologicalSorter(self._sources((source, sink))).prepare()
+        except CycleError as error:
+            path = " → ".join(self.ensembles[index].name for index in error.args[1])
+            raise DeclarationError(
+                f"this connection closes a cycle: {path}",
+                place=place,
+                way_out="a net has no way back to a layer that feeds it",
+            ) from None
+
+
+def first_possible(sources: dict[int, list[int]]) -> list[int]:
+    """A topological order: of what may come next, the least number comes first.
+
+    Args:
+        sources: number → those that come before it.
+    """
+    sorter = TopologicalSorter(sources)
+    sorter.prepare()
+    ready: list[int] = []
+    order = []
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()])
+        first = ready.pop(0)
+        order.append(first)
+        sorter.done(first)
+    return order
+
+
+def _checked_view(
+    source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None, place: str | None
+) -> tuple[int, ...] | None:
+    """The shape in which a sink sees its source; None for its own."""
+    if reshape is None:
+        return None
+    view = check_shape(reshape, place)
+    if sink.explicit:
+        raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", place=place)
+    if int(np.prod(view)) != len(source):
+        raise DeclarationError(
+            f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place
+        )
+    return view if view != source.shape else None
+
+
+def _input_name(sink: Ensemble) -> str:
+    count = sum(not connection.is_label for connection in sink.connections)
+    return f"inputs{count or ''}"

@@ -1,0 +1,96 @@
+"""Which methods of a layer are its phases, and whether they are those of a neuron or have loops of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from types import FunctionType
+from typing import Any
+
+from latte.model.body import Body, read_body
+from latte.model.checks import PHASES, check_phase
+from latte.model.neuron import Neuron
+from latte.model.place import place_of
+from swirl.errors import DeclarationError
+
+
+class PhaseMethods:
+    """The phases that a user wrote.
+
+    Args:
+        ensemble_class: whose methods have explicit loops over whole arrays.
+        neuron_class: whose methods compute one element; :class:`Neuron` itself where there is none.
+    """
+
+    def __init__(self, ensemble_class: type, neuron_class: type[Neuron]):
+        self.ensemble_class, self.neuron_class = ensemble_class, neuron_class
+
+    @property
+    def explicit(self) -> bool:
+        """Whether ``forward`` has explicit loops over whole arrays (ensemble level)."""
+        return _method(self.ensemble_class, "forward") is not None
+
+    def is_explicit(self, phase: str) -> bool:
+        """Whether a phase has explicit loops over whole arrays."""
+        return _method(self.ensemble_class, check_phase(phase)) is not None
+
+    def find(self, phase: str) -> Callable[..., Any] | None:
+        """The method of a phase, or None."""
+        phase = check_phase(phase)
+        own = _method(self.ensemble_class, phase)
+        return own or (None if self.explicit else _method(self.neuron_class, phase))
+
+    def body(self, phase: str) -> Body | None:
+        """The source of a phase, or None.
+
+        Raises:
+            BodyError: there is no source.
+        """
+        method = self.find(phase)
+        return None if method is None else read_body(method)
+
+    def bodies(self) -> list[Body]:
+        """The sources of all phases."""
+        return [body for phase in PHASES if (body := self.body(phase)) is not None]
+
+    def check(self, reserved: type, place: str | None) -> None:
+        """Refuse a layer that computes nothing, and a method whose name is nearly that of a phase.
+
+        Nothing else could call such a method: a body is read, not run.
+
+        Args:
+            reserved: the base class of ensembles, whose methods are no phases.
+            place: of the declaration.
+        """
+        has_neurons = self.neuron_class is not Neuron
+        owner = self.neuron_class if has_neurons and not self.explicit else self.ensemble_class
+        methods = {
+            name: method
+            for base in reversed(owner.__mro__)
+            for name, method in vars(base).items()
+            if isinstance(method, FunctionType) and not hasattr(reserved, name) and not hasattr(Neuron, name)
+        }
+        for phase, spellings in PHASES.items():
+            if self.find(phase) is not None:
+                continue
+            for name, method in methods.items():
+                if get_close_matches(name.lower(), spellings, 1, cutoff=0.8):
+                    raise DeclarationError(
+                        f"{owner.__name__} has no {phase}, but {name}, which nothing would call",
+                        place=place_of(method.__code__),
+                        way_out=f"did you mean {spellings[0]!r}?",
+                    )
+        if self.find("forward") is None:
+            raise DeclarationError(
+                f"{owner.__name__} has no forward, so that its value would never be computed",
+                place=place,
+                way_out="def forward(self): self.value = …",
+            )
+
+
+def _method(owner: type, phase: str) -> Callable[..., Any] | None:
+    for name in PHASES[phase]:
+        method = getattr(owner, name, None)
+        if isinstance(method, FunctionType):
+            return method
+    return None

@@ -1,0 +1,53 @@
+"""What holds for a whole net, whatever its layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from latte.model.checks import is_integer
+from latte.model.place import user_place
+from swirl.errors import DeclarationError
+
+
+@dataclass
+class NetSettings:
+    """What holds for a whole net; its ensembles share it.
+
+    Args:
+        batch_size: items in a batch.
+        seed: of all random numbers.
+        keeps_all: whether every layer's value and gradient can be read.
+        force_backward: whether gradients of data are computed.
+        compiled: whether the declaration is complete: it can no longer be changed.
+    """
+
+    batch_size: int
+    seed: int
+    keeps_all: bool = False
+    force_backward: bool = False
+    compiled: bool = False
+
+    @staticmethod
+    def of(batch_size: int, seed: int | None, keep: str | None) -> NetSettings:
+        """Checked settings; see :class:`latte.net.Net`.
+
+        Raises:
+            DeclarationError: the batch size is no positive integer, or the seed is negative or too large.
+        """
+        if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
+            bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
+            raise DeclarationError(
+                f"the batch size must be a positive integer{bound}, not {batch_size!r}", place=user_place()
+            )
+        if seed is not None and not (is_integer(seed) and 0 <= seed < 2**31):
+            raise DeclarationError(
+                f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
+            )
+        if keep not in (None, "all"):
+            raise DeclarationError(
+                f"keep must be 'all', not {keep!r}", place=user_place(), way_out="net.keep(conv1) keeps one layer"
+            )
+        drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
+        return NetSettings(int(batch_size), drawn, keep == "all")

@@ -1,0 +1,115 @@
+"""The kernels of a plan: their C++, generated, compiled and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from latte.model.ensemble import Ensemble
+from latte.planning.plan import Plan
+from latte.planning.units import Unit
+from swirl.codegen.context import Unsupported
+from swirl.codegen.emit import KernelSource
+from swirl.dump.write import dump_kernel, dump_stages
+from swirl.ir.nest import Program
+from swirl.jit import Built, Kernel, Progress, build, load
+from swirl.jit import Unit as TranslationUnit
+from swirl.memo import Memo
+from swirl.pipeline import Stage, generate
+from swirl.target import Target
+
+
+@dataclass(frozen=True)
+class GeneratedPhase:
+    """One phase of one unit (a layer, or the layers of a chain): its stages and its C++."""
+
+    unit: Unit
+    phase: str
+    stages: tuple[Stage, ...]
+    source: KernelSource
+
+
+@dataclass(frozen=True)
+class CompiledPhase(GeneratedPhase):
+    """The same with its kernel, loaded."""
+
+    kernel: Kernel
+    built: Built
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The layer; of a chain, the last one, whose value it computes."""
+        return self.unit.members[-1]
+
+    @property
+    def program(self) -> Program:
+        return self.stages[-1].program
+
+    @property
+    def storage(self) -> set[str]:
+        """The storage that the kernel touches."""
+        return {record.name for record in self.program.buffers.values()}
+
+    @property
+    def fused_away(self) -> set[str]:
+        """The storage between the layers of a chain that the kernel does without."""
+        before = {record.name for record in self.stages[0].program.buffers.values()}
+        return (before & set(self.unit.private.get(self.phase, ()))) - self.storage
+
+
+def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhase]:
+    """The C++ of every phase of every unit.
+
+    Args:
+        plan: of the net.
+        dump: a folder for the stages, each a file that runs.
+
+    Raises:
+        Unsupported: there is none for this target; with the layer, the phase, and where the body stands.
+    """
+    finished = [
+        (item.unit, phase, item.finished(phase, plan.layouts), item.memo)
+        for item in plan.scheduled
+        for phase in item.result.stages
+    ]
+    if dump is not None:
+        for unit, phase, stages, _ in finished:
+            dump_stages(dump / unit.name / phase, stages)
+    return [
+        GeneratedPhase(unit, phase, stages, _generated(unit, phase, stages, plan.target, memo))
+        for unit, phase, stages, memo in finished
+    ]
+
+
+def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target, memo: Memo) -> KernelSource:
+    try:
+        return generate(stages, target, memo=memo)
+    except Unsupported as error:
+        error.message, error.place = f"{unit.name}, {phase}: {error.message}", unit.place(phase)
+        raise
+
+
+def build_kernels(
+    generated: Sequence[GeneratedPhase], target: Target, progress: Progress | None = None, dump: Path | None = None
+) -> list[CompiledPhase]:
+    """The phases with their kernels, compiled where the cache has none.
+
+    Args:
+        generated: the C++.
+        target: that it is for.
+        progress: told of every kernel compiled (done, total, name).
+        dump: the folder that the stages have been written to, for the compile commands.
+
+    Raises:
+        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
+    """
+    units = [TranslationUnit(item.source.name, item.source.source) for item in generated]
+    built = build(units, target, progress=progress)
+    if dump is not None:
+        for item, made in zip(generated, built, strict=True):
+            dump_kernel(dump / item.unit.name / item.phase, item.source, made.command)
+    return [
+        CompiledPhase(item.unit, item.phase, item.stages, item.source, load(made), made)
+        for item, made in zip(generated, built, strict=True)
+    ]

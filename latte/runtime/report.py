@@ -1,0 +1,52 @@
+"""What compiling took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swirl.jit import Built
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What compiling took.
+
+    Args:
+        kernels: number of kernels; ``cached`` of them were found on disk.
+        seconds: of this compilation, all in all; ``generating`` of it in passes and recipes.
+        compiler_seconds: what the C++ compiler took for all kernels when they were compiled (kept with the cache).
+        folder: of the generated code.
+        built: the kernels, by their libraries.
+    """
+
+    kernels: int
+    cached: int
+    seconds: float
+    generating: float
+    compiler_seconds: float
+    folder: Path
+    built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
+
+    @property
+    def compiled(self) -> int:
+        """Number of kernels that the C++ compiler made now."""
+        return self.kernels - self.cached
+
+
+def make_report(built: Iterable[Built], seconds: float, generating: float) -> CompileReport:
+    """What compiling ``built`` took; a kernel that is there twice counts once."""
+    unique: dict[Path, Built] = {}
+    for item in built:
+        unique.setdefault(item.path, item)
+    folder = next(iter(unique)).parent.parent if unique else Path()
+    cached = sum(item.cached for item in unique.values())
+    compiler_seconds = sum(item.seconds for item in unique.values())
+    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique)
+
+
+def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
+    """Several compilations as one; a kernel that one made and later ones found counts as made."""
+    built = (item for report in reports for item in report.built.values())
+    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports))

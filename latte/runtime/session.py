@@ -1,0 +1,255 @@
+"""A net that runs: its executables, one for each batch size, and what goes from one run to the next."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from latte.model.checks import is_integer
+from latte.model.ensemble import AccuracyEnsemble, Ensemble
+from latte.model.graph import Graph
+from latte.model.place import user_place, user_stacklevel
+from latte.runtime.data import check_data
+from latte.runtime.executable import Executable
+from latte.runtime.gradients import SeedGradients
+from latte.runtime.report import CompileReport, sum_of_reports
+from swirl.errors import DataError, TrainingError
+from swirl.ir.buffers import Buffer
+from swirl.runner import Runner
+
+Compile = Callable[[int, frozenset[str], Executable | None], tuple[Executable, CompileReport]]
+"""Makes the executable for a batch size, the layers whose gradient is seeded, and one to share parameters with."""
+
+
+class LossIsNaN(UserWarning):
+    """The loss is not a number: said once."""
+
+
+class Session:
+    """A compiled net that runs.
+
+    Args:
+        graph: of the net.
+        compile: makes its executables.
+        runner: whose threads run them.
+
+    Attributes:
+        loss, accuracy: of the last run.
+        has_run: the phases that have run since the net was compiled.
+        seeds: the gradients that the user gives.
+        gradient_views: whether somebody looks at the storage of parameters' gradients.
+    """
+
+    def __init__(self, graph: Graph, compile: Compile, runner: Runner):
+        self.graph, self.runner = graph, runner
+        self.loss = self.accuracy = 0.0
+        self.has_run: set[str] = set()
+        self.seeds = SeedGradients(graph)
+        self.gradient_views = False
+        self._compile = compile
+        self._reports: list[CompileReport] = []
+        self._executables: dict[int, Executable] = {}
+        self._accumulate = False
+        self._nan_said = False
+        self._shuffling: np.random.Generator | None = None
+        self.executable = self._made(self.batch_size, None)
+        """For the batch size last used."""
+        self._executables[self.batch_size] = self.executable
+
+    @property
+    def batch_size(self) -> int:
+        """Items in a whole batch."""
+        return self.graph.settings.batch_size
+
+    # --- executables ----------------------------------------------------------------------------------------
+    @property
+    def report(self) -> CompileReport:
+        """What compiling took so far, all in all."""
+        return sum_of_reports(self._reports)
+
+    def add_report(self, report: CompileReport) -> None:
+        """Count what was compiled for this net elsewhere: by a solver."""
+        self._reports.append(report)
+
+    def _made(self, batch_size: int, shared: Executable | None) -> Executable:
+        executable, report = self._compile(batch_size, self.seeds.inner, shared)
+        self._reports.append(report)
+        return executable
+
+    def use(self, batch_size: int) -> Executable:
+        """Make the executable for a batch size current, compiling it where needed; parameters are shared."""
+        if batch_size not in self._executables:
+            self._executables[batch_size] = self._made(batch_size, self.executable)
+        if self._executables[batch_size] is not self.executable:
+            self.executable = self._executables[batch_size]
+            self.seeds.start(self.executable)
+        return self.executable
+
+    def prepare(self, batch_size: int) -> None:
+        """See :meth:`latte.net.Net.prepare`."""
+        self._check_size(batch_size)
+        current = self.executable
+        self.use(batch_size)
+        self.executable = current
+
+    def seed(self, ensemble: Ensemble, gradient: np.ndarray) -> None:
+        """What ``ensemble.set_grad(gradient)`` does.
+
+        Raises:
+            DataError: the shape is wrong, or the net computes no gradient there.
+        """
+        if self.seeds.give(ensemble, gradient, self.executable):
+            try:
+                self._compile_again()
+            except Exception:
+                self.seeds.take_back(ensemble)
+                raise
+
+    def _compile_again(self) -> None:
+        """The net again, with readers that add to the gradients that the user gives."""
+        old = self.executable
+        new = self._made(old.batch_size, old)
+        for name, array in old.arrays.items():
+            if name in new.arrays and new.arrays[name] is not array and name not in old.missing:
+                new.write(name, old.read(name))  # a recipe may have laid it out differently
+        new.has_run = set(old.has_run)
+        new.missing |= old.missing
+        lost = {name for name in old.missing if name.endswith(".value")}
+        if any(lost & step.storage for step in new.order["backward"]):
+            new.has_run.discard("forward")  # backward reads what has been fused away until now
+        self._executables = {old.batch_size: new}
+        self.executable = new
+
+    # --- data -----------------------------------------------------------------------------------------------
+    def set_batch(self, *arrays: Any) -> None:
+        """See :meth:`latte.net.Net.set_batch`."""
+        checked = self.check_data(*arrays)
+        count = len(next(iter(checked.values())))
+        self._check_size(count)
+        executable = self.use(count)
+        for name, array in checked.items():
+            executable.write(f"{name}.value", array)
+        executable.has_run.discard("forward")  # its values are those of other data
+
+    def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
+        """Arrays for the data layers, any number of items; see :func:`latte.runtime.data.check_data`."""
+        return check_data(self.graph, arrays)
+
+    def _check_size(self, items: int) -> None:
+        if not is_integer(items) or not 1 <= items <= self.batch_size:
+            raise DataError(
+                f"a batch has 1 to {self.batch_size} items, not {items}",
+                place=user_place(),
+                way_out="net.fit and net.evaluate cut larger data into batches" if items else None,
+            )
+
+    # --- phases ---------------------------------------------------------------------------------------------
+    def forward(self) -> None:
+        """See :meth:`latte.net.Net.forward`."""
+        executable = self.executable
+        if "net.step" in executable.arrays:
+            executable.arrays["net.step"][0] += 1
+        executable.run("forward")
+        self.has_run.add("forward")
+        self._measure()
+
+    def test(self) -> None:
+        """See :meth:`latte.net.Net.test`."""
+        self.executable.run("inference")
+        self.executable.has_run.discard("forward")  # backward needs the values of the training phase
+        self._measure()
+
+    def backward(self) -> None:
+        """See :meth:`latte.net.Net.backward`."""
+        if not (self.has_loss or self.seeds):
+            raise TrainingError(
+                "backward has nothing to start from: the net has no loss",
+                place=user_place(),
+                way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)",
+            )
+        if "forward" not in self.executable.has_run:
+            raise TrainingError(
+                "backward needs the values of a forward phase of this batch",
+                place=user_place(),
+                way_out="call net.forward() first",
+            )
+        self.run_backward()
+
+    def run_backward(self) -> None:
+        """The backward phase, from whatever gradients there are."""
+        executable = self.executable
+        self.seeds.before_backward(executable)
+        if "net.accumulate" in executable.arrays:
+            executable.arrays["net.accumulate"][0] = self._accumulate
+        executable.run("backward")
+        self._accumulate = True
+        self.has_run.add("backward")
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether backward has a loss to start from."""
+        return bool(self.graph.losses())
+
+    def _measure(self) -> None:
+        arrays, ensembles = self.executable.arrays, self.graph.ensembles
+        self.loss = float(sum(arrays[f"{loss.name}.value"][0] for loss in self.graph.losses()))
+        accuracies = [arrays[f"{e.name}.value"][0] for e in ensembles if isinstance(e, AccuracyEnsemble)]
+        self.accuracy = float(accuracies[-1]) if accuracies else 0.0
+        if np.isnan(self.loss) and not self._nan_said:
+            self._nan_said = True
+            warnings.warn(
+                "the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
+                LossIsNaN,
+                stacklevel=user_stacklevel(),
+            )
+
+    @contextmanager
+    def no_warning(self, of_nan: bool) -> Iterator[None]:
+        """Say nothing of NaN in the loss meanwhile (if ``of_nan``): somebody raises an error for it."""
+        said, self._nan_said = self._nan_said, self._nan_said or of_nan
+        try:
+            yield
+        finally:
+            self._nan_said = said if of_nan else self._nan_said
+
+    def permutation(self, items: int) -> np.ndarray:
+        """The next random order of ``items`` items: a sequence that the net's seed fixes."""
+        if self._shuffling is None:
+            self._shuffling = np.random.default_rng(self.graph.settings.seed)
+        return self._shuffling.permutation(items)
+
+    # --- clearing -------------------------------------------------------------------------------------------
+    def clear_grad(self) -> None:
+        """See :meth:`latte.net.Net.clear_grad`."""
+        self._accumulate = False
+        if self.gradient_views:  # somebody looks at the storage itself
+            self._zero(_is_parameter_gradient)
+
+    def clear_values(self) -> None:
+        """See :meth:`latte.net.Net.clear_values`."""
+        self._zero(lambda buffer: buffer.name.endswith(".value"))
+        self.executable.has_run.discard("forward")
+
+    def is_cleared(self, storage: str) -> bool:
+        """Whether a parameter's gradient counts as zero, whatever its storage holds."""
+        return not self._accumulate and _is_parameter_gradient(self.executable.buffers[storage])
+
+    def settle_gradients(self) -> None:
+        """Let cleared gradients of parameters be zeros in memory, for who reads or changes the storage itself."""
+        if not self._accumulate:
+            self._zero(_is_parameter_gradient)
+        self._accumulate = True
+
+    def _zero(self, which: Callable[[Buffer], bool]) -> None:
+        with self.executable.views.in_storage():
+            for name, buffer in self.executable.buffers.items():
+                if which(buffer):
+                    self.executable.arrays[name][...] = 0
+
+
+def _is_parameter_gradient(buffer: Buffer) -> bool:
+    return buffer.role == "param_grad"
