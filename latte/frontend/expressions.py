@@ -1,6 +1,6 @@
 """Expressions of a body, translated to expressions of the intermediate representation.
 
-What ``self.inputs[c, ky, kx]`` or ``inputs[n, c]`` means is said by subclasses, in ``latte/references.py``.
+What ``self.inputs[c, ky, kx]`` or ``inputs[n, c]`` means is said by subclasses, in ``latte/frontend/references.py``.
 """
 
 from __future__ import annotations
