@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 from latte.autodiff.layers import differentiate  # noqa: E402
 from latte.frontend.layers import lower_layers  # noqa: E402
 from latte.planning.plan import make_plan  # noqa: E402
+from latte.tools.bench import nets  # noqa: E402
 from latte.tools.bench.assembly import Counts, counts, innermost_loops, instructions  # noqa: E402
-from latte.tools.bench.prototypes import CASES  # noqa: E402
 from latte.tools.bench.report import machine, replaced  # noqa: E402
 from latte.tools.bench.walk import touching  # noqa: E402
 from swirl.ir.nest import Program  # noqa: E402
@@ -41,24 +41,27 @@ class Shown:
     """A kernel on the page.
 
     Args:
-        case: of :mod:`latte.tools.bench.prototypes`, whose net it is from.
+        declare: the net that it is from.
         phase: of its last layer.
         buffers: the statements that touch them are shown.
     """
 
-    case: str
+    declare: Callable[[], nets.Declared]
     phase: str
     buffers: tuple[str, ...]
 
 
+BATCH_NORM = partial(nets.batch_norm, 64, 64, 56, False)
 KERNELS = {
-    "batch norm, forward": Shown("batch norm 64, 56: forward", "forward", ("inputs", "value")),
-    "batch norm, backward": Shown("batch norm 64, 56: step", "backward", ("inputs", "grad", "grad_inputs")),
-    "batch norm in blocks, forward": Shown("batch norm 64, 56 in blocks: forward", "forward", ("inputs", "value")),
-    "1 × 1, forward": Shown("convolution 1 × 1, 64 to 256, 56: forward", "forward", ("inputs", "value")),
-    "chain, forward": Shown("convolution, batch norm, ReLU 64, 56: forward", "forward", ("conv_value", "value")),
+    "batch norm, forward": Shown(BATCH_NORM, "forward", ("inputs", "value")),
+    "batch norm, backward": Shown(BATCH_NORM, "backward", ("inputs", "grad", "grad_inputs")),
+    "batch norm in blocks, forward": Shown(
+        partial(nets.batch_norm, 64, 64, 56, True), "forward", ("inputs", "value")
+    ),
+    "1 × 1, forward": Shown(partial(nets.convolution, 64, 64, 256, 56, 1), "forward", ("inputs", "value")),
+    "chain, forward": Shown(partial(nets.chain, 64, 64, 64, 56, 3), "forward", ("conv_value", "value")),
     "1 × 1 chain, forward": Shown(
-        "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward", "forward", ("inputs", "conv_value", "value")
+        partial(nets.chain, 64, 64, 256, 56, 1), "forward", ("inputs", "conv_value", "value")
     ),
 }
 
@@ -86,7 +89,7 @@ def _nest(shown: Shown) -> str:
 @cache
 def _scheduled(shown: Shown) -> tuple[list[str], Program]:
     """The commands on a phase and on layouts that were applied, and the nests before memory is addressed."""
-    net, layers = next(case.declare() for case in CASES if case.name == shown.case)
+    net, layers = shown.declare()
     with ExitStack() as memos:
         programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
         plan = make_plan(net.graph, programs, TARGET, memos)
@@ -116,7 +119,7 @@ def with_loops(text: str) -> str:
 
 def _loops(shown: Shown) -> Iterator[str]:
     """The innermost loops of a kernel that compute with whole vectors, those of other counts each."""
-    net, layers = next(case.declare() for case in CASES if case.name == shown.case)
+    net, layers = shown.declare()
     net.compile(target=TARGET.name)
     wanted = (layers[-1], shown.phase)
     kernel = next(kernel for kernel in net.executable.compiled if (kernel.ensemble.name, kernel.phase) == wanted)

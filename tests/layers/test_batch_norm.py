@@ -9,7 +9,7 @@ import pytest
 
 from latte import BatchNormLayer, Net
 from latte.ensemble import Ensemble
-from latte.tools.bench.prototypes import IN_BLOCKS
+from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS as IN_BLOCKS
 from tests.layers.references import ROUNDING, Alone, BatchNorm, alone, assert_within
 
 SHAPES = {

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import click
@@ -19,6 +18,7 @@ import numpy as np
 from rich.table import Table
 
 from latte import ConvLayerNoBias, MemoryDataLayer, Net
+from latte.tools.bench.nets import CONV_IN_BLOCKS
 from latte.tools.bench.report import machine, report_console
 from swirl.measure import Limits
 from swirl.recipe import PHASES
@@ -26,7 +26,6 @@ from swirl.recipe import PHASES
 SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7))
 """Channels, as many filters, and height and width."""
 RUNS = {"forward": "forward", "backward": "backward", "update": "backward"}
-RECIPE = Path(__file__).parent / "conv_in_blocks.py"
 PLACES = 200
 TOLERANCE = 1e-4
 """Of the greatest result: sums of at most 50,000 products of numbers near 1."""
@@ -72,7 +71,7 @@ class Layer:
         self.layer = ConvLayerNoBias(self.net, data, num_filters=case.channels, kernel=case.kernel,
                                      stride=case.stride, pad=case.kernel // 2)  # fmt: skip
         self.net.force_backward = True
-        self.net.use_recipe(self.layer, RECIPE)
+        self.net.use_recipe(self.layer, CONV_IN_BLOCKS)
         self.net.compile(threads=threads)
         generator = np.random.default_rng(0)
         inputs, gradient = (generator.standard_normal((case.batch, *e.shape), np.float32) for e in (data, self.layer))

@@ -1,6 +1,6 @@
 """Layers beside hand-written kernels, alternately in one run.
 
-    python -m latte.tools.bench.prototypes --folder DIR [--only 'batch norm.*step'] [--rounds 7] [--runs 12]
+    python benchmarks/prototypes.py --folder DIR [--only 'batch norm.*step'] [--rounds 7] [--runs 12]
 
 DIR holds executables that time themselves (``bn``, …); each prints lines ``P NAME: min 1.23 med 1.31`` in milliseconds.
 After each line that a case names the executable is stopped, the layer is timed as often, and it goes on. Ratios are
@@ -12,16 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import click
 import numpy as np
+from foreign import Measured, timed_lines
 from rich.table import Table
 
-from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer
-from latte.tools.bench.foreign import Measured, timed_lines
+from latte.tools.bench import nets
 from latte.tools.bench.report import machine, report_console
 
 
@@ -40,30 +41,13 @@ class Case:
     name: str
     program: str
     line: str
-    declare: Callable[[], tuple[Net, Sequence[str]]]
+    declare: Callable[[], nets.Declared]
     phases: tuple[str, ...]
 
 
 STEP = ("forward", "backward", "update")
 PARTS = {"forward": ("forward",), "backward": ("backward", "update")}
 """What the net's two runs consist of."""
-
-
-IN_BLOCKS = Path(__file__).parent / "batch_norm_in_blocks.py"
-CONV_IN_BLOCKS = Path(__file__).parent / "conv_in_blocks.py"
-CHAIN_IN_BLOCKS = Path(__file__).parent / "conv_batch_norm_relu_in_blocks.py"
-
-
-def _batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Callable[[], tuple[Net, Sequence[str]]]:
-    def declare() -> tuple[Net, Sequence[str]]:
-        net = Net(batch, seed=1)
-        net.force_backward = True
-        layer = BatchNormLayer(net, MemoryDataLayer(net, (channels, height, height)))
-        if blocks:
-            net.use_recipe(layer, IN_BLOCKS)
-        return net, (layer.name,)
-
-    return declare
 
 
 def batch_norm_cases(batch: int = 64) -> list[Case]:
@@ -76,26 +60,12 @@ def batch_norm_cases(batch: int = 64) -> list[Case]:
             f"batch norm {channels}, {height}{' in blocks' if layout != plain else ''}: {what}",
             "bn",
             rf"bn \({batch},{channels},{height}\) {layout} {line}",
-            _batch_norm(batch, channels, height, layout != plain),
+            partial(nets.batch_norm, batch, channels, height, layout != plain),
             phases,
         )
         for channels, height, layout in shapes
         for what, line, phases in (("forward", "fwd", ("forward",)), ("step", "step", STEP))
     ]
-
-
-def _convolution(
-    batch: int, channels: int, filters: int, height: int, kernel: int
-) -> Callable[[], tuple[Net, Sequence[str]]]:
-    def declare() -> tuple[Net, Sequence[str]]:
-        net = Net(batch, seed=1)
-        net.force_backward = True
-        data = MemoryDataLayer(net, (channels, height, height))
-        layer = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, pad=kernel // 2)
-        net.use_recipe(layer, CONV_IN_BLOCKS)
-        return net, (layer.name,)
-
-    return declare
 
 
 def convolution_cases(batch: int = 64) -> list[Case]:
@@ -109,41 +79,25 @@ def convolution_cases(batch: int = 64) -> list[Case]:
         (512, 7, "LO9", "HB7 NB16 mode0"),
     ):
         shape = rf"\({batch},{channels},{channels},{height}\)"
-        declare = _convolution(batch, channels, channels, height, 3)
+        declare = partial(nets.convolution, batch, channels, channels, height, 3)
         for phase, program, line in (
             ("forward", "conv4", rf"conv4 skip-pad {shape} PX\S+ KB2 {order}"),
             ("backward", "dw", rf"bwdD {shape} incl\. weight flip"),
             ("update", "dw", rf"bwdW {shape} 3s x 8c acc, {block}"),
         ):
             cases.append(Case(f"convolution {channels}, {height}: {phase}", program, line, declare, (phase,)))
-    one = _convolution(batch, 64, 256, 56, 1)
+    one = partial(nets.convolution, batch, 64, 256, 56, 1)
     return [*cases, Case("convolution 1 × 1, 64 to 256, 56: forward", "c1x1", "1x1 conv NT PB56", one, ("forward",))]
-
-
-def _chain(
-    batch: int, channels: int, filters: int, height: int, kernel: int
-) -> Callable[[], tuple[Net, Sequence[str]]]:
-    def declare() -> tuple[Net, Sequence[str]]:
-        net = Net(batch, seed=1)
-        net.force_backward = True
-        data = MemoryDataLayer(net, (channels, height, height))
-        conv = ConvLayerNoBias(net, data, num_filters=filters, kernel=kernel, pad=kernel // 2)
-        norm = BatchNormLayer(net, conv)
-        layers = [conv, norm, ReLULayer(net, norm)]
-        net.use_recipe(layers, CHAIN_IN_BLOCKS)
-        return net, tuple(layer.name for layer in layers)
-
-    return declare
 
 
 def chain_cases() -> list[Case]:
     """A convolution, batch norm and a ReLU in blocks of 16 channels: forwards, a whole step; a 1 × 1 one forwards."""
-    declare = _chain(64, 64, 64, 56, 3)
+    declare = partial(nets.chain, 64, 64, 64, 56, 3)
     cases = [
         Case(f"convolution, batch norm, ReLU 64, 56: {what}", "cbr", line, declare, phases)
         for what, line, phases in (("forward", "cbr FWD total", ("forward",)), ("step", "cbr STEP fused", STEP))
     ]
-    one, line = _chain(64, 64, 256, 56, 1), r"FUSED conv\+stats\(NT\) ; norm\+relu NT"
+    one, line = partial(nets.chain, 64, 64, 256, 56, 1), r"FUSED conv\+stats\(NT\) ; norm\+relu NT"
     name = "1 × 1 convolution, batch norm, ReLU 64 to 256, 56: forward"
     return [*cases, Case(name, "c1x1", line, one, ("forward",))]
 
@@ -199,7 +153,7 @@ def measure(
     for program in dict.fromkeys(case.program for case in cases):
         own = {re.compile(case.line): case for case in cases if case.program == program}
         for _ in range(rounds):
-            sides: dict[Callable[[], tuple[Net, Sequence[str]]], Side] = {}
+            sides: dict[Callable[[], nets.Declared], Side] = {}
             for line in timed_lines(folder / program, own):
                 (case,) = (case for pattern, case in own.items() if pattern.fullmatch(line.name))
                 if case.declare not in sides:
