@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import types
 import typing
@@ -132,7 +133,7 @@ def located(error: LatteError, command: Recorded) -> LatteError:
 def caller() -> str | None:
     """``file:line`` of the nearest frame outside this package."""
     frame: FrameType | None = sys._getframe(1)
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parent) + os.sep
     while frame is not None and frame.f_code.co_filename.startswith(here):
         frame = frame.f_back
     return None if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import jinja2
 
@@ -17,7 +16,7 @@ from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.model.place import user_place
 from latte.planning.chains import chain_name
-from latte.planning.recipes import recipe_path
+from latte.planning.recipes import recipe_path, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
@@ -226,19 +225,13 @@ def after_recipe(stages: Sequence[Stage]) -> Stage:
 def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     joined = [unit for unit in units if unit.joined and unit.recipe is not None]
     path = recipe_path(graph, ensemble) if len(joined) < len(units) else None
-    names = [] if path is None else [_short(path)]
+    names = [] if path is None else [short_name(path)]
     if ensemble.commands:
         names.insert(0, f"commands of {ensemble.name}")
     for unit in joined[::-1]:
         assert unit.recipe is not None and unit.recipe.path is not None
-        names.insert(0, f"{_short(unit.recipe.path)} ({', '.join(unit.parts)})")
+        names.insert(0, f"{short_name(unit.recipe.path)} ({', '.join(unit.parts)})")
     return ", otherwise ".join(names)
-
-
-def _short(path: Path) -> str:
-    """``recipes/conv.py`` for a file of ours, else the path."""
-    own = Path(__file__).parents[1]
-    return str(path.relative_to(own)) if path.is_relative_to(own) else str(path)
 
 
 def _command(outcome: Outcome) -> CommandFact:
@@ -246,8 +239,7 @@ def _command(outcome: Outcome) -> CommandFact:
     options = dict(command.options)
     named = options.get("phase", command.arguments[0] if command.arguments else "")
     phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
-    unsafe = any(key.startswith("unsafe") and value for key, value in options.items())
-    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.place, unsafe)
+    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.place)
 
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
@@ -305,8 +297,7 @@ def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
     width = max((len(command.text) for command in commands), default=0)
     lines = []
     for command in commands:
-        unsafe = "  (unsafe)" if command.unsafe else ""
-        lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}{unsafe}")
+        lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}".rstrip())
         lines += [f"         {line}" for line in command.reason.splitlines()]
     return lines
 

@@ -16,7 +16,6 @@ class CommandFact:
         phase: that it names; empty for a command on a layout, which acts on all phases.
         status: ``applied`` or ``skipped``, with the ``reason``.
         place: ``file:line`` that asked for it.
-        unsafe: whether it overrides the compiler's analysis.
     """
 
     text: str
@@ -24,7 +23,6 @@ class CommandFact:
     status: str
     reason: str
     place: str | None
-    unsafe: bool
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,12 @@ def _chosen_path(graph: Graph, ensemble: Ensemble) -> Path | None:
 
 
 def _shipped() -> Path:
-    return Path(str(resources.files("latte"))) / "recipes"
+    return (Path(str(resources.files("latte"))) / "recipes").resolve()  # in a checkout, the folder at its top
+
+
+def short_name(path: Path) -> str:
+    """``recipes/conv.py`` for a recipe of ours, else the path."""
+    return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
 
 
 share_recipes(_shipped())

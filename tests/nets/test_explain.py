@@ -174,7 +174,7 @@ def test_what_backward_keeps_is_told(compiled) -> None:
     assert all(note in str(found) for note in notes)
 
 
-def test_commands_on_the_ensemble_and_unsafe_ones(compiled) -> None:
+def test_commands_on_the_ensemble(compiled) -> None:
     net, layers = declared()
     layers["norm"].parallelize("forward", "c")
     for kind in ("conv", "batch_norm", "fully_connected"):
