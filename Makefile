@@ -2,6 +2,7 @@
 # make test:  the same environment with what the tests need, then the tests
 # make lint:  style and types
 # make sanitize: what the tests compile, under AddressSanitizer and UBSan
+# make frozen: forty nets, their kernels, layouts, commands and values as they were
 # make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption;
 #             NETS=1: random nets with the shipped recipes; DERIVATIVES=1: gradients of random bodies, against differences
 
@@ -16,7 +17,7 @@ CASES ?= 10000
 SEED ?= 1
 NETS ?=
 
-.PHONY: train test lint sanitize fuzz clean
+.PHONY: train test lint sanitize fuzz frozen clean
 
 train: $(VENV)/.examples
 	$(VENV)/bin/python examples/01_digits_cnn.py
@@ -39,6 +40,10 @@ sanitize: $(VENV)/.test
 fuzz: $(VENV)/.test
 	$(VENV)/bin/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED) --workers $(WORKERS) --state .fuzz \
 	    $(if $(NETS),--nets) $(if $(DERIVATIVES),--derivatives)
+
+# Kernels, layouts, commands and values of forty nets, compared with those of an earlier revision (tests/frozen/records).
+frozen: $(VENV)/.test
+	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m tests.frozen
 
 # Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
 $(VENV)/bin/python:

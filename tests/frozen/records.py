@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
+import json
 import os
 import platform
 import re
@@ -26,6 +28,9 @@ from tests.frozen.specifications import CLASSES, Specification
 
 Record = dict[str, Any]
 
+ROOT = Path(__file__).parents[2]
+RECORDS = Path(__file__).parent / "records"
+
 LIBRARY = " ".join(platform.libc_ver())
 """Values depend on its exp and tanh, and on nothing else that a machine brings: kernels are compiled as they stand."""
 
@@ -46,6 +51,7 @@ def record(specification: Specification, target: str, texts: dict[str, str] | No
             for count in (specification.batch, specification.smaller):
                 values = _trained(net, solver, seeded, count)
                 found[f"batch of {count}"] = {**_compiled(net, texts), "values": values}
+            _drop_repeats(found)
             if solver is not None:
                 found["solver"] = _solver_kernels(net, texts)
         except LatteError as error:
@@ -56,6 +62,13 @@ def record(specification: Specification, target: str, texts: dict[str, str] | No
 def _solver(net: Net) -> SGD | None:
     trainable = any(buffer.role == "param_grad" for buffer in net.executable.buffers.values())
     return SGD(net, 0.05, momentum=0.9, weight_decay=0.01) if trainable else None
+
+
+def _drop_repeats(found: Record) -> None:
+    """What is the same for both batch sizes is told once."""
+    first, *others = found
+    for other in others:
+        found[other] = {key: value for key, value in found[other].items() if value != found[first][key]}
 
 
 # --- compiling --------------------------------------------------------------------------------------------
@@ -92,9 +105,9 @@ def _compiled(net: Net, texts: dict[str, str]) -> Record:
     }
     commands = {
         unit: [f"{o.status}: {o.command.text}" + (f"\n{o.reason}" if o.reason else "") for o in outcomes]
-        for unit, outcomes in executable.outcomes.items()
+        for unit, outcomes in executable.plan.outcomes.items()
     }
-    notes = {layer: list(told) for layer, told in executable.notes.items() if told}
+    notes = {layer: list(told) for layer, told in executable.plan.notes.items() if told}
     return {"kernels": kernels, "storage": storage, "commands": commands, "notes": notes}
 
 
@@ -190,4 +203,20 @@ def _with_plain_texts(found: Any, folder: str) -> Any:
 
 def _plain(text: str, folder: str) -> str:
     """Without what depends on the machine, and without line numbers."""
-    return re.sub(r"(\.py):\d+", r"\1", text.replace(folder, "folder"))
+    return re.sub(r"(\.py):\d+", r"\1", text.replace(folder, "folder").replace(f"{ROOT}/", ""))
+
+
+# --- kept -------------------------------------------------------------------------------------------------
+def read_records(target: str) -> Record:
+    """What is frozen for a target: ``records`` by specification, and the ``library`` of the values."""
+    path = RECORDS / f"{target}.json.gz"
+    empty: Record = {"library": LIBRARY, "records": {}}
+    found: Record = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else empty
+    return found
+
+
+def write_records(target: str, found: Record) -> None:
+    """Freeze what has been found for a target."""
+    RECORDS.mkdir(exist_ok=True)
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    (RECORDS / f"{target}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -295,8 +295,8 @@ LEFT_APART = """
 chain = ("conv", "relu")
 
 def forward(s, target):
-    s.recipe("conv", "forward")
     s.fuse_layers("forward")
+    s.recipe("conv", "forward")
 
 def backward(s, target):
     s.leave_apart("backward", "as it is asked for")
@@ -305,9 +305,8 @@ KEPT_BETWEEN = """
 chain = ("conv", "relu")
 
 def forward(s, target):
-    s.tile("value", 0, 8)
-    s.tile("conv_value", 0, 8)
     s.fuse_layers("forward", keep=["conv_value"])
+    s.transpose("value", 0, 1)
     s.inline("forward", "conv_value", optional=True)
 """
 INFERENCE_APART = """
@@ -316,7 +315,7 @@ def forward(s, target):
     s.unroll("forward", "ky", 3, optional=True)
 
 def inference(s, target):
-    s.interchange("inference", "y", "x")
+    s.interchange("inference", ["y", "x"])
     s.tile_loop("inference", "y", 2, tail="peel")
 
 def update(s, target):
@@ -394,7 +393,7 @@ def _commands(net: Net, folder: Path) -> None:
         for name in names:
             norm.tile(name, dim=0, factor=4)
         norm.parallelize(phase=phase, loop_var="_neuron_index_1_outer")
-        norm.vectorize(phase=phase, loop_var="_neuron_index_3", factor=8)
+        norm.vectorize(phase=phase, loop_var="_neuron_index_1_inner", factor=4)
         norm.unroll(phase=phase, loop_var="_neuron_index_3", factor=2, unroll_type=0)
     _classified(net, norm)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import latte.runtime.executable
+import latte.runtime.kernels
 from latte import FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
 from latte.autodiff.partials import Partials
 from latte.ensemble import Ensemble
@@ -283,7 +283,7 @@ def test_what_has_no_code_names_the_layer_and_its_body(phase: str, monkeypatch: 
             raise Unsupported("no such vectors", ast.Name("x"), "another target")
         return generate(stages, *arguments, **options)
 
-    monkeypatch.setattr(latte.runtime.executable, "generate", none)
+    monkeypatch.setattr(latte.runtime.kernels, "generate", none)
     net = Net(2, seed=1)
     net.force_backward = True
     double = net.add_ensemble(Ensemble(Double, (4,), name="doubled"))
