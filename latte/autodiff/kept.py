@@ -86,8 +86,7 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
     if first.kind != "set" or not covers_once(first.site, first.indices, program.buffers[name].shape):
         return None
     old = fresh(f"{name}_before", _taken(program))
-    edits: dict[Path, list[ast.stmt]] = {}
-    before: dict[Path, set[str]] = {}
+    before: dict[Path, tuple[ast.stmt, set[str]]] = {}
     for access in here:
         if access is first:
             continue
@@ -95,11 +94,11 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
         if earlier and (access.kind != "read" or meets_later(first, access)):
             return None
         if earlier:  # other reads in the statement may come after the element is set
-            texts = before.setdefault(access.site.path, set())
+            _, texts = before.setdefault(access.site.path, (access.site.statement, set()))
             texts.add(ast.unparse(reference(name, list(access.indices))))
-            edits[access.site.path] = [_Reads(texts, old).visit(clone(access.site.statement))]
-    if any(isinstance(statement, ast.If) for edit in edits.values() for statement in edit):
+    if any(isinstance(statement, ast.If) for statement, _ in before.values()):
         return None
+    edits = {path: [_Reads(texts, old).visit(clone(statement))] for path, (statement, texts) in before.items()}
     nests[nest] = edited(nests, edits)[nest]
     buffer = program.buffers[name]
     kept = Buffer(f"{buffer.name.rsplit('.', 1)[0]}.{old}", buffer.shape, buffer.dtype, "value")

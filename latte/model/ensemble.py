@@ -180,7 +180,8 @@ class Ensemble:
         if name in WITHOUT_EFFECT:
             return lambda *_: self._check_open(name, user_place())
         if re.match("(get|set)_", name):
-            assert self._known and self.accessor is not None
+            if self.accessor is None:
+                raise self._in_no_net()
             found = self.accessor(name)
             if found is not None:
                 return found
@@ -264,10 +265,13 @@ class Ensemble:
             DeclarationError: it is in none.
         """
         if self.settings is None:
-            raise DeclarationError(
-                f"{self!r} belongs to no net yet", place=self.place, way_out="net.add_ensemble(ensemble)"
-            )
+            raise self._in_no_net()
         return self.settings
+
+    def _in_no_net(self) -> DeclarationError:
+        return DeclarationError(
+            f"{self!r} belongs to no net yet", place=self.place, way_out="net.add_ensemble(ensemble)"
+        )
 
     # --- bodies ---------------------------------------------------------------------------------------------
     def has_phase(self, phase: str) -> bool:
