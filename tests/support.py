@@ -10,7 +10,7 @@ import pytest
 
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
-from swirl.ir.execute import UNDEFINED, execute, random_arrays
+from swirl.ir.execute import UNDEFINED, Undefined, execute, random_arrays
 from swirl.ir.nest import Program, clones, make_nest, parse_program
 from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
@@ -56,7 +56,11 @@ def difference(
     return None
 
 
-_differ = np.frompyfunc(lambda found, wanted: wanted is not UNDEFINED and (found is UNDEFINED or found != wanted), 2, 1)
+def _differs(found: object, wanted: object) -> bool:
+    return wanted is not UNDEFINED and (isinstance(found, Undefined) or found != wanted)
+
+
+_differ = np.frompyfunc(_differs, 2, 1)
 """Elementwise, whether two numbers differ; what divides by zero in fractions has its value in floating point only."""
 
 

@@ -75,32 +75,44 @@ def _truncated(value: Any) -> Any:
     return np.int32(as_int32(value))
 
 
-class _Undefined:
-    """A quotient by zero in rational arithmetic, and what is computed from it. IEEE arithmetic has a value for it, so
-    that it may be computed before a condition under which it is needed; here it can be stored, but not compared."""
+class Undefined:
+    """What has no value in rational arithmetic, and what is computed from it: it can be stored, but not compared or
+    converted. Floating-point arithmetic has some value for it, so that a command may compute it before a condition
+    under which it is needed.
 
-    def _itself(self, *_: object) -> _Undefined:
+    Args:
+        what: what it is.
+        error: the kind of error that is raised where it is compared or converted.
+    """
+
+    def __init__(self, what: str, error: type[Exception]):
+        self.what, self.error = what, error
+
+    def _itself(self, *_: object) -> Undefined:
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _itself
 
     def _unknown(self, *_: object) -> Any:
-        raise ZeroDivisionError("a quotient by zero is compared or converted")
+        raise self.error(f"{self.what} is compared or converted")
 
     __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __floordiv__ = __mod__ = _unknown
     __eq__ = __ne__ = _unknown
     __hash__ = None  # type: ignore[assignment]
 
 
-UNDEFINED = _Undefined()
-"""The one quotient by zero in rational arithmetic."""
+UNDEFINED = Undefined("a quotient by zero", ZeroDivisionError)
+"""A quotient by zero."""
+UNINITIALISED = Undefined("an element of a local array that nothing has set", LatteError)
+"""What a local array holds before its first write."""
 
 
 def _divided(left: Any, right: Any) -> Any:
     """A quotient of rational numbers."""
-    if left is UNDEFINED or right is UNDEFINED or not right:
-        return UNDEFINED
-    return Fraction(left) / right
+    for operand in (left, right):
+        if isinstance(operand, Undefined):
+            return operand
+    return Fraction(left) / right if right else UNDEFINED
 
 
 def _rational() -> dict[str, Callable[..., Any]]:
@@ -121,22 +133,24 @@ def _rational() -> dict[str, Callable[..., Any]]:
 
 
 def _where_defined(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args: UNDEFINED if any(arg is UNDEFINED for arg in args) else function(*args)
+    def call(*args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, Undefined):
+                return arg
+        return function(*args)
+
+    return call
 
 
 def _exact(value: Any) -> Any:
     """A number as an int or a Fraction; ints stay what they are, their arithmetic takes a tenth of the time."""
-    if value.__class__ is int or value.__class__ is Fraction or value is UNDEFINED:
+    if value.__class__ is int or value.__class__ is Fraction or value.__class__ is Undefined:
         return value
     return int(value) if isinstance(value, (np.integer, np.bool_)) else Fraction(value)
 
 
 _INFINITY = Fraction(10**4000)
 """In rational arithmetic: greater than what products of small numbers reach."""
-
-
-class _Uninitialised:
-    """What a local array holds before its first write in rational arithmetic: any use raises."""
 
 
 def _loops() -> dict[str, Callable[..., Any]]:
@@ -150,7 +164,7 @@ def _environment(arithmetic: str) -> dict[str, Any]:
     """What a printed nest calls."""
     if arithmetic == "rational":
         casts: dict[str, Any] = dict.fromkeys(("float32", "float64"), _exact)
-        empty: dict[str, tuple[Any, Any]] = dict.fromkeys(("float32", "float64"), (object, _Uninitialised()))
+        empty: dict[str, tuple[Any, Any]] = dict.fromkeys(("float32", "float64"), (object, UNINITIALISED))
         special = _rational()
     else:
         double = arithmetic == "float64"

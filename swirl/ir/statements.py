@@ -146,8 +146,8 @@ class Statement:
         return result
 
     def time(self, suffix: str, length: int) -> list[str]:
-        """When an instance runs: positions and loop variables alternate; a vector loop's statement counts
-        before its lane."""
+        """When an instance runs: positions and loop variables alternate, and zeros fill up to ``length``; a vector
+        loop's statement counts before its lane, and so does a condition before what stands in its branches."""
         result: list[str] = []
         lanes: list[str] = []
         by_depth = dict(zip(self.loop_depths, self.loops, strict=True))
@@ -159,8 +159,7 @@ class Statement:
                 loop = by_depth[depth]
                 value = loop.var + suffix if loop.step > 0 else f"(-{loop.var}{suffix})"
                 (lanes if loop.kind == "vector" else result).append(value)
-        result += lanes
-        return result + ["0"] * (length - len(result))
+        return result + ["0"] * (length - len(result) - len(lanes)) + lanes
 
     @property
     def time_length(self) -> int:

@@ -3,7 +3,8 @@
 A command may sum in another order, multiply by a reciprocal instead of dividing, or expand a product. A
 :class:`Number` is what the program computes as written, together with
 
-- ``size``: the same expression with every operand's absolute value, which no order of additions changes;
+- ``size``: the same expression with every operand's absolute value, which no order of additions changes; of an
+  infinity or NaN, that of the finite terms that were added to it, as these may overflow by themselves;
 - ``steps``: how many roundings lead to it, in any order (each of at most ``2**-24`` or ``2**-53`` of ``size``);
 - ``grain``: a power of two that divides the value and all that it was summed of; 0 where something was rounded. As
   long as ``size / grain`` fits a mantissa, every order is exact;
@@ -59,7 +60,9 @@ class Number:
     def __init__(self, value: float, dtype: str, size: float | None = None, steps: float = 0.0,
                  grain: float | None = None, unknown: bool = False):  # fmt: skip
         self.value, self.dtype, self.steps, self.unknown = value, dtype, steps, unknown
-        self.size = abs(value) if size is None else size
+        if size is None:
+            size = abs(value) if math.isfinite(value) else 0.0
+        self.size = size
         self.grain = lowest_bit(value) if grain is None else grain
         self.factors = int(abs(value) != 1.0)
         self.high = self.low = 1.0
@@ -210,11 +213,13 @@ def _unknown(dtype: str) -> Number:
 
 def _rounded(value: float, dtype: str, size: float, steps: float, grain: float, finite: bool) -> Number:
     """The result of an operation; ``finite``: its operands are."""
-    if not finite:  # infinities and NaN come out alike in every order
-        return Number(value, dtype)
     form = FORMATS[dtype]
+    if math.isnan(value) and not finite:
+        return Number(value, dtype)
     if not size <= form.greatest or math.isnan(value):
         return _unknown(dtype)
+    if not finite:  # an infinity comes out alike in every order, as long as the rest does not overflow
+        return Number(value, dtype, size)
     if size == 0:
         return Number(value, dtype, 0.0, steps, math.inf)
     if not form.least <= grain or size > grain / form.roundoff:

@@ -193,6 +193,17 @@ def test_a_product_that_some_order_takes_out_of_range_is_unknown(factors: tuple[
     assert found.unknown != known
 
 
+@pytest.mark.parametrize(("terms", "known"), [
+    ((-np.inf, 3e38, 3e38), False), ((3e38, 3e38, -np.inf), False), ((np.inf, 1.0, 3e38), True),
+    ((np.inf, np.inf, 1.0), True), ((np.inf, -np.inf, 3e38), True), ((np.nan, 3e38, 3e38), True),
+])  # fmt: skip
+def test_an_infinity_beside_terms_that_overflow_by_themselves_is_unknown(terms: tuple[float, ...], known: bool) -> None:
+    """-∞ + (3 · 10³⁸ + 3 · 10³⁸) is NaN."""
+    summing = program("for i in range(3):\n    z[0] += x[i]", x=(3,), z=(1,))
+    found = bounded(summing, {"x": np.array(terms, np.float32), "z": np.zeros(1, np.float32)})["z"][0]
+    assert found.unknown != known
+
+
 def test_data_that_leave_a_condition_open() -> None:
     together = program("""
 for k in range(1):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
-from swirl.ir.execute import UNDEFINED, execute
+from swirl.ir.execute import UNDEFINED, UNINITIALISED, execute
 from swirl.ir.nest import Program, parse_program
 from tests.fuzz.floats import EVERY_BIT, data, different, subscripts, touched
 from tests.fuzz.programs import ProgramMaker
@@ -94,6 +95,14 @@ def test_a_rational_quotient_by_zero_is_undefined_and_so_is_what_is_made_of_it()
     assert rational(text, x=[1, 0, 2], y=[5, 5, 5])[1] is UNDEFINED
     text = "for i in range(3):\n    t: float32 = 6 / x[i]\n    if i != 1:\n        y[i] = t"
     assert rational(text, x=[1, 0, 2], y=[5, 5, 5]) == [6, 5, 3]
+
+
+def test_what_nothing_has_set_may_be_computed_with_and_stored_but_not_compared() -> None:
+    text = "for i in range(3):\n    t: float32[2] = empty()\n    t[i % 2] = x[i]\n    y[i] = t[0] {} 1.0"
+    assert rational(text.format("*"), x=[1, 2, 3], y=[5, 5, 5])[::2] == [1, 3]
+    assert rational(text.format("/"), x=[1, 2, 3], y=[5, 5, 5])[1] is UNINITIALISED
+    with pytest.raises(LatteError, match="nothing has set is compared"):
+        rational(text.format("<"), x=[1, 2, 3], y=[5, 5, 5])
 
 
 @pytest.mark.parametrize("value", ["1.0 if t > 0.0 else 2.0", "1.0 if t else 2.0", "1.0 if t == t else 2.0"])

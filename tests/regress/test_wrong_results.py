@@ -13,7 +13,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
 from swirl.ir.nest import Program, loop_of, loops, make_nest, parse_program, stmts
 from swirl.ir.statements import statements
-from swirl.target import Target
+from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.fusion import distribute, fuse
@@ -24,7 +24,7 @@ from swirl.transforms.split import split, tile_loop
 from swirl.transforms.tidy import tidy
 from swirl.transforms.unroll import unroll, unroll_and_jam
 from swirl.transforms.vectorize import vectorize
-from tests.support import assert_compiles_to_same, assert_same, difference, program
+from tests.support import assert_compiles_to_same, assert_same, difference, merged, program
 
 
 def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
@@ -93,6 +93,65 @@ for i in range(4):
 """, x=(4,), y=(4,), z=(1,))  # fmt: skip
     with pytest.raises(Refused):
         vectorize(before, "i", 4)
+
+
+BRANCHES_THAT_LANES_FEED = {
+    "a test reads what an earlier lane's branch writes": """
+    if p[i] < z[i]:
+        p[i + 1] = 2.0""",
+    "the branch not taken": """
+    if p[i] < z[i]:
+        y[i] = 1.0
+    else:
+        p[i + 1] = 2.0""",
+    "two statements of one branch": """
+    if 0.0 < z[i]:
+        y[i] = p[i]
+        p[i + 1] = 2.0""",
+    "a test in a branch": """
+    if 0.0 < z[i]:
+        if p[i] < z[i]:
+            y[i] = 1.0
+        p[i + 1] = 2.0""",
+    "a branch in a branch": """
+    if 0.0 < z[i]:
+        y[i] = p[i]
+        if z[i] < 1.0:
+            p[i + 1] = 2.0""",
+    "a statement before a branch": """
+    y[i] = p[i]
+    if 0.0 < z[i]:
+        p[i + 1] = 2.0""",
+    "a statement after a branch": """
+    if 0.0 < z[i]:
+        y[i] = p[i]
+    p[i + 1] = 2.0""",
+}
+
+
+@pytest.mark.parametrize("body", BRANCHES_THAT_LANES_FEED.values(), ids=BRANCHES_THAT_LANES_FEED)
+@pytest.mark.parametrize("width", [2, 8, 16])
+def test_a_branch_of_a_lane_feeds_the_next_lane(body: str, width: int) -> None:
+    # From the second lane on, a test was taken to run after the statements in its branches.
+    before = program(f"for i in range(20):{body}", p=(21,), z=(20,), y=(20,))
+    with pytest.raises(Refused, match="turn round"):
+        vectorize(before, "i", width)
+    try:
+        selects = COMMANDS["if_convert"](before, "i")
+    except Refused:
+        return
+    with pytest.raises(Refused):
+        vectorize(selects, "i", width)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_a_branch_of_a_lane_that_feeds_itself_or_earlier_lanes(target: str) -> None:
+    programs = []
+    for body in BRANCHES_THAT_LANES_FEED.values():
+        backwards = body.replace("p[i + 1]", "q").replace("p[i]", "p[i + 1]").replace("q", "p[i]")
+        before = program(f"for i in range(20):{backwards}", p=(21,), z=(20,), y=(20,))
+        programs.append(assert_same(before, vectorize(before, "i", 8)))
+    assert_compiles_to_same(merged(programs), TARGETS[target])
 
 
 def test_a_condition_is_evaluated_where_it_stands() -> None:
@@ -678,3 +737,17 @@ def test_a_loop_has_the_name_of_a_local_in_the_loop_that_it_is_joined_with(text:
     second = next(loop_of(node).var for _, node in loops(before.nests[1].body))
     fused = assert_same(before, fuse(before, first, second))
     assert len(fused.nests) == 1
+
+
+def test_a_condition_that_nothing_needs_on_a_local_that_nothing_has_set() -> None:
+    # scalar_expand makes an array of the local, if_convert loads from it before the condition it stands under.
+    before = program("""
+for j in range(2):
+    if w[0] <= w[3]:
+        t1: float32 = g[j, j]
+        t1 += t1
+        z[j] = t1
+""", w=(4,), g=(2, 2), z=(2,))  # fmt: skip
+    expanded = assert_same(before, COMMANDS["scalar_expand"](before, "t1"))
+    selects = assert_same(before, COMMANDS["if_convert"](expanded, "j"))
+    assert "if condition else" in selects.text
