@@ -39,14 +39,20 @@ Progress = Callable[[int, int, str], None]
 
 # IEEE arithmetic holds: neither flag below changes a value. The first only drops errno (so sqrt is one
 # instruction), the second only says that nobody looks at the exception flags (so selects need no branches).
-# Never -ffast-math.
-BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+# Never -ffast-math. GCC 12 takes the second for leave to make `(float) (int) x` a rounding, which is -0.0 for -0.5
+# (tests/regress/test_gcc_numbers_without_fraction.py): kernels that drop fractions do without it.
+NO_EXCEPTION_FLAGS = "-fno-trapping-math"
+BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", NO_EXCEPTION_FLAGS)
 # GCC 12's loop distribution takes two statements apart that touch `y[3 - i][l]` and `y[i][l + i]`, in the wrong order
 # (tests/regress/test_gcc_loop_distribution.py). Recipes have distribute for it.
 # Its straight-line vectoriser drops the rounding of `(double) (float) x` where two neighbours have it
 # (tests/regress/test_gcc_narrowed_doubles.py); kernels of one floating-point type keep it.
 NO_STRAIGHT_LINE = "-fno-tree-slp-vectorize"
-GCC_FLAGS = ("-fno-tree-loop-distribution", NO_STRAIGHT_LINE)
+# Its loop vectoriser takes sums of whole numbers in neighbouring places, which are then added up, for one sum, and
+# leaves elements out while it adds others twice (tests/regress/test_gcc_sums_of_whole_numbers.py); it may not reorder
+# sums of floating-point numbers, so kernels without arithmetic on int32 data keep it.
+NO_LOOP_VECTORS = "-fno-tree-loop-vectorize"
+GCC_FLAGS = ("-fno-tree-loop-distribution", NO_STRAIGHT_LINE, NO_LOOP_VECTORS)
 # GCC 12's loop vectoriser, where the processor has masked loads, turns `x > 0 ? g : 0` in a loop of 5 under
 # another one into masked loads that all get the first mask (tests/regress/test_gcc_masked_loads.py). It makes
 # masked loads out of branches only; our own vector code has no branches and needs no help.
@@ -229,13 +235,17 @@ def _find(key: str, name: str, target: Target) -> Built | None:
 
 
 def _flags_for(unit: Unit, flags: Sequence[str]) -> tuple[str, ...]:
-    """The flags without those against a defect that cannot show in this unit."""
-    needless = set()
+    """The flags without those against a defect that cannot show in this unit, or with which one shows."""
+    without = set()
     if unit.source.startswith(IF_CONVERTIBLE):
-        needless.add(NO_IF_CONVERSION)
+        without.add(NO_IF_CONVERSION)
     if "(double)" not in unit.source or "(float)" not in unit.source:
-        needless.add(NO_STRAIGHT_LINE)
-    return tuple(flag for flag in flags if flag not in needless)
+        without.add(NO_STRAIGHT_LINE)
+    if "wrapped_" not in unit.source:
+        without.add(NO_LOOP_VECTORS)
+    if "truncated(" in unit.source:
+        without.add(NO_EXCEPTION_FLAGS)
+    return tuple(flag for flag in flags if flag not in without)
 
 
 def _arguments(unit: Unit, flags: Sequence[str], target: Target, *more: str) -> tuple[str, ...]:

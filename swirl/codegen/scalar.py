@@ -183,7 +183,8 @@ class ScalarExpressions:
             raise Unsupported(f"{operator} is for integers", node, "divide and call floor")
         sides = converted(left, dtype), converted(right, dtype)
         limits = self.context.limits(node.left)
-        if limits is not None and limits[0] >= 0 and isinstance(right.literal, int) and right.literal > 0:
+        positive = limits is not None and limits[0] >= 0 and self.fits(node.left)  # what wraps is negative
+        if positive and isinstance(right.literal, int) and right.literal > 0:
             return binary("/" if operator == "//" else "%", *sides)
         return call("floor_divide" if operator == "//" else "floor_modulo", *sides)
 

@@ -1,0 +1,53 @@
+"""g++ 12 takes sums of whole numbers in neighbouring places, which are added up afterwards, for one sum: from -O2 on
+its loop vectoriser leaves elements out and adds others twice.
+
+swirl/jit.py turns that vectoriser off for kernels that calculate with int32 data.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, parse_program
+from swirl.target import TARGETS
+from swirl.transforms import COMMANDS
+from tests.support import assert_compiles_to_same, assert_same
+
+TARGET_NAMES = ("portable", "avx2", "avx512")
+
+
+def sums(columns: int, rows: int, operation: str) -> Program:
+    text = f"for j in range({columns}):\n for i in range({rows}):\n  p[0] {operation} n[i, j]"
+    shapes = {"p": (1,), "n": (rows, columns)}
+    return parse_program(text, {name: Buffer(f"net.{name}", shape, "int32") for name, shape in shapes.items()})
+
+
+@pytest.mark.parametrize("operation", ["+=", "-="])
+@pytest.mark.parametrize(("columns", "rows", "lanes"), [(4, 2, 2), (12, 1, 2), (6, 7, 2), (8, 3, 4), (12, 7, 2)])
+@pytest.mark.parametrize("target", TARGET_NAMES)
+def test_partial_sums_in_lanes(columns: int, rows: int, lanes: int, operation: str, target: str) -> None:
+    before = sums(columns, rows, operation)
+    after = COMMANDS["vectorize"](before, "j", lanes)
+    assert_same(before, after)
+    assert_compiles_to_same(after, TARGETS[target])
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("command", ["unroll", "unroll_and_jam"])
+def test_sums_side_by_side(command: str, target: str) -> None:
+    assert_compiles_to_same(COMMANDS[command](sums(8, 3, "+="), "j", 2), TARGETS[target])
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+def test_sums_that_are_written_out(target: str) -> None:
+    text = """
+for j in range(0, 8, 2):
+    for i in range(3):
+        p[0] += n[i, j]
+        p[1] += n[i, j + 1]
+p[2] = p[0] + p[1]
+"""
+    shapes = {"p": (3,), "n": (3, 8)}
+    buffers = {name: Buffer(f"net.{name}", shape, "int32") for name, shape in shapes.items()}
+    assert_compiles_to_same(parse_program(text, buffers), TARGETS[target])
