@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -16,6 +16,7 @@ from latte.runtime.kernels import build_kernels, generate_kernels
 from latte.runtime.report import CompileReport, make_report
 from swirl.config import settings
 from swirl.jit import Progress, progress_bar
+from swirl.memo import Memos
 from swirl.pipeline import uncollected
 from swirl.runner import Runner
 from swirl.target import Target
@@ -47,7 +48,7 @@ def compile_graph(
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
     start, dump = perf_counter(), _dump_folder(graph, batch_size)
-    with ExitStack() as memos, _progress_bars(show_progress) as (scheduling, compiling):
+    with Memos() as memos, _progress_bars(show_progress) as (scheduling, compiling):
         lowered = lower_layers(graph, batch_size)
         differentiated = differentiate(graph, lowered, seeded)
         plan = make_plan(graph, differentiated, target, memos, scheduling)

@@ -16,7 +16,7 @@ from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
 from swirl.jit import Unit, build, load
 from swirl.memory import allocate
-from swirl.pipeline import finish, generate, schedule
+from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
 
@@ -85,7 +85,7 @@ class SGD:
                 alike = len({b.layout for b in program.buffers.values()}) == 1
                 single = {b.dtype for b in program.buffers.values()} == {"float32"}
                 recipe = _RECIPE if alike and single else None  # which knows one loop, and float32 lanes
-                stages = schedule({"update": program}, recipe, target).stages["update"]
+                stages = schedule_alone({"update": program}, recipe, target).stages["update"]
                 sources[_key(program)] = generate(finish(stages), target)
         generating = perf_counter() - start
         built = build([Unit(source.name, source.source) for source in sources.values()], target)

@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -115,23 +114,32 @@ def _refusal(found: Mapping[str, Any]) -> LatteError:
     return kind(found["message"], **parts)
 
 
-@contextmanager
-def remembering(programs: Iterable[Program]) -> Iterator[Memo]:
-    """A memo for all that is made of ``programs``; what was computed inside is kept on disk, also after an error.
+class Memos:
+    """The memos of a compilation. What was computed is kept on disk when it ends, also after an error.
 
     Nothing is kept where ``SWIRL_MEMO=0``, and where this package's sources have changed since they were imported.
     """
-    version = _version() if settings().memo else None
-    if version is None:
-        yield Memo()
-        return
-    key = cache_key("schedule", version, *map(identity, programs))
-    memo = Memo(_read(key))
-    try:
-        yield memo
-    finally:
-        if memo.computed:
-            _write(key, memo.used)
+
+    def __init__(self) -> None:
+        self._version = _version() if settings().memo else None
+        self._open: dict[str, Memo] = {}
+
+    def of(self, programs: Iterable[Program]) -> Memo:
+        """The memo for all that is made of these programs; equal programs share one."""
+        if self._version is None:
+            return Memo()
+        key = cache_key("schedule", self._version, *map(identity, programs))
+        if key not in self._open:
+            self._open[key] = Memo(_read(key))
+        return self._open[key]
+
+    def __enter__(self) -> Memos:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key, memo in self._open.items():
+            if memo.computed:
+                _write(key, memo.used)
 
 
 def _read(key: str) -> dict[str, Any]:

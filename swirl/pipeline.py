@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from pathlib import Path
 from time import perf_counter
@@ -12,18 +12,18 @@ from typing import Any, ParamSpec, TypeVar
 
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
-from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.memo import Memo
-from swirl.questions import INFERENCE
-from swirl.recipe import Chained, Recipe, Schedule
+from swirl.phases import INFERENCE
+from swirl.plan_layouts import finished
+from swirl.plan_state import PlanState, lone_region, resolve
+from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
 from swirl.target import Target, get_target
 from swirl.transforms.canonical import canonicalise
 from swirl.transforms.hoist import hoist
 from swirl.transforms.layers import Part, join
-from swirl.transforms.relayout import Reorder
 from swirl.transforms.scalars import scalar_replace
 from swirl.transforms.tidy import tidy
 from swirl.transforms.whole_vectors import whole_vectors
@@ -77,89 +77,106 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The programs of one ensemble after the recipe, what became of its commands, and the files they came from."""
+    """A region after its recipe.
 
+    Args:
+        state: of the plan.
+        stages: phase → programs after each stage.
+        outcomes: what became of the recipe's commands.
+        files: that they came from.
+    """
+
+    state: PlanState
     stages: Mapping[str, tuple[Stage, ...]]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Outcome, ...] = ()
     files: tuple[Path, ...] = ()
-    apart: Mapping[str, Program] = field(default_factory=dict)
-    """Programs of a chain's layers that are not joined, as the layouts have made them, by their names."""
-    reorders: tuple[tuple[str, Reorder], ...] = ()
-    """What those will copy: the program's name, and the copy."""
-    untouched: Mapping[str, Buffer] = field(default_factory=dict)
-    """Storage that has been laid out, but that no program touches any more."""
 
 
 @uncollected
 def schedule(
-    programs: Mapping[str, Program],
+    state: PlanState,
+    region: str,
     recipe: Recipe | None,
     target: Target,
-    owned: str | Sequence[str] = "",
     memo: Memo | None = None,
     *,
-    chained: Chained | None = None,
-    laid_out: Mapping[str, Program] | None = None,
-    elsewhere: Mapping[str, Buffer] | None = None,
-    reorders: Sequence[tuple[str, Reorder]] = (),
+    before: Mapping[str, tuple[Stage, ...]] | None = None,
+    recipes: Callable[[str], Recipe | None] = lambda kind: None,
 ) -> Scheduled:
-    """Validate and canonicalise the programs of one ensemble, and apply its recipe.
+    """Apply a recipe to a region of a plan.
 
     Args:
-        programs: phase → program as lowered or derived.
-        recipe: None leaves the canonical program: correct, and not tuned.
+        state: of the plan; the region's programs are canonical, but for layouts that others have chosen.
+        region: name of the region.
+        recipe: None leaves the programs as they are: correct, and not tuned.
         target: what code is made for.
-        owned: prefixes of the storage names whose layout is for the ensemble to choose.
-        memo: where results of passes and commands are kept; by default all is computed.
-        chained: of a chain, whose programs are joined of canonical ones.
-        laid_out: canonical programs to which layouts have been applied already, by their names.
-        elsewhere: buffers of the ensemble in phases that are scheduled with another one's, by its names for them.
-        reorders: a program's name, and what is copied there: of those that are laid out.
+        memo: where results of commands are kept; by default all is computed.
+        before: phase → stages that have led to the programs.
+        recipes: finds the recipe of a kind of layer, for a chain's recipe.
 
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
     """
-    memo = memo or Memo()
-    stages: dict[str, list[Stage]] = {}
-    for phase, program in programs.items():
-        stages[phase] = [Stage("lowered", validate(program), 0.0)]
-        for name, rewrite in BEFORE_RECIPE if chained is None else ():
-            stages[phase].append(_stage(name, rewrite, stages[phase][-1].program, memo))
-        if laid_out is not None and program.name in laid_out:
-            stages[phase].append(Stage("layouts", laid_out[program.name], 0.0))
-    copies = [(phase, reorder) for phase, p in programs.items() for name, reorder in reorders if name == p.name]
-    if recipe is None and not copies:
-        return Scheduled({phase: tuple(found) for phase, found in stages.items()}, ())
-    recipe = recipe or Recipe("none", {})
+    own = state.regions[region]
+    stages = {phase: list((before or {}).get(phase, ())) for phase in own.phases}
+    for phase, nests in own.phases.items():
+        if nests.program.commands:
+            stages[phase].append(Stage("layouts", resolve(state, region, phase), 0.0))
+    if recipe is not None:
+        state = state.with_region(replace(own, follows=INFERENCE not in recipe.functions))
     start = perf_counter()
-    separate = INFERENCE in recipe.functions
-    given = {phase: found[-1].program for phase, found in stages.items()}
-    commands = Schedule(given, target, owned, memo, chained=chained, elsewhere=elsewhere,
-                        reorders=copies, separate=separate)  # fmt: skip
-    recipe.apply(commands)
-    finished = commands.finished()
+    commands = Schedule(state, region, target, memo, recipes)
+    if recipe is not None:
+        recipe.apply(commands)
     seconds = (perf_counter() - start) / max(1, len(stages))
     for traced in commands.trace:
         stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
-    for phase, program in finished.items():
-        stages[phase].append(Stage("recipe", program, seconds))
-    left = {phase: tuple(found) for phase, found in stages.items() if phase in commands.programs}
-    files = dict.fromkeys(read.path for read in (recipe, *commands.composed) if read.path is not None)
-    reordered = tuple(entry for entry in commands.reorders if entry[0] in commands.apart)
-    return Scheduled(left, tuple(commands.outcomes), tuple(files), commands.apart, reordered, commands.untouched)
+    state = commands.state.with_region(replace(commands.state.regions[region], finished=True))
+    for phase, nests in state.regions[region].phases.items():
+        if recipe is not None or nests.copies:
+            stages[phase].append(Stage("recipe", finished(state, region, phase, target.simd_width), seconds))
+    left = {phase: tuple(stages[phase]) for phase in state.regions[region].phases}
+    read = [recipe] if recipe is not None else []
+    files = dict.fromkeys(used.path for used in (*read, *commands.composed) if used.path is not None)
+    return Scheduled(state, left, tuple(commands.outcomes), tuple(files))
+
+
+def schedule_alone(
+    programs: Mapping[str, Program],
+    recipe: Recipe | None,
+    target: Target,
+    lays_out: str | Sequence[str] = "",
+    memo: Memo | None = None,
+) -> Scheduled:
+    """Validate and canonicalise programs that belong to no net, and apply a recipe.
+
+    Args:
+        programs: phase → program as lowered or derived.
+        recipe: see :func:`schedule`.
+        target: what code is made for.
+        lays_out: prefixes of the storage names whose layout is for the recipe to choose.
+        memo: where results of passes and commands are kept.
+
+    Raises:
+        CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
+    """
+    before = {phase: canonical_stages(program, memo) for phase, program in programs.items()}
+    state, region = lone_region({phase: stages[-1].program for phase, stages in before.items()}, lays_out)
+    return schedule(state, region, recipe, target, memo, before=before)
+
+
+def canonical_stages(program: Program, memo: Memo | None = None) -> tuple[Stage, ...]:
+    """A program as it was lowered or derived, and as a recipe gets it."""
+    stages = [Stage("lowered", validate(program), 0.0)]
+    for name, rewrite in BEFORE_RECIPE:
+        stages.append(_stage(name, rewrite, stages[-1].program, memo or Memo()))
+    return tuple(stages)
 
 
 def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: Memo | None = None) -> Program:
     """The programs of neighbouring layers, each canonical, as one; see :func:`swirl.transforms.layers.join`."""
-    return join(name, [replace(part, program=canonical(part.program, memo)) for part in parts], names)
-
-
-def canonical(program: Program, memo: Memo | None = None) -> Program:
-    """The program as a recipe gets it."""
-    program = validate(program)
-    for _, rewrite in BEFORE_RECIPE:
-        program = (memo or Memo()).program(rewrite, program)
-    return program
+    canonical = [replace(part, program=canonical_stages(part.program, memo)[-1].program) for part in parts]
+    return join(name, canonical, names)
 
 
 @uncollected

@@ -4,62 +4,60 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from swirl.errors import CommandError, nearest
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.ir.statements import statements
+from swirl.phases import INFERENCE, PHASE_ALIASES, PHASES
+from swirl.plan_state import PlanState, Region
 from swirl.transforms.base import find_loops, loop_at, loop_names
 from swirl.transforms.borders import interior
 from swirl.transforms.parts import combination
 
-PHASES = ("forward", "backward", "update")
-INFERENCE = "inference"
-"""The phase that follows the commands for ``forward``, unless a recipe has a function of this name."""
-PHASE_ALIASES = {"update_internal": "update"}
-
 
 class Questions:
-    """The questions of a :class:`swirl.recipe.Schedule`; its commands are there."""
+    """The questions of a :class:`swirl.recipe.Schedule`, which has its commands, too.
 
-    programs: dict[str, Program]
-    _elsewhere: Mapping[str, Buffer] = {}
-    """Buffers of the layer in phases that are scheduled with another layer's."""
-    _separate = False
-    """Whether inference has commands of its own."""
-    _roles: Mapping[str, str] = {}
-    """Storage that one program alone needs → the role that it had when others might."""
-    _instead: Mapping[str, str] = {}
-    """Phases in whose place another one is meant."""
+    Args:
+        programs: phase → program, as it is now.
+        region: that these programs are.
+        state: of the plan, for buffers that no program touches.
+        instead: phases in whose place another one is meant.
+    """
+
+    def __init__(
+        self, programs: Mapping[str, Program], region: Region, state: PlanState, instead: Mapping[str, str]
+    ) -> None:
+        self._asked, self._of, self._in, self._instead = programs, region, state, instead
 
     def loops(self, phase: str) -> tuple[str, ...]:
         """The names of the loops of a phase as they are now, in order of first appearance; none without the
         phase."""
-        program = self.programs.get(self._phase(phase))
+        program = self._asked.get(self._phase(phase))
         return tuple(loop_names(program)) if program is not None else ()
 
     def nests(self, phase: str) -> tuple[str, ...]:
         """The labels of the nests of a phase as they are now, in order of execution; none without the phase."""
-        program = self.programs.get(self._phase(phase))
+        program = self._asked.get(self._phase(phase))
         return tuple(nest.label for nest in program.nests) if program is not None else ()
 
     def buffers(self, phase: str) -> tuple[str, ...]:
         """The names of the buffers of a phase as they are now; none without the phase."""
-        program = self.programs.get(self._phase(phase))
+        program = self._asked.get(self._phase(phase))
         return tuple(program.buffers) if program is not None else ()
 
     def blocked(self, phase: str) -> bool:
         """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than
         they look."""
-        program = self.programs.get(self._phase(phase))
+        program = self._asked.get(self._phase(phase))
         return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
 
     def rearranged(self, phase: str) -> bool:
         """Whether an array of the phase has zeros around it or its dimensions in another order: neighbouring dimensions
         are no longer one row, nor neighbours of the last one neighbours in memory."""
-        program = self.programs.get(self._phase(phase))
+        program = self._asked.get(self._phase(phase))
         return program is not None and any(b.layout.halo or b.layout.order for b in program.buffers.values())
 
     def blocks(self, buffer: str) -> dict[int, int]:
@@ -70,7 +68,7 @@ class Questions:
         Raises:
             CommandError: no such buffer.
         """
-        found = self._buffer(buffer)
+        found = find_buffer(self._in, self._of, buffer)
         return {dim - found.batch_dims: factor for dim, factor in found.layout.blocks}
 
     def shape(self, buffer: str) -> tuple[int, ...]:
@@ -79,7 +77,7 @@ class Questions:
         Raises:
             CommandError: no such buffer.
         """
-        found = self._buffer(buffer)
+        found = find_buffer(self._in, self._of, buffer)
         return found.shape[found.batch_dims :]
 
     def extent(self, phase: str, loop_var: str) -> int | None:
@@ -130,34 +128,55 @@ class Questions:
             )
         return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
 
-    def _buffer(self, buffer: str) -> Buffer:
-        for known in (*(program.buffers for program in self.programs.values()), self._elsewhere):
-            if isinstance(buffer, str) and buffer in known:
-                found = known[buffer]
-                return replace(found, role=self._roles.get(found.name, found.role))
-        names = sorted({name for program in self.programs.values() for name in program.buffers})
-        raise CommandError(
-            f"no buffer named {buffer!r}",
-            way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
-        )
+    def _phase(self, phase: str) -> str:
+        return chosen_phase(self._of, phase, self._instead)
 
     def _program(self, phase: str) -> Program:
-        program = self.programs.get(self._phase(phase))
+        program = self._asked.get(self._phase(phase))
         if program is None:
             raise CommandError(f"nothing is computed in the phase {phase!r}",
                                way_out=f"ask s.loops({phase!r}) first: it is empty then")  # fmt: skip
         return program
 
-    def _phase(self, phase: Any) -> str:
-        if isinstance(phase, str):
-            phase = PHASE_ALIASES.get(phase, phase)
-            phase = self._instead.get(phase, phase)
-            if phase in PHASES or (phase == INFERENCE and self._separate):
-                return phase
-        raise CommandError(
-            f"no phase named {phase!r}",
-            way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
-        )
+
+def find_buffer(state: PlanState, region: Region, buffer: str) -> Buffer:
+    """The buffer that a region's layers know by this name, with its declared role.
+
+    Raises:
+        CommandError: no such buffer.
+    """
+    bound = [nests.program.buffers for nests in region.phases.values()]
+    for known in (*bound, region.names.get("", {})):
+        if isinstance(buffer, str) and buffer in known:
+            found = known[buffer]
+            return found.with_layout(state.layout(found.name))
+    names = sorted({name for buffers in bound for name in buffers})
+    raise CommandError(
+        f"no buffer named {buffer!r}",
+        way_out=f"{nearest(buffer, names)}the buffers are {', '.join(names)}",
+    )
+
+
+def chosen_phase(region: Region, phase: Any, instead: Mapping[str, str]) -> str:
+    """The phase that a recipe means.
+
+    Args:
+        region: that is scheduled.
+        phase: as the recipe calls it.
+        instead: phases in whose place another one is meant.
+
+    Raises:
+        CommandError: no such phase, or one without commands of its own.
+    """
+    if isinstance(phase, str):
+        phase = PHASE_ALIASES.get(phase, phase)
+        phase = instead.get(phase, phase)
+        if phase in PHASES or (phase == INFERENCE and not region.follows):
+            return phase
+    raise CommandError(
+        f"no phase named {phase!r}",
+        way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
+    )
 
 
 def touched_elsewhere(programs: Mapping[str, Program], phase: str, buffer: str) -> str | None:

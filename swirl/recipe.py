@@ -4,101 +4,88 @@ each."""
 from __future__ import annotations
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
-from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.questions import INFERENCE, PHASES, Questions, touched_elsewhere
+from swirl.phases import INFERENCE, PHASES
+from swirl.plan_layouts import LayoutCommand, lay_out
+from swirl.plan_state import PlanState, Region, appended, lone_region, resolve, stored
+from swirl.questions import Questions, chosen_phase, find_buffer, touched_elsewhere
 from swirl.recipe_imports import recipe_sources
-from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
+from swirl.recorded import (
+    Outcome,
+    Recorded,
+    Traced,
+    caller,
+    check_arguments,
+    located,
+    run_command,
+    shown,
+    unknown_command,
+)
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.base import ASSUMPTIONS, loop_names
-from swirl.transforms.contract import OWN
-from swirl.transforms.layers import follow, stored_between
-from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
+from swirl.transforms.layers import stored_between
+
+if TYPE_CHECKING:
+    _Answers = Questions  # what it answers by ``__getattr__``, for editors and type checkers
+else:
+    _Answers = object
 
 
-@dataclass(frozen=True)
-class Chained:
-    """What a schedule knows of the layers whose programs have been joined.
-
-    Args:
-        private: phase → storage that no program but these needs.
-        recipes: finds the recipe of a kind of layer, for :meth:`Schedule.recipe`.
-        apart: the layers' programs that are not joined, by their names: layouts reach them.
-        fields: a layer's kind → its own names for buffers → buffer; for ``""`` the names in the joined programs.
-    """
-
-    private: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    recipes: Callable[[str], Recipe | None] = lambda kind: None
-    apart: Mapping[str, Program] = field(default_factory=dict)
-    fields: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
-
-
-class Schedule(Questions):
-    """What a recipe's functions are given: its methods are the commands.
+class Schedule(_Answers):
+    """What a recipe's functions are given: its methods are the commands, and the questions of
+    :class:`swirl.questions.Questions`.
 
     Args:
-        programs: phase → program; ``inference`` follows the commands for ``forward`` as far as they apply.
+        state: of the plan; ``state`` is what the commands have made of it.
+        region: what is scheduled: ``inference`` follows the commands for ``forward`` as far as they apply, unless the
+            region says otherwise.
         target: what code is made for.
-        owned: prefixes of the storage names whose layout is for this ensemble to choose (``"conv1."``).
         memo: where the commands' results are kept.
-        chained: of the programs of a chain.
-        elsewhere: of a layer, other phases of which a chain has joined: the buffers of those.
-        reorders: phase and what is copied there: what a chain's recipe has laid out otherwise than its owner.
-        separate: whether ``inference`` has commands of its own, and doesn't follow those for ``forward``.
+        recipes: finds the recipe of a kind of layer, for :meth:`recipe`.
 
     Commands take the phase first (``s.parallelize("forward", "n")``); those on layouts take none
     (``s.tile("value", dim=0, factor=16)``) and act on every phase that touches the buffer.
     ``optional=True`` records a command that is refused as skipped instead of failing.
     """
 
-    def __init__(
-        self,
-        programs: Mapping[str, Program],
-        target: Target,
-        owned: str | Sequence[str] = "",
-        memo: Memo | None = None,
-        *,
-        chained: Chained | None = None,
-        elsewhere: Mapping[str, Buffer] | None = None,
-        reorders: Sequence[tuple[str, Reorder]] = (),
-        separate: bool = False,
-    ):
-        self.programs = dict(programs)
+    def __init__(self, state: PlanState, region: str, target: Target, memo: Memo | None = None,
+                 recipes: Callable[[str], Recipe | None] = lambda kind: None):  # fmt: skip
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
-        self._notes: list[str] = []
-        self.reorders: list[tuple[str, Reorder]] = list(reorders)
-        """Phase, or name of a program that stays apart, and what is copied there."""
-        self._owned = (owned,) if isinstance(owned, str) else tuple(owned)
-        self._shapes = {b.name: b.shape for program in programs.values() for b in program.buffers.values()}
-        self._memo = memo or Memo()
-        self._chained = chained or Chained()
-        self.apart = dict(self._chained.apart)
-        self.untouched: dict[str, Buffer] = {}
-        """Storage that has been laid out, but that no program touches any more."""
-        self._elsewhere = dict(elsewhere or {})
-        self._separate = separate
-        self._kind = self._of = ""
-        """The kind of layer and the phase whose recipe is being applied."""
-        self._roles: dict[str, str] = {}
-        self._instead: dict[str, str] = {}
         self.composed: list[Recipe] = []
         """The recipes of layers that the recipe of a chain has built on."""
-        self._mark_private()
+        self._region, self._memo, self._recipes = region, memo or Memo(), recipes
+        self._notes: list[str] = []
+        self._building: _Building = _Building()
+        self._become(state)
 
-    def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
+    @classmethod
+    def alone(cls, programs: Mapping[str, Program], target: Target, lays_out: str | Sequence[str] = "",
+              memo: Memo | None = None) -> Schedule:  # fmt: skip
+        """Of programs that belong to no net.
+
+        Args:
+            programs: phase → program.
+            target: what code is made for.
+            lays_out: prefixes of the storage names whose layout is for these programs to choose (``"conv1."``).
+            memo: where the commands' results are kept.
+        """
+        return cls(*lone_region(programs, lays_out), target, memo)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
+        if hasattr(Questions, name):
+            return getattr(Questions(self.programs, self._own, self.state, self._building.instead), name)
         if name not in COMMANDS:
             raise unknown_command(name, caller())
 
@@ -111,7 +98,7 @@ class Schedule(Questions):
         """Apply what the recipe for a kind of layer does in a phase: a chain's recipe builds on that of a layer in it.
 
         The loops are the chain's. A layout reaches the chain's buffer and the layer's own one of that name, in every
-        phase: where a convolution lays out its ``grad``, the convolution's and the ReLU's behind it lie alike.
+        phase: where a convolution lays out its ``grad``, those of the convolution and of the ReLU after it lie alike.
 
         Args:
             kind: ``"conv"``.
@@ -124,7 +111,7 @@ class Schedule(Questions):
         asked = self._phase(phase)
         if not isinstance(kind, str):
             raise CommandError(f"a kind of layer is given by its name, not {kind!r}", place=caller())
-        found = self._chained.recipes(kind)
+        found = self._recipes(kind)
         function = found.functions.get(asked) if found is not None else None
         if function is None:
             what = f"no recipe for {kind!r} in this chain" if found is None else f"{found.name} has no function {phase}"
@@ -132,12 +119,12 @@ class Schedule(Questions):
             raise CommandError(what, place=caller(), way_out=way_out)
         assert found is not None
         self.composed.append(found)
-        outer = self._instead, self._kind, self._of
-        self._instead, self._kind, self._of = {phase: on} if on is not None else {}, kind, phase
+        outer = self._building
+        self._building = _Building(kind, phase, {phase: on} if on is not None else {})
         try:
             function(self, self.target)
         finally:
-            self._instead, self._kind, self._of = outer
+            self._building = outer
 
     def leave_apart(self, phase: str, reason: str) -> NoReturn:
         """Leave a phase of a chain to shorter chains, or to the layers' own recipes, as if this recipe did not have it.
@@ -163,12 +150,12 @@ class Schedule(Questions):
         command = self._redirected(command)
         options = dict(command.options)
         optional = options.pop("optional", False)
-        before, apart, reorders = dict(self.programs), dict(self.apart), list(self.reorders)
+        state, before = self.state, self.programs
         self._notes = []
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
-            self.programs, self.apart, self.reorders = before, apart, reorders  # nothing is half done
+            self._become(state)  # nothing is half done
             at_place = located(error, command)
             if not optional:
                 raise at_place from error
@@ -183,17 +170,23 @@ class Schedule(Questions):
         self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made
 
-    def finished(self) -> dict[str, Program]:
-        """The programs with the copies of buffers that other layers have laid out otherwise."""
-        result = dict(self.programs)
-        for phase, reorder in self.reorders:
-            if phase in result:
-                result[phase] = with_copies(result[phase], reorder, self.target.simd_width)
-        return result
+    @property
+    def _own(self) -> Region:
+        return self.state.regions[self._region]
+
+    def _phase(self, phase: Any) -> str:
+        return chosen_phase(self._own, phase, self._building.instead)
+
+    def _become(self, state: PlanState) -> None:
+        self.state = state
+        self.programs = {phase: resolve(state, self._region, phase) for phase in self._own.phases}
+
+    def _store(self, phase: str, program: Program) -> None:
+        self._become(stored(self.state, self._region, phase, program))
 
     def _redirected(self, command: Recorded) -> Recorded:
         """The command with the phase that it is applied to, where :meth:`recipe` names another one."""
-        if command.name in LAYOUT_COMMANDS or not self._instead:
+        if command.name in LAYOUT_COMMANDS or not self._building.instead:
             return command
         arguments = tuple(self._phase(argument) if index == 0 else argument for index, argument in
                           enumerate(command.arguments))  # fmt: skip
@@ -202,156 +195,88 @@ class Schedule(Questions):
 
     def _run(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         if command.name in LAYOUT_COMMANDS:
-            return self._layout(command, options)
+            return self._lay_out(command, options)
         arguments = list(command.arguments)
         phase = options.pop("phase") if "phase" in options else arguments.pop(0) if arguments else None
         phase = self._phase(phase)
         if command.name == "fuse_layers" and arguments:
-            self._append(phase, [self._phase(other) for other in arguments])
-            if phase not in self.programs:
-                return ()
+            for other in arguments:
+                self._append(phase, self._phase(other))
             arguments = []
             options.setdefault("required", False)  # one program they are in any case
         if phase not in self.programs:
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
         try:
-            after = _call(self._memo, command, before, arguments, options)
+            after = run_command(self._memo, command.name, before, arguments, options)
         except Refused as refusal:
             if command.name not in ("contract", "inline") or not arguments or refusal.witness:
                 raise
             reader = touched_elsewhere(self.programs, phase, str(arguments[0]))
             raise Refused(refusal.message, nest=refusal.nest, witness=reader, way_out=refusal.way_out) from refusal
         self._notes += after.remarks
-        self.programs[phase] = replace(after, commands=(*after.commands, command.text), remarks=())
+        inference = self.programs.get(INFERENCE)
+        self._store(phase, replace(after, commands=(*after.commands, command.text), remarks=()))
         if command.name == "fuse_layers":
             self._notes += stored_between(after, options.get("keep", ()))
-        if phase == "forward" and INFERENCE in self.programs and not self._separate:
-            inference = self.programs[INFERENCE]
-            try:
-                if before.alike(inference):  # computing it again would lead to the same
-                    self.programs[INFERENCE] = self.programs[phase].renamed(inference.name)
-                else:
-                    followed = _call(self._memo, command, inference, arguments, options)
-                    commands = (*followed.commands, command.text)
-                    self.programs[INFERENCE] = replace(followed, commands=commands, remarks=())
-            except (CommandError, LayoutError) as error:
-                self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
+        if phase == "forward" and inference is not None and self._own.follows:
+            self._follow(command, arguments, options, before, inference)
         known = set(loop_names(before))
         return tuple(name for name in loop_names(after) if name not in known)
 
-    def _append(self, phase: str, others: Sequence[str]) -> None:
-        """The programs of ``others`` (update) run at the end of that of ``phase`` (backward), as parts of it."""
-        for other in others:
-            if (phase, other) != ("backward", "update"):
-                raise CommandError(f"fuse_layers joins backward with update, not {phase} with {other}",
-                                   way_out="fuse_layers('backward', 'update')")  # fmt: skip
-            if phase in self.programs and other in self.programs:
-                self.programs[phase] = follow(self.programs[phase], self.programs.pop(other))
-        self._mark_private()
+    def _follow(self, command: Recorded, arguments: Sequence[Any], options: Mapping[str, Any], before: Program,
+                inference: Program) -> None:  # fmt: skip
+        """Do in inference what a command has done in forward, which was ``before``."""
+        if before.alike(inference):  # computing it again would lead to the same
+            self._store(INFERENCE, self.programs["forward"].renamed(inference.name))
+            return
+        try:
+            followed = run_command(self._memo, command.name, inference, arguments, options)
+        except (CommandError, LayoutError) as error:
+            self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
+        else:
+            self._store(INFERENCE, replace(followed, commands=(*followed.commands, command.text), remarks=()))
 
-    def _mark_private(self) -> None:
-        """Storage that one program alone needs gets the role that says so."""
-        training = [program for phase, program in self.programs.items() if phase != INFERENCE]
-        touched = Counter(record.name for program in training for record in program.buffers.values())
-        for phase, program in self.programs.items():
-            private = self._chained.private.get(phase, ())
-            own = {
-                key: replace(record, role=OWN)
-                for key, record in program.buffers.items()
-                if record.name in private and (phase == INFERENCE or touched[record.name] == 1)
-            }
-            self._roles |= {b.name: program.buffers[key].role for key, b in own.items() if b.name not in self._roles}
-            self.programs[phase] = program.with_buffers(**own) if own else program
+    def _append(self, phase: str, other: str) -> None:
+        """The nests of ``other`` (update) run at the end of those of ``phase`` (backward), as a part of it."""
+        if (phase, other) != ("backward", "update"):
+            raise CommandError(f"fuse_layers joins backward with update, not {phase} with {other}",
+                               way_out="fuse_layers('backward', 'update')")  # fmt: skip
+        self._become(appended(self.state, self._region, phase, other))
 
-    def _layout(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
+    def _lay_out(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
-        allowed = options.pop("reorder", True)
-        if not isinstance(allowed, bool):
-            raise CommandError(f"reorder must be True or False, not {allowed!r}")
+        copies = options.pop("reorder", True)
+        if not isinstance(copies, bool):
+            raise CommandError(f"reorder must be True or False, not {copies!r}")
         check_arguments(command.name, Program("", (), {}), command.arguments, options)
-        touched = False
-        places = [program.buffers for program in self.programs.values()]
-        places += [self._chained.fields.get(kind, {}) for kind in ("", self._kind)]
-        meant = {known[buffer].name: known[buffer] for known in places if buffer in known}
-        names = set(meant)
-        for programs in (self.programs, self.apart):
-            for phase, program in list(programs.items()):
-                if programs is self.apart and f"{phase.split('.')[0]}.{self._of}" in self.apart:
-                    continue  # the layer's own recipe will say this itself
-                for key in [key for key, record in program.buffers.items() if record.name in names]:
-                    meant.pop(program.buffers[key].name, None)
-                    self._lay_out(programs, phase, program.buffers[key], _renamed(command, key, options), allowed)
-                    programs[phase] = replace(programs[phase], commands=(*programs[phase].commands, command.text))
-                    touched = True
-        for name, record in meant.items():
-            if name.startswith(self._owned):
-                gone = Program(name, (), {buffer: self.untouched.get(name, record)})
-                same = _renamed(command, buffer, options)
-                self.untouched[name] = _call(self._memo, same, gone, same.arguments, dict(same.options)).buffers[buffer]
-        if not touched and not self._not_computed(buffer):
-            self._buffer(buffer)  # says that there is none
+        asked = LayoutCommand(command, options, buffer, copies, self._building.kind, self._building.phase)
+        done = lay_out(self.state, self._region, asked, self._memo)
+        if not done.found and not self._not_computed(buffer):
+            find_buffer(self.state, self._own, buffer)  # says that there is none
+        self._become(done.state)
+        self._notes += done.notes
         return ()
-
-    def _lay_out(self, programs: dict[str, Program], phase: str, storage: Buffer, command: Recorded,
-                 allowed: bool) -> None:  # fmt: skip
-        """Apply a command on a layout to one program, where the buffer lies as ``storage`` so far."""
-        given = dict(zip(("buffer", "dim", "factor"), command.arguments, strict=False)) | dict(command.options)
-        buffer = str(given["buffer"])
-        role = self._roles.get(storage.name, storage.role)  # it says whether the first dimension is the batch
-        program = programs[phase].with_buffers(**{buffer: replace(storage, role=role)})
-        copied = {(where, reorder.buffer) for where, reorder in self.reorders}
-        foreign = not storage.name.startswith(self._owned) and (phase, buffer) not in copied
-        before = program
-        if foreign and command.name == "tile":  # the owner's blocks are no obstacle to others
-            before = unblocked(program, buffer, given.get("dim"), given.get("factor"))
-        after = _call(self._memo, command, before, command.arguments, dict(command.options))
-        layout = after.buffers[buffer].layout
-        if foreign and layout != storage.layout:
-            if not allowed:
-                raise _not_its_own(command.name, buffer, storage)
-            self.reorders.append((phase, reorder_step(program, buffer)))
-            self._notes.append(self.reorders[-1][1].told(after))
-        self._share_layout(storage.name, layout)
-        programs[phase] = after.with_buffers(**programs[phase].buffers)
 
     def _not_computed(self, buffer: str) -> bool:
         """Whether the buffer is a gradient that this net does not compute: there is nothing to lay out."""
         of = "value" if buffer == "grad" else buffer.removeprefix("grad_")
         return of != buffer and any(of in program.buffers for program in self.programs.values())
 
-    def _share_layout(self, storage: str, layout: Layout) -> None:
-        for programs in (self.programs, self.apart):
-            for phase, program in programs.items():
-                same = {key: buffer for key, buffer in program.buffers.items() if buffer.name == storage}
-                for key, buffer in same.items():
-                    if buffer.layout != layout and buffer.shape != self._shapes.get(storage, buffer.shape):
-                        raise LayoutError(f"{key} is seen flattened in the {phase} phase: it is laid out already",
-                                          way_out="give commands on layouts before flatten")  # fmt: skip
-                changed = {key: b.with_layout(layout) for key, b in same.items()}
-                programs[phase] = program.with_buffers(**changed)
 
+@dataclass(frozen=True)
+class _Building:
+    """The recipe that a chain's recipe is building on, if it is.
 
-def _renamed(command: Recorded, buffer: str, options: Mapping[str, Any]) -> Recorded:
-    """A command on a layout, applied to a buffer that is called otherwise."""
-    arguments = (buffer, *command.arguments[1:]) if command.arguments else ()
-    named = {} if arguments else {"buffer": buffer}
-    return replace(command, arguments=arguments, options=tuple({**options, **named}.items()))
+    Args:
+        kind: of the layer whose recipe it is, or "".
+        phase: whose function it is, or "".
+        instead: that phase → the one whose nests it is applied to.
+    """
 
-
-def _call(
-    memo: Memo, command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
-) -> Program:
-    check_arguments(command.name, program, arguments, options)
-    return memo.program(COMMANDS[command.name], program, *arguments, **options)
-
-
-def _not_its_own(command: str, buffer: str, storage: Buffer) -> LayoutError:
-    owner, name = storage.name.split(".", 1)
-    return LayoutError(
-        f"{buffer} is {storage.name}, whose layout {owner} chooses",
-        way_out=f"{command} {name!r} in {owner}'s recipe, or leave reorder=False out: then it is copied",
-    )
+    kind: str = ""
+    phase: str = ""
+    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- files ----------------------------------------------------------------------------------------------

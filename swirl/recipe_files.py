@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swirl.errors import RecipeError
-from swirl.questions import INFERENCE, PHASES
+from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule, raised_at
 from swirl.recipe_imports import fresh_imports
 from swirl.recorded import Recorded, shown

@@ -17,6 +17,7 @@ from typing import Any
 
 from swirl.errors import CommandError, LatteError, Refused, nearest
 from swirl.ir.nest import Program
+from swirl.memo import Memo
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 ALIKE = 4  # equal elements of a list in a row, from which on their number is written
@@ -100,6 +101,18 @@ def check_arguments(name: str, program: Program, arguments: Sequence[Any], optio
     if nest is not None and nest not in (*labels, *range(len(labels))):
         raise CommandError(f"no nest {nest!r} in {program.name}", way_out=f"{nearest(nest, labels)}the nests are "
                            + ", ".join(f"{index} {label}" for index, label in enumerate(labels)))  # fmt: skip
+
+
+def run_command(
+    memo: Memo, name: str, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Program:
+    """The program after a command.
+
+    Raises:
+        CommandError: it does not take what it is given.  Refused, LayoutError: see :data:`swirl.transforms.COMMANDS`.
+    """
+    check_arguments(name, program, arguments, options)
+    return memo.program(COMMANDS[name], program, *arguments, **options)
 
 
 _KINDS = {str: "a string", int: "a whole number", bool: "True or False", type(None): "None"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from swirl.codegen.emit import emit
-from swirl.ir.buffers import Buffer
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import UNDEFINED, Undefined, execute, random_arrays
 from swirl.ir.nest import Program, clones, make_nest, parse_program
 from swirl.ir.trees import nodes
@@ -152,3 +152,9 @@ def joined(programs: Iterable[Program]) -> Program:
     known = list(programs)
     buffers = {name: buffer for program in known for name, buffer in program.buffers.items()}
     return Program("merged", tuple(nest for program in known for nest in program.nests), buffers)
+
+
+def laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    """The program with storage laid out as somebody before it has chosen."""
+    changed = {local: b.with_layout(layouts[b.name]) for local, b in program.buffers.items() if b.name in layouts}
+    return program.with_buffers(**changed)

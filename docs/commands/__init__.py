@@ -65,7 +65,7 @@ def applied(program: Program, recipe: str) -> Program:
     Raises:
         LatteError: as the commands do.
     """
-    schedule = Schedule({"forward": program}, TARGETS["avx512"], ("",))
+    schedule = Schedule.alone({"forward": program}, TARGETS["avx512"], ("",))
     exec(compile(recipe, RECIPE, "exec"), {"s": schedule})
     return schedule.programs["forward"]
 

@@ -74,7 +74,7 @@ def commands() -> str:
 
 def queries() -> str:
     """What ``s`` answers about a nest."""
-    schedule = Schedule({"forward": ASKED}, TARGETS["avx512"])
+    schedule = Schedule.alone({"forward": ASKED}, TARGETS["avx512"])
     rows = [f"| `{query}` | `{eval(query, {'s': schedule})!r}` | {words} |" for query, words in QUERIES]
     table = "\n".join(["| query | answer | what it is |", "| --- | --- | --- |", *rows])
     return f"```python\n{body(ASKED)}\n```\n\n{table}"

@@ -25,8 +25,8 @@ from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, enclosing, loop_of, loops
 from swirl.ir.work import Work, loop_works, program_work
+from swirl.phases import PHASE_ALIASES
 from swirl.pipeline import AFTER_RECIPE, Stage
-from swirl.questions import PHASE_ALIASES
 from swirl.recorded import Outcome
 from swirl.transforms import LAYOUT_COMMANDS
 

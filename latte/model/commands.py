@@ -8,7 +8,7 @@ from typing import Any
 
 from latte.model.older_spellings import spelled_anew
 from swirl.errors import CommandError, nearest
-from swirl.questions import PHASE_ALIASES, PHASES
+from swirl.phases import PHASE_ALIASES, PHASES
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 

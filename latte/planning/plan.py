@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
@@ -12,111 +11,92 @@ from latte.autodiff.layers import Differentiated, LayerPrograms
 from latte.model.graph import Graph
 from latte.planning.chains import Chains, chained_order, find_chains
 from latte.planning.recipes import Reader, member_recipe
-from latte.planning.units import Unit, net_units, with_layouts
+from latte.planning.units import Unit, net_units
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.buffers import Layout
-from swirl.ir.nest import Program
-from swirl.memo import Memo, remembering
-from swirl.pipeline import Scheduled, Stage, canonical, finish, schedule, together
-from swirl.recipe import Chained
+from swirl.memo import Memo, Memos
+from swirl.pipeline import Scheduled, Stage, canonical_stages, finish, schedule, together
+from swirl.plan_layouts import finished
+from swirl.plan_state import PlanState, Region, region_of
 from swirl.recipe_files import read_recipe
 from swirl.recorded import Outcome
 from swirl.target import Target
-from swirl.transforms.relayout import Reorder
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """A unit behind its recipe, and where what is computed from it is remembered."""
+    """A unit after its recipe, and where what is computed from it is remembered."""
 
     unit: Unit
     result: Scheduled
     memo: Memo
 
-    def finished(self, phase: str, layouts: Mapping[str, Layout]) -> tuple[Stage, ...]:
+    def finished(self, phase: str, state: PlanState, target: Target) -> tuple[Stage, ...]:
         """All stages of a phase, the last of which is translated.
 
         Args:
             phase: one that the unit has.
-            layouts: of all storage, chosen by this unit or another one.
+            state: of the plan; units after this one may have laid out storage that this one touches.
+            target: what code is made for.
         """
         *stages, last = self.result.stages[phase]
-        return finish((*stages, replace(last, program=with_layouts(last.program, layouts))), self.memo)
+        program = finished(state, self.unit.name, phase, target.simd_width)
+        return finish((*stages, replace(last, program=program)), self.memo)
 
 
-@dataclass
-class Scheduling:
-    """The units of a net, scheduled in the order in which they run.
+def schedule_unit(
+    graph: Graph, target: Target, state: PlanState, unit: Unit, memos: Memos, read: Reader = read_recipe
+) -> ScheduledUnit:
+    """Apply the recipe of the next unit.
 
     Args:
         graph: of the net.
         target: what code is made for.
-        memos: as long as it is open, results are remembered.
-        layouts: storage → layout, as far as it has been chosen.
-        laid_out: programs that will be scheduled alone, to which a chain's recipe has applied layouts, by their names.
-        reorders: names of such programs, and what is copied there, as its owner has laid it out otherwise.
-        first_readers: data → the layers that read them first, and may lay them out.
+        state: after the units before it: sources are laid out as those who compute them have chosen.
+        unit: to be scheduled.
+        memos: of the compilation.
         read: reads a recipe's file.
+
+    Raises:
+        CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
     """
+    memo = memos.of([program for each in (unit, *unit.apart) for program in each.programs()])
+    try:
+        stages = _stages(unit, memo)
+        for each, made in ((unit, stages), *((each, _stages(each, memo)) for each in unit.apart)):
+            if each.name not in state.regions:
+                state = state.with_new_region(_region(each, made))
+        recipes = partial(member_recipe, graph, unit.members, read=read)
+        result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=recipes)
+    except LeftApart as apart:
+        apart.chain = unit.name if unit.joined else None
+        raise
+    except LatteError as error:
+        if error.place is None:  # no command asked for it: what the body says is at fault
+            error.message, error.place = f"{unit.name}: {error.message}", unit.place()
+        raise
+    return ScheduledUnit(unit, result, memo)
 
-    graph: Graph
-    target: Target
-    memos: ExitStack
-    layouts: dict[str, Layout] = field(default_factory=dict)
-    laid_out: dict[str, Program] = field(default_factory=dict)
-    reorders: list[tuple[str, Reorder]] = field(default_factory=list)
-    first_readers: dict[str, frozenset[str]] = field(default_factory=dict)
-    read: Reader = read_recipe
 
-    def copy(self, memos: ExitStack) -> Scheduling:
-        """The units so far, to go on from with others."""
-        return replace(self, memos=memos, layouts=dict(self.layouts), laid_out=dict(self.laid_out),
-                       reorders=list(self.reorders), first_readers=dict(self.first_readers))  # fmt: skip
+def _stages(unit: Unit, memo: Memo) -> dict[str, tuple[Stage, ...]]:
+    """The programs of a unit as its recipe gets them, by phase."""
+    if not unit.joined:
+        return {phase: canonical_stages(part.program, memo) for phase, (part,) in unit.parts.items()}
+    joined = {phase: together(f"{unit.name}.{phase}", parts, unit.local, memo) for phase, parts in unit.parts.items()}
+    return {phase: (Stage("lowered", program, 0.0),) for phase, program in joined.items()}
 
-    def schedule(self, unit: Unit) -> ScheduledUnit:
-        """Apply the recipe of the next unit.
 
-        Raises:
-            CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
-        """
-        try:
-            return self._scheduled(unit)
-        except LeftApart as apart:
-            apart.chain = unit.name if unit.joined else None
-            raise
-        except LatteError as error:
-            if error.place is None:  # no command asked for it: what the body says is at fault
-                error.message, error.place = f"{unit.name}: {error.message}", unit.place()
-            raise
-
-    def _scheduled(self, unit: Unit) -> ScheduledUnit:
-        owned = unit.owned(self.first_readers)
-        unit = unit.laid_out(self.layouts)
-        memo = self.memos.enter_context(remembering(unit.programs()))
-        if unit.joined:
-            joined = {ph: together(f"{unit.name}.{ph}", parts, unit.names, memo) for ph, parts in unit.parts.items()}
-            apart = {program.name: canonical(program, memo) for program in unit.apart}
-            recipe_for = partial(member_recipe, self.graph, unit.members, read=self.read)
-            chained = Chained(unit.private, recipe_for, apart, unit.fields)
-            result = schedule(joined, unit.recipe, self.target, owned, memo, chained=chained)
-            self.laid_out |= result.apart
-            self.reorders += result.reorders
-        else:
-            programs = {phase: part.program for phase, (part,) in unit.parts.items()}
-            result = schedule(programs, unit.recipe, self.target, owned, memo, laid_out=self.laid_out,
-                              elsewhere=unit.elsewhere, reorders=self.reorders)  # fmt: skip
-        copied = {(name, reorder.buffer) for name, reorder in self.reorders}
-        found = [b for p in result.apart.values() for key, b in p.buffers.items() if (p.name, key) not in copied]
-        found += [b for stages in result.stages.values() for b in stages[-1].program.buffers.values()]
-        self.layouts |= {buffer.name: buffer.layout for buffer in (*result.untouched.values(), *found)}
-        return ScheduledUnit(unit, result, memo)
+def _region(unit: Unit, stages: Mapping[str, tuple[Stage, ...]]) -> Region:
+    programs = {phase: made[-1].program for phase, made in stages.items()}
+    layers = [member.name for member in unit.members]
+    return region_of(unit.name, layers, programs, unit.internal, unit.lays_out, unit.names)
 
 
 @dataclass
 class Progress:
-    """Units of a net that have been scheduled, to go on behind the last one that is as it was.
+    """Units of a net that have been scheduled, to go on after the last one that is as it was.
 
     Args:
         graph: of the net.
@@ -127,42 +107,42 @@ class Progress:
     graph: Graph
     target: Target
     read: Reader = read_recipe
-    _done: list[tuple[object, ScheduledUnit, Scheduling]] = field(default_factory=list)
+    _done: list[tuple[object, ScheduledUnit]] = field(default_factory=list)
+
+    @property
+    def state(self) -> PlanState:
+        """What the units so far have made of the plan."""
+        return self._done[-1][1].result.state if self._done else PlanState()
 
     def through(
         self,
         units: Sequence[Unit],
-        memos: ExitStack,
+        memos: Memos,
         stamp: Callable[[Unit], object],
         on_stage: Callable[[int, int, str], None] | None = None,
-    ) -> tuple[list[ScheduledUnit], Scheduling]:
-        """These units scheduled, and what is known behind the last one.
+    ) -> list[ScheduledUnit]:
+        """These units scheduled.
 
         Args:
             units: in the order in which they run.
-            memos: as long as it is open, results are remembered.
+            memos: of the compilation.
             stamp: equal where a unit would be scheduled as before.
             on_stage: told of every unit scheduled (done, total, name).
 
         Raises:
-            LatteError: see :meth:`Scheduling.schedule`; the units before the one that it is about stay.
+            LatteError: see :func:`schedule_unit`; the units before the one that it is about stay.
         """
         stamps = [stamp(unit) for unit in units]
-        pairs = zip(stamps, (before for before, *_ in self._done), strict=False)
+        pairs = zip(stamps, (before for before, _ in self._done), strict=False)
         del self._done[next((place for place, (now, before) in enumerate(pairs) if now != before), len(units)) :]
         for position in range(len(self._done), len(units)):
             if on_stage is not None:
                 on_stage(position, len(units), units[position].name)
-            with ExitStack() as own:
-                scheduling = self._behind().copy(own)
-                self._done.append((stamps[position], scheduling.schedule(units[position]), scheduling))
-                memos.push(own.pop_all())
+            made = schedule_unit(self.graph, self.target, self.state, units[position], memos, self.read)
+            self._done.append((stamps[position], made))
         if on_stage is not None:
             on_stage(len(units), len(units), "")
-        return [item for _, item, _ in self._done], self._behind()
-
-    def _behind(self) -> Scheduling:
-        return self._done[-1][2] if self._done else Scheduling(self.graph, self.target, ExitStack(), read=self.read)
+        return [item for _, item in self._done]
 
 
 @dataclass(frozen=True)
@@ -174,14 +154,19 @@ class Plan:
         chains: which layers are compiled together.
         programs: of all layers, in order of execution.
         scheduled: the units, in order of execution.
-        layouts: storage → layout.
+        state: layouts and regions after all of them.
     """
 
     target: Target
     chains: Chains
     programs: Sequence[LayerPrograms]
     scheduled: Sequence[ScheduledUnit]
-    layouts: Mapping[str, Layout]
+    state: PlanState
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """Storage → layout."""
+        return self.state.layouts
 
     @property
     def units(self) -> list[Unit]:
@@ -203,7 +188,7 @@ def make_plan(
     graph: Graph,
     differentiated: Differentiated,
     target: Target,
-    memos: ExitStack,
+    memos: Memos,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
     """Schedule a net; again from there, where a recipe for a chain leaves a phase to the layers' own recipes.
@@ -212,11 +197,11 @@ def make_plan(
         graph: of the net.
         differentiated: its programs.
         target: what code is made for.
-        memos: as long as it is open, results are remembered.
+        memos: of the compilation.
         on_stage: told of every unit scheduled (done, total, name).
 
     Raises:
-        LatteError: see :meth:`Scheduling.schedule`.
+        LatteError: see :func:`schedule_unit`.
     """
     read = cache(read_recipe)  # once, however often a file is asked for
     progress = Progress(graph, target, read)
@@ -225,16 +210,17 @@ def make_plan(
         chains = find_chains(graph, differentiated.seeded, left, read)
         programs = differentiated.programs(chained_order(graph, chains.found))
         units = net_units(graph, programs, chains, read)
-        scheduled, behind = progress.through(units, memos, _but_for_recording, on_stage)
-        return Plan(target, chains, programs, scheduled, behind.layouts)
+        scheduled = progress.through(units, memos, _but_for_recording, on_stage)
+        return Plan(target, chains, programs, scheduled, progress.state)
 
     return until_settled(attempt)
 
 
 def _but_for_recording(unit: Unit) -> object:
     """Equal for units that differ in nothing but when their recipe was made of commands of their own."""
-    recipe = unit.recipe
-    return replace(unit, recipe=None), recipe and (recipe.name, recipe.path, *sorted(recipe.functions))
+    recipe, apart = unit.recipe, tuple(replace(each, recipe=None) for each in unit.apart)
+    same = replace(unit, recipe=None, apart=apart)
+    return same, recipe and (recipe.name, recipe.path, *sorted(recipe.functions))
 
 
 def until_settled(attempt: Callable[[Mapping[tuple[str, str], str]], T]) -> T:

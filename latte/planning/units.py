@@ -14,7 +14,7 @@ from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.planning.chains import Chain, Chains
 from latte.planning.recipes import Reader, recipe_of
-from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, fresh, references
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
@@ -30,22 +30,23 @@ class Unit:
         members: the layers, sources first.
         parts: phase → the layers' programs, in order of execution.
         recipe: None leaves the canonical programs.
-        names: of a chain: storage → name of the buffer in the joined programs.
-        private: of a chain: phase → storage that no program but those of this unit needs.
-        fields: of a chain: a layer's kind → its own names for buffers → buffer; for ``""`` those of ``names``.
-        apart: of a chain: the layers' programs that are scheduled by themselves.
-        elsewhere: of such a layer: its buffers in phases that are joined with another layer's.
+        local: of a chain: storage → name of the buffer in the joined programs.
+        internal: of a chain: phase → storage that no program but those of this unit needs.
+        lays_out: prefixes of the storage whose layout is for this unit to choose.
+        names: kind of layer → its own names for buffers → buffer; for ``""`` the unit's names, also of buffers that
+            belong to phases which are joined with another layer's.
+        apart: of a chain: the units of those phases of its layers that are in no chain.
     """
 
     name: str
     members: tuple[Ensemble, ...]
     parts: Mapping[str, tuple[Part, ...]]
     recipe: Recipe | None
-    names: Mapping[str, str] = field(default_factory=dict)
-    private: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    fields: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
-    apart: tuple[Program, ...] = ()
-    elsewhere: Mapping[str, Buffer] = field(default_factory=dict)
+    local: Mapping[str, str] = field(default_factory=dict)
+    internal: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    lays_out: tuple[str, ...] = ()
+    names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
+    apart: tuple[Unit, ...] = ()
 
     @property
     def joined(self) -> bool:
@@ -58,39 +59,9 @@ class Unit:
         written = phase if phase in PHASES and layer.has_phase(phase) else "forward"
         return layer.body(written).place() if layer.has_phase(written) else None
 
-    def owned(self, first_readers: dict[str, frozenset[str]]) -> list[str]:
-        """Prefixes of the storage that the recipe lays out: the layers' own; and data that nobody else has read before,
-        as no kernel computes them and setting them packs them anyway.
-
-        Args:
-            first_readers: data → the layers that have read them first; those that this unit reads are added.
-        """
-        names = frozenset(member.name for member in self.members)
-        edges = [edge for member in self.members for edge in member.connections]
-        data = sorted({edge.source.name for edge in edges if isinstance(edge.source, DataEnsemble)})
-        owned = [name for name in data if first_readers.setdefault(name, names) & names]
-        return [f"{name}." for name in (*sorted(names), *owned)]
-
-    def laid_out(self, layouts: Mapping[str, Layout]) -> Unit:
-        """The unit with buffers laid out as those who compute them have chosen."""
-        parts = {
-            phase: tuple(replace(part, program=with_layouts(part.program, layouts)) for part in found)
-            for phase, found in self.parts.items()
-        }
-        elsewhere = {k: b.with_layout(layouts[b.name]) if b.name in layouts else b for k, b in self.elsewhere.items()}
-        apart = tuple(with_layouts(program, layouts) for program in self.apart)
-        return replace(self, parts=parts, apart=apart, elsewhere=elsewhere)
-
     def programs(self) -> Iterator[Program]:
         """Every program in it."""
         yield from (part.program for parts in self.parts.values() for part in parts)
-        yield from self.apart
-
-
-def with_layouts(program: Program, layouts: Mapping[str, Layout]) -> Program:
-    """The program with the layouts of the storage that its buffers lie in."""
-    changed = {key: b.with_layout(layouts[b.name]) for key, b in program.buffers.items() if b.name in layouts}
-    return program.with_buffers(**changed)
 
 
 def net_units(
@@ -115,22 +86,57 @@ def net_units(
         for name, item in by_name.items()
     }
     result: list[Unit] = []
+    first_readers: dict[str, frozenset[str]] = {}
+
+    def alone(name: str) -> Unit:
+        item = rest[name]
+        return _alone(item, by_name[name], recipe_of(graph, item.ensemble, read), first_readers)
+
     for item in programs:
         name = item.ensemble.name
         starting = [unit for unit in joined if unit.members[0].name == name and unit.parts]
         for unit in starting:
-            apart = tuple(program for member in unit.members for program in rest[member.name].programs.values())
-            result.append(replace(unit, private=_private(unit, joined, rest.values()), apart=apart))
+            lays_out = _lays_out(unit.members, first_readers)
+            apart = tuple(alone(member.name) for member in unit.members if rest[member.name].programs)
+            internal = _internal(unit, joined, rest.values())
+            result.append(replace(unit, internal=internal, lays_out=lays_out, apart=apart))
         if rest[name].programs or not item.programs:
-            joined_phases = item.programs.keys() - rest[name].programs.keys()
-            elsewhere = {key: b for phase in sorted(joined_phases) for key, b in item.programs[phase].buffers.items()}
-            result.append(replace(_alone(graph, rest[name], read), elsewhere=elsewhere))
+            result.append(alone(name))
     return result
 
 
-def _alone(graph: Graph, item: LayerPrograms, read: Reader) -> Unit:
+def _lays_out(members: Sequence[Ensemble], first_readers: dict[str, frozenset[str]]) -> tuple[str, ...]:
+    """Prefixes of the storage that a recipe for these layers lays out: the layers' own; and data that nobody else has
+    read before, as no kernel computes them and setting them packs them anyway.
+
+    Args:
+        members: the layers.
+        first_readers: data → the layers that have read them first; those that these layers read are added.
+    """
+    names = frozenset(member.name for member in members)
+    edges = [edge for member in members for edge in member.connections]
+    data = sorted({edge.source.name for edge in edges if isinstance(edge.source, DataEnsemble)})
+    own = [name for name in data if first_readers.setdefault(name, names) & names]
+    return tuple(f"{name}." for name in (*sorted(names), *own))
+
+
+def _alone(
+    item: LayerPrograms, whole: LayerPrograms, recipe: Recipe | None, first_readers: dict[str, frozenset[str]]
+) -> Unit:
+    """The phases of a layer that are in no chain.
+
+    Args:
+        item: these phases.
+        whole: all of its phases.
+        recipe: its own.
+        first_readers: see :func:`_lays_out`.
+    """
     parts = {phase: (Part(program),) for phase, program in item.programs.items()}
-    return Unit(item.ensemble.name, (item.ensemble,), parts, recipe_of(graph, item.ensemble, read))
+    elsewhere = sorted(whole.programs.keys() - item.programs.keys())
+    names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
+    members = (item.ensemble,)
+    return Unit(item.ensemble.name, members, parts, recipe, lays_out=_lays_out(members, first_readers),
+                names={"": names})  # fmt: skip
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
@@ -143,13 +149,13 @@ def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
         found = [Part(i.programs[phase], loops[i.ensemble.name]) for i in ordered if phase in i.programs]
         if phase in wanted and found:
             parts[phase] = tuple(found)
-    names = _names(chain.members, items)
-    fields = _fields(items)
-    fields[""] = {names[record.name]: record for own in list(fields.values()) for record in own.values()}
-    return Unit(chain.name, chain.members, parts, chain.recipe, names, fields=fields)
+    local = _local_names(chain.members, items)
+    names = _names_by_kind(items)
+    names[""] = {local[record.name]: record for own in list(names.values()) for record in own.values()}
+    return Unit(chain.name, chain.members, parts, chain.recipe, local, names=names)
 
 
-def _private(
+def _internal(
     unit: Unit, joined: Sequence[Unit], rest: Iterable[LayerPrograms]
 ) -> dict[str, frozenset[str]]:
     """Phase → storage of the inner layers that no program outside of the unit needs."""
@@ -203,7 +209,7 @@ def _stored(nest: Nest) -> set[str]:
 
 
 # --- names ------------------------------------------------------------------------------------------------
-def _names(members: Sequence[Ensemble], items: Sequence[LayerPrograms]) -> dict[str, str]:
+def _local_names(members: Sequence[Ensemble], items: Sequence[LayerPrograms]) -> dict[str, str]:
     """Storage → name in the joined programs.
 
     ``value`` and ``grad`` are the last layer's, as if the chain were one layer; those in between are
@@ -230,7 +236,7 @@ def _names(members: Sequence[Ensemble], items: Sequence[LayerPrograms]) -> dict[
     return result
 
 
-def _fields(items: Sequence[LayerPrograms]) -> dict[str, dict[str, Buffer]]:
+def _names_by_kind(items: Sequence[LayerPrograms]) -> dict[str, dict[str, Buffer]]:
     """Kind → name of a buffer in the programs of the first layer of this kind → buffer."""
     result: dict[str, dict[str, Buffer]] = {}
     for item in items:

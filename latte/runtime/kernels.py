@@ -55,7 +55,7 @@ class CompiledPhase(GeneratedPhase):
     def fused_away(self) -> set[str]:
         """The storage between the layers of a chain that the kernel does without."""
         before = {record.name for record in self.stages[0].program.buffers.values()}
-        return (before & set(self.unit.private.get(self.phase, ()))) - self.storage
+        return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
 
 
 def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhase]:
@@ -69,7 +69,7 @@ def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhas
         Unsupported: there is none for this target; with the layer, the phase, and where the body stands.
     """
     finished = [
-        (item.unit, phase, item.finished(phase, plan.layouts), item.memo)
+        (item.unit, phase, item.finished(phase, plan.state, plan.target), item.memo)
         for item in plan.scheduled
         for phase in item.result.stages
     ]

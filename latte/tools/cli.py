@@ -24,8 +24,8 @@ from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
 from swirl.dump.compare import TOLERANCE, compare_stages
 from swirl.dump.write import dump_stages
 from swirl.errors import CommandError, LatteError, nearest
+from swirl.phases import PHASE_ALIASES
 from swirl.pipeline import Stage
-from swirl.questions import PHASE_ALIASES
 from swirl.target import TARGETS, resolve_target
 
 CPP = "c++"

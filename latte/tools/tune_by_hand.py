@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,20 +18,21 @@ from latte.frontend.layers import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.planning.chains import chain_name, chained_order, find_chains, neighbours
-from latte.planning.plan import Progress, ScheduledUnit, until_settled
+from latte.planning.plan import Progress, ScheduledUnit, schedule_unit, until_settled
 from latte.planning.recipes import member_recipe
 from latte.planning.units import Unit, net_units
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
-from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.jit import Kernel, build, load
 from swirl.jit import Unit as TranslationUnit
 from swirl.measure import Limits, Measured
+from swirl.memo import Memos
 from swirl.memory import allocate
+from swirl.phases import PHASE_ALIASES
 from swirl.pipeline import Stage, generate
-from swirl.questions import PHASE_ALIASES
 from swirl.recipe_files import read_recipe
 from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome
@@ -119,13 +119,13 @@ class Bench:
         """
         start = perf_counter()
         self.paths = recipe_sources(self.paths[0])
-        with ExitStack() as memos:
-            item, layouts = until_settled(lambda left: self._scheduled(left, memos))
+        with Memos() as memos:
+            item = until_settled(lambda left: self._scheduled(left, memos))
             self.paths = _sources(item.result.files)
             if self.phase not in item.result.stages:
                 raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
                                    "another", place=str(self.paths[0]), way_out="--phase backward")  # fmt: skip
-            finished = item.finished(self.phase, layouts)
+            finished = item.finished(self.phase, item.result.state, self.target)
             source = generate(finished, self.target, memo=item.memo)
         taken = perf_counter() - start
         (built,) = build([TranslationUnit(source.name, source.source)], self.target)
@@ -147,15 +147,13 @@ class Bench:
             recipes += [member_recipe(self.graph, unit.members, member.kind) for member in unit.members]
         return _sources([recipe.path for recipe in recipes if recipe is not None and recipe.path is not None])
 
-    def _scheduled(self, left: Mapping[tuple[str, str], str], memos: ExitStack
-                   ) -> tuple[ScheduledUnit, Mapping[str, Layout]]:  # fmt: skip
-        """The unit behind its recipe, and the layouts that it and the ones before it have chosen."""
+    def _scheduled(self, left: Mapping[tuple[str, str], str], memos: Memos) -> ScheduledUnit:
+        """The unit after its recipe."""
         units = self._units(left)
         place = next(place for place, unit in enumerate(units) if self._holds(unit))
         self.paths = self._files(units[place])  # until it is known which of them are used
-        _, before = self._progress.through(units[:place], memos, self._stamp)
-        scheduling = before.copy(memos)
-        return scheduling.schedule(units[place]), scheduling.layouts
+        self._progress.through(units[:place], memos, self._stamp)
+        return schedule_unit(self.graph, self.target, self._progress.state, units[place], memos)
 
     def _holds(self, unit: Unit) -> bool:
         return self.phase in unit.parts and any(member in unit.members for member in self.members)

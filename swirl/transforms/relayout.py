@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from swirl.ir.affine import simplify
-from swirl.ir.buffers import Buffer
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, reference
 from swirl.ir.statements import statements
 from swirl.transforms.base import COMMANDS, checked, loop_names, taken_names
@@ -14,33 +14,42 @@ from swirl.transforms.privatize import fills
 
 
 @dataclass(frozen=True)
-class Reorder:
-    """A buffer of a phase that is a copy, until :func:`with_copies` says so in nests.
+class Copy:
+    """Storage of a region's own that one phase uses in place of another layer's, until :func:`with_copies` says so in
+    nests.
 
     Args:
-        buffer: its name in the nests.
-        storage: what it is a copy of.
+        local: its name in the nests.
+        storage: of the copy.
+        source: what it is a copy of; where that lies, the plan knows.
         filling: whether the nests read what was there before.
         writing: whether they write.
     """
 
-    buffer: str
-    storage: Buffer
+    local: str
+    storage: str
+    source: Buffer
     filling: bool
     writing: bool
 
-    def told(self, program: Program) -> str:
-        """What it costs: ``forward: conv1.value lies plainly: copied to lie in blocks of 16 in dimension 1, …``."""
-        copy = program.buffers[self.buffer]
-        phase, there = program.name.split(".")[-1], f"{self.storage.name} lies {_shown(self.storage)}"
+    def told(self, phase: str, source: Layout, copy: Layout) -> str:
+        """What it costs: ``forward: conv1.value lies plainly: copied to lie in blocks of 16 in dimension 1, …``.
+
+        Args:
+            phase: that copies.
+            source: how the source is laid out.
+            copy: how the copy is.
+        """
+        there = f"{self.source.name} lies {_shown(source)}"
         back = " and back" if self.filling and self.writing else ""
-        size = (self.filling + self.writing) * (self.storage.nbytes + copy.nbytes) / 1e6
-        return f"{phase}: {there}: copied to lie {_shown(copy)}{back}, {size:.1f} MB moved"
+        size = sum(self.source.with_layout(layout).nbytes for layout in (source, copy))
+        moved = (self.filling + self.writing) * size / 1e6
+        return f"{phase}: {there}: copied to lie {_shown(copy)}{back}, {moved:.1f} MB moved"
 
 
-def reorder_step(program: Program, buffer: str) -> Reorder:
-    """What is to be copied when ``program``, which has ``buffer`` as its owner lays it out, gets it otherwise."""
-    return Reorder(buffer, program.buffers[buffer], *_needs(program, buffer))
+def copied(program: Program, local: str, storage: str) -> Copy:
+    """What is to be copied where ``program`` gets a storage of its own for a buffer."""
+    return Copy(local, storage, program.buffers[local], *_needs(program, local))
 
 
 def unblocked(program: Program, buffer: str, dim: object, factor: object) -> Program:
@@ -52,9 +61,9 @@ def unblocked(program: Program, buffer: str, dim: object, factor: object) -> Pro
     return program.with_buffers(**{buffer: storage.with_layout(left)})
 
 
-def with_copies(program: Program, reorder: Reorder, lanes: int) -> Program:
-    """``program`` on a buffer of its own, with the nests that copy: in front of the others if they read what was there
-    before, and behind them if they write.
+def with_copies(program: Program, copy: Copy, source: Layout, lanes: int) -> Program:
+    """``program`` with the nests that copy: before the others if they read what was there before, and after them if
+    they write.
 
     rewrite (inputs in blocks of 16, stored plainly):
                                             for n in parallel(N):
@@ -63,19 +72,19 @@ def with_copies(program: Program, reorder: Reorder, lanes: int) -> Program:
         s(inputs[n, c, y, x])               s(inputs[n, c, y, x])
 
     Args:
-        program: one phase of a layer, behind its recipe.
-        reorder: what is to be copied.
+        program: one phase of a region, after its recipe.
+        copy: what is to be copied.
+        source: how the source is laid out.
         lanes: of the vector loops that copy.
     """
-    stored = fresh(f"{reorder.buffer}_stored", taken_names(program))
-    copy = replace(program.buffers[reorder.buffer], name=f"{program.name}.{reorder.buffer}")
-    buffers = {**program.buffers, reorder.buffer: copy, stored: reorder.storage}
+    original = fresh(f"{copy.local}_stored", taken_names(program))
+    buffers = {**program.buffers, original: copy.source.with_layout(source)}
     nests: list[Nest] = []
-    if reorder.filling:
-        nests += _copying(program, reorder.buffer, stored, buffers, lanes)
+    if copy.filling:
+        nests += _copying(program, copy.local, original, buffers, lanes)
     nests += program.nests
-    if reorder.writing:
-        nests += _copying(program, stored, reorder.buffer, buffers, lanes)
+    if copy.writing:
+        nests += _copying(program, original, copy.local, buffers, lanes)
     return checked(program, replace(program, nests=tuple(nests), buffers=buffers))
 
 
@@ -142,8 +151,7 @@ def _subscripts(variables: list[str], shape: tuple[int, ...], seen: tuple[int, .
     return result
 
 
-def _shown(buffer: Buffer) -> str:
-    layout = buffer.layout
+def _shown(layout: Layout) -> str:
     parts = [f"in blocks of {factor} in dimension {dim}" for dim, factor in layout.blocks]
     parts += [f"in the order {layout.order}"] if layout.order else []
     parts += ["with zeros around"] if layout.halo else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from latte.planning.chains import chained_order, find_chains
 from latte.planning.plan import make_plan
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, RecipeError
+from swirl.memo import Memos
 from swirl.target import resolve_target
 
 Layers = dict[str, Ensemble]
@@ -268,7 +268,7 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
         source = ConvLayer(net, source, num_filters=3, kernel=1, stride=1, pad=0)
         source = ReLULayer(net, BatchNormLayer(net, source))
     told: Counter[str] = Counter()
-    with ExitStack() as memos:
+    with Memos() as memos:
         programs = differentiate(net.graph, lower_layers(net.graph, 2))
         plan = make_plan(net.graph, programs, resolve_target(), memos, lambda done, count, name: told.update([name]))
     left = [note for notes in plan.chains.notes.values() for note in notes if "is not compiled as" in note]

@@ -39,7 +39,7 @@ BAD = [None, True, -1, 1.5, 2**70, "", "nope", "lambda", "é", [], ["c"], [None]
 
 
 def new() -> Schedule:
-    return Schedule({"forward": parse_program(TEXT, BUFFERS, "scale1.forward")}, TARGETS["portable"], "scale1.")
+    return Schedule.alone({"forward": parse_program(TEXT, BUFFERS, "scale1.forward")}, TARGETS["portable"], "scale1.")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

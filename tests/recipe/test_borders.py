@@ -26,7 +26,7 @@ for z in range({size}):
             c[z] += u[z * {stride} + k - {pad}]
 """
     shapes = {"a": (size,), "b": (size,), "c": (size,), "u": (extent,)}
-    return Schedule({"forward": program(text, **shapes)}, get_target("avx512"))
+    return Schedule.alone({"forward": program(text, **shapes)}, get_target("avx512"))
 
 
 @pytest.mark.parametrize("loop", ["x", "y", "z"])
@@ -67,11 +67,11 @@ def test_the_whole_range_where_nothing_is_gained() -> None:
     triangle = program("for i in range(8):\n for j in range(0, i + 1):\n  y[i] = 1.0", y=(8,))
     one = program("for i in range(1):\n for j in range(max(0, i - 1), 3):\n  y[i] = 1.0", y=(1,))
     for before, extent in ((even, 8), (triangle, 8), (one, 1)):
-        assert Schedule({"forward": before}, get_target("avx512")).interior("forward", "i") == (0, extent)
+        assert Schedule.alone({"forward": before}, get_target("avx512")).interior("forward", "i") == (0, extent)
 
 
 def test_bounds_that_are_not_constant() -> None:
     triangle = program("for i in range(4):\n for j in range(i + 1):\n  y[j] = 1.0", y=(4,))
-    s = Schedule({"forward": triangle}, get_target("avx2"))
+    s = Schedule.alone({"forward": triangle}, get_target("avx2"))
     with pytest.raises(CommandError, match="the bounds of j are not constant"):
         s.interior("forward", "j")

@@ -15,8 +15,8 @@ from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Layout
 from swirl.ir.nest import Nest, Program, make_nest
 from swirl.ir.text import from_json, identity, to_json
-from swirl.memo import Memo, remembering
-from swirl.pipeline import Scheduled, finish, generate, schedule
+from swirl.memo import Memo, Memos
+from swirl.pipeline import Scheduled, finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
 from swirl.target import TARGETS, Target
 from tests.recipe.test_schedule import BUFFERS, programs
@@ -53,8 +53,9 @@ RECIPE = Recipe("mine", {"forward": forward, "backward": backward})
 
 def run(recipe: Recipe | None, given: dict[str, Program] | None = None) -> tuple[Scheduled, dict[str, Any], Memo]:
     given = given or programs()
-    with remembering(given.values()) as memo:
-        scheduled = schedule(given, recipe, TARGET, ["scale1."], memo)
+    with Memos() as memos:
+        memo = memos.of(given.values())
+        scheduled = schedule_alone(given, recipe, TARGET, ["scale1."], memo)
         finished = {phase: finish(stages, memo) for phase, stages in scheduled.stages.items()}
         sources = {phase: generate(stages, TARGET, memo=memo) for phase, stages in finished.items()}
     return scheduled, {"stages": shown(finished), "sources": sources}, memo
@@ -79,7 +80,7 @@ def test_without_memo_the_results_are_those(monkeypatch: pytest.MonkeyPatch, fol
     monkeypatch.setenv("SWIRL_MEMO", "0")
     _, computed, memo = run(RECIPE)
     assert made == kept == computed and memo.known is None
-    scheduled = schedule(programs(), RECIPE, TARGET, ["scale1."])
+    scheduled = schedule_alone(programs(), RECIPE, TARGET, ["scale1."])
     assert shown({p: finish(s) for p, s in scheduled.stages.items()}) == made["stages"]
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte.planning.units import with_layouts
 from swirl.errors import CommandError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, parse_program
-from swirl.pipeline import schedule
+from swirl.pipeline import schedule_alone
+from swirl.plan_layouts import finished
 from swirl.recipe import Recipe, Schedule
 from swirl.recipe_files import read_recipe
 from swirl.recorded import Recorded
 from swirl.target import TARGETS
-from tests.support import assert_same
+from tests.support import assert_same, laid_out
 
 TARGET = TARGETS["portable"]
 FORWARD = """
@@ -65,7 +65,7 @@ def programs() -> dict[str, Program]:
 
 
 def new() -> Schedule:
-    return Schedule(programs(), TARGET, ["scale1."])
+    return Schedule.alone(programs(), TARGET, ["scale1."])
 
 
 def test_commands_act_on_their_phase() -> None:
@@ -140,33 +140,54 @@ def test_a_reader_that_wants_another_layout_gets_a_copy() -> None:
     assert s.blocks("inputs") == s.blocks("grad_inputs") == {0: 16}
     s.flatten("forward", ["n", "c", "x"], optional=True)
     assert s.outcomes.pop().status == "skipped"  # the copy is not flat
-    finished = s.finished()
-    forward, backward = finished["forward"], finished["backward"]
+    after = {phase: finished(s.state, "scale1", phase, TARGET.simd_width) for phase in s.programs}
+    forward, backward = after["forward"], after["backward"]
     assert forward.buffers["inputs_stored"] == BUFFERS["inputs"]  # as its owner has laid it out
-    assert forward.buffers["inputs"].name == "scale1.forward.inputs"
-    assert finished["update"].buffers["inputs"].name == "scale1.update.inputs"
+    assert forward.buffers["inputs"].name == "scale1.copy.data1.value"
+    assert after["update"].buffers["inputs"] == forward.buffers["inputs"]  # every phase has the same copy
     assert len(forward.nests) == 2 and len(backward.nests) == 3  # the gradient is added to: copied both ways
     megabytes = 4 * 2 * 17 * (20 + 32) / 1e6
     reason = "forward: data1.value lies plainly: copied to lie in blocks of 16 in dimension 1, "
     assert s.outcomes[0].reason.splitlines()[0] == f"{reason}{megabytes:.1f} MB moved"
     assert "copied to lie in blocks of 16 in dimension 1 and back" in s.outcomes[1].reason
     for phase, program in programs().items():
-        after = finished[phase]
-        stored = {name: f"{name}_stored" if f"{name}_stored" in after.buffers else name for name in program.buffers}
-        arrays = random_arrays(after, 0, "rational")
+        made = after[phase]
+        stored = {name: f"{name}_stored" if f"{name}_stored" in made.buffers else name for name in program.buffers}
+        arrays = random_arrays(made, 0, "rational")
         expected = {name: arrays[stored[name]].copy() for name in stored}
         execute(program, expected, arithmetic="rational")
-        execute(after, arrays, checking=True, arithmetic="rational")
+        execute(made, arrays, checking=True, arithmetic="rational")
         for name in stored:
             assert np.all(arrays[stored[name]] == expected[name]), name
 
 
+def test_a_copy_that_only_update_needs_survives_becoming_a_part_of_backward() -> None:
+    s = new()
+    s.tile("inputs", 0, 16)
+    s.fuse_layers("backward", "update")
+    assert "update" not in s.programs
+    made = finished(s.state, "scale1", "backward", TARGET.simd_width)
+    assert made.buffers["inputs"].name == "scale1.copy.data1.value"
+    assert made.buffers["inputs_stored"] == BUFFERS["inputs"]
+    arrays = random_arrays(made, 0, "rational")
+    backward, update = (programs()[phase] for phase in ("backward", "update"))
+    expected = {name: arrays[f"{name}_stored" if name == "inputs" else name].copy() for name in BUFFERS
+                if name in made.buffers}  # fmt: skip
+    execute(backward, expected, arithmetic="rational")
+    execute(update, expected, arithmetic="rational")
+    execute(made, arrays, checking=True, arithmetic="rational")
+    for name in ("grad_inputs", "grad_weights"):
+        assert np.all(arrays[name] == expected[name]), name
+
+
 def test_two_readers_of_blocks_may_want_others_or_none() -> None:
     layouts = {"data1.value": Layout(((1, 8),)), "data1.grad": Layout(((1, 8),))}
-    s = Schedule({phase: with_layouts(program, layouts) for phase, program in programs().items()}, TARGET, ["scale1."])
+    given = {phase: laid_out(program, layouts) for phase, program in programs().items()}
+    s = Schedule.alone(given, TARGET, ["scale1."])
     s.untile("inputs")
     assert s.blocks("inputs") == {}
-    assert s.finished()["forward"].buffers["inputs_stored"].layout == layouts["data1.value"]
+    made = finished(s.state, "scale1", "forward", TARGET.simd_width)
+    assert made.buffers["inputs_stored"].layout == layouts["data1.value"]
     s.tile("grad_inputs", 0, 4)
     assert s.blocks("grad_inputs") == {0: 4}
     with pytest.raises(LayoutError, match="blocked by 4 already"):
@@ -176,7 +197,7 @@ def test_two_readers_of_blocks_may_want_others_or_none() -> None:
 
 
 def test_gradients_that_nobody_computes_have_no_layout() -> None:
-    s = Schedule({"forward": programs()["forward"]}, TARGET, ["scale1.", "data1."])
+    s = Schedule.alone({"forward": programs()["forward"]}, TARGET, ["scale1.", "data1."])
     for gradient in ("grad", "grad_inputs", "grad_weights"):
         s.tile(gradient, 0, 16)
     assert s.programs["forward"].text == programs()["forward"].text
@@ -230,7 +251,7 @@ def test_bad_commands(call, message: str) -> None:
 
 
 def test_a_phase_that_has_nothing_to_compute() -> None:
-    s = Schedule({"forward": programs()["forward"]}, TARGET)
+    s = Schedule.alone({"forward": programs()["forward"]}, TARGET)
     assert s.parallelize("update", "c") == ()
 
 
@@ -251,7 +272,7 @@ def update(s, target):
     s.parallelize("update", "c")
 """))  # fmt: skip
     assert set(recipe.functions) == {"forward", "update"}
-    scheduled = schedule(programs(), recipe, TARGET, ["scale1."])
+    scheduled = schedule_alone(programs(), recipe, TARGET, ["scale1."])
     assert [outcome.status for outcome in scheduled.outcomes] == ["applied"] * 3
     for phase, program in programs().items():
         assert_same(program, scheduled.stages[phase][-1].program)
@@ -299,7 +320,7 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
         tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n"
     )
     with pytest.raises(RecipeError) as caught:
-        schedule(programs(), read_recipe(path), TARGET, ["scale1."])
+        schedule_alone(programs(), read_recipe(path), TARGET, ["scale1."])
     assert caught.value.place == f"{path}:3"
     assert "forward() raised AttributeError" in caught.value.message
 
@@ -319,7 +340,7 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
 def test_a_question_that_has_no_answer_names_its_line(tmp_path: Path, question: str, message: str) -> None:
     path = write(tmp_path, f"def forward(s, target):\n    s.parallelize('forward', 'n')\n    {question}\n")
     with pytest.raises(CommandError) as caught:
-        schedule({"forward": programs()["forward"]}, read_recipe(path), TARGET, ["scale1."])
+        schedule_alone({"forward": programs()["forward"]}, read_recipe(path), TARGET, ["scale1."])
     assert str(caught.value).startswith(f"{path}:3: {message}")
     assert caught.value.way_out or "combination" in question
 
@@ -327,19 +348,19 @@ def test_a_question_that_has_no_answer_names_its_line(tmp_path: Path, question: 
 def test_a_recipe_that_is_refused_names_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, "def update(s, target):\n\n    s.parallelize('update', 'x')\n")
     with pytest.raises(Refused) as caught:
-        schedule(programs(), read_recipe(path), TARGET, ["scale1."])
+        schedule_alone(programs(), read_recipe(path), TARGET, ["scale1."])
     assert str(caught.value).startswith(f"{path}:3: parallelize('update', 'x'): two iterations would update")
 
 
 def test_without_a_recipe_the_program_is_canonical() -> None:
-    scheduled = schedule(programs(), None, TARGET)
+    scheduled = schedule_alone(programs(), None, TARGET)
     assert scheduled.outcomes == ()
     assert_same(programs()["update"], scheduled.stages["update"][-1].program)
 
 
 def test_a_recipe_of_functions() -> None:
     recipe = Recipe("mine", {"forward": lambda s, target: s.tile_loop("forward", "x", target.simd_width)})
-    scheduled = schedule(programs(), recipe, TARGETS["avx2"])
+    scheduled = schedule_alone(programs(), recipe, TARGETS["avx2"])
     assert "x_outer" in scheduled.stages["forward"][-1].program.text
 
 
@@ -352,7 +373,7 @@ def test_inference_that_is_computed_like_forward_follows_without_being_computed_
     results = []
     for alike in (Program.alike, lambda one, other: False):
         monkeypatch.setattr(Program, "alike", alike)
-        s = Schedule(given, TARGET, "scale1.")
+        s = Schedule.alone(given, TARGET, "scale1.")
         s.tile("value", dim=0, factor=8)
         s.split("forward", "x", [5])
         s.distribute("forward", "c_outer", optional=True)
@@ -368,7 +389,7 @@ def test_inference_that_differs_is_computed(monkeypatch: pytest.MonkeyPatch) -> 
     forward = programs()["forward"]
     other = parse_program(FORWARD.replace("weights[c]", "2.0"), forward.buffers, "scale1.inference", ALIASES)
     assert not forward.alike(other) and forward.alike(forward.renamed("scale1.inference"))
-    s = Schedule({"forward": forward, "inference": other}, TARGET, "scale1.")
+    s = Schedule.alone({"forward": forward, "inference": other}, TARGET, "scale1.")
     s.parallelize("forward", "n")
     assert "parallel(2)" in s.programs["inference"].text and "2.0" in s.programs["inference"].text
 
@@ -385,7 +406,7 @@ def test_a_refusal_names_the_phase_that_reads() -> None:
 def test_what_a_command_has_left_alone_is_recorded() -> None:
     text = "for n in range(4):\n weights[0] += inputs[0, n, 0]\nfor n in range(20):\n value[0, n, 0] = weights[n]"
     before = parse_program(text, BUFFERS, "scale1.forward")
-    s = Schedule({"forward": before}, TARGET, ["scale1."])
+    s = Schedule.alone({"forward": before}, TARGET, ["scale1."])
     s.parallelize("forward", "n")
     assert s.outcomes[0].status == "applied"
     assert s.outcomes[0].reason == (

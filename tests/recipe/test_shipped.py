@@ -1,7 +1,6 @@
 """What the shipped recipes do on usual and on odd shapes: a recipe that quietly skips everything is a defect."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 
 import pytest
 
@@ -20,12 +19,15 @@ from latte import (
 from latte.autodiff.layers import layer_programs
 from latte.ensemble import Ensemble
 from latte.planning.chains import chained_order, find_chains
-from latte.planning.plan import Scheduling
+from latte.planning.plan import schedule_unit
 from latte.planning.recipes import recipe_of
-from latte.planning.units import net_units, with_layouts
+from latte.planning.units import net_units
 from swirl.ir.buffers import Layout
-from swirl.pipeline import schedule
+from swirl.memo import Memos
+from swirl.pipeline import schedule_alone
+from swirl.plan_state import PlanState
 from swirl.target import get_target
+from tests.support import laid_out
 
 LAYERS = {
     "conv, 16 × 32 channels of 28 × 28": lambda net: ConvLayer(net, MemoryDataLayer(net, (16, 28, 28)), 32),
@@ -79,9 +81,9 @@ def test_applied_and_skipped(layer: str, snapshot) -> None:
     if "block" in layer:
         blocks = Layout(((1, 16),))
         layouts = {f"{edge.source.name}.{name}": blocks for edge in ensemble.connections for name in ("value", "grad")}
-        programs = {phase: with_layouts(program, layouts) for phase, program in programs.items()}
+        programs = {phase: laid_out(program, layouts) for phase, program in programs.items()}
     # get_target: the same on every machine, whatever it can run.
-    scheduled = schedule(programs, recipe_of(net.graph, ensemble), get_target("avx512"), [f"{ensemble.name}."])
+    scheduled = schedule_alone(programs, recipe_of(net.graph, ensemble), get_target("avx512"), [f"{ensemble.name}."])
     lines = [
         f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
         for o in scheduled.outcomes
@@ -112,10 +114,11 @@ def test_applied_and_skipped_in_chains(declare: Callable[[Net, Ensemble], Ensemb
     chains = find_chains(net.graph)
     units = net_units(net.graph, layer_programs(net.graph, 8, order=chained_order(net.graph, chains.found)), chains)
     lines = []
-    with ExitStack() as memos:
-        scheduling = Scheduling(net.graph, get_target("avx512"), memos)
+    with Memos() as memos:
+        state, target = PlanState(), get_target("avx512")
         for unit in units:
-            outcomes = scheduling.schedule(unit).result.outcomes
+            result = schedule_unit(net.graph, target, state, unit, memos).result
+            state, outcomes = result.state, result.outcomes
             if unit.joined:
                 assert any(o.status == "applied" for o in outcomes)
                 lines.append(f"{unit.name}: {', '.join(unit.parts)}")

@@ -84,7 +84,7 @@ def register_tiles(extent: int, largest: int) -> tuple[Schedule, list[int]]:
     """A recipe's register tiles over the pixels of a 1 × 1 convolution, channels vectorised by 8."""
     text = CONVOLUTION.replace("EXTENT", str(extent))
     shapes = {"bias": (2,), "weights": (2, 3), "inputs": (3, extent), "value": (2, extent)}
-    s = Schedule({"forward": program(text, **shapes)}, get_target("avx512"))
+    s = Schedule.alone({"forward": program(text, **shapes)}, get_target("avx512"))
     sizes = s.combination(extent, largest)
     s.unroll_and_jam("forward", "x", sizes)
     return s, sizes
@@ -101,7 +101,7 @@ def test_each_part_is_a_register_tile_of_its_own() -> None:
 
 def test_parts_are_schedulable_by_themselves() -> None:
     before = program("for x in range(17):\n for c in range(32):\n  y[x, c] = z[c] * 2.0", y=(17, 32), z=(32,))
-    s = Schedule({"forward": before}, get_target("avx512"))
+    s = Schedule.alone({"forward": before}, get_target("avx512"))
     made = s.tile_loop("forward", "x", [6, 6, 5])
     assert made == ("x_outer", "x_inner", "x_1_outer", "x_1_inner")
     s.interchange("forward", ["x_1_inner", "c"])

@@ -14,7 +14,7 @@ from swirl.errors import Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, loops, parse_program
 from swirl.ir.validate import validate
-from swirl.pipeline import finish, generate, schedule
+from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
 from swirl.target import TARGETS, Target
 from swirl.transforms.canonical import canonicalise
@@ -234,7 +234,7 @@ def test_figure_37_becomes_figure_39(snapshot: SnapshotAssertion) -> None:
     program = batch_norm(FORWARD, n=2, c=2, h=8, w=64)
     target = TARGETS["avx512"]
     stages = finish(
-        schedule({"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), target).stages["forward"]
+        schedule_alone({"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), target).stages["forward"]
     )
     source = generate(stages, target).source
     assert "omp for" in source
@@ -249,7 +249,7 @@ def test_figure_37_becomes_figure_39(snapshot: SnapshotAssertion) -> None:
 def test_figure_37_computes_the_same() -> None:
     for width in (1, 15, 17, 64, 67):
         program = batch_norm(FORWARD, n=2, c=2, h=2, w=width)
-        scheduled = schedule(
+        scheduled = schedule_alone(
             {"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), TARGETS["avx512"]
         )
         assert_same_expanded(program, finish(scheduled.stages["forward"])[-1].program)
@@ -263,7 +263,7 @@ def test_the_tiled_branch_is_refused_and_names_the_loop() -> None:
         s.vectorize(phase="forward", loop_var="_neuron_index_3", factor=16)
 
     with pytest.raises(Refused) as caught:
-        schedule(
+        schedule_alone(
             {"forward": batch_norm(FORWARD, c=32)},
             Recipe("Fig. 3.7", {"forward": tiled}),
             TARGETS["avx512"],

@@ -21,7 +21,7 @@ from latte import ConvLayerNoBias, MemoryDataLayer, Net
 from latte.tools.bench.nets import CONV_IN_BLOCKS
 from latte.tools.bench.report import machine, report_console
 from swirl.measure import Limits
-from swirl.recipe import PHASES
+from swirl.phases import PHASES
 
 SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7))
 """Channels, as many filters, and height and width."""

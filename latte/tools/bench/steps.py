@@ -24,7 +24,7 @@ from latte.tools.bench.report import machine, replaced, spread
 from latte.tools.bench.walk import Step, steps
 from latte.tools.tune_by_hand import Bench, Trial
 from swirl.measure import Measured
-from swirl.questions import PHASES
+from swirl.phases import PHASES
 from swirl.target import TARGETS, Target, resolve_target
 
 SHAPE = (16, 64, 64, 28)

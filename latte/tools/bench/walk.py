@@ -14,8 +14,8 @@ from latte.autodiff.layers import layer_programs
 from latte.net import Net
 from swirl.ir.nest import Path as Place
 from swirl.ir.nest import Program, enclosing, loop_of, names_in, walk
-from swirl.pipeline import finish, schedule
-from swirl.questions import PHASES
+from swirl.phases import PHASES
+from swirl.pipeline import Stage, canonical_stages, finish
 from swirl.recipe import Schedule
 from swirl.recipe_files import read_recipe
 from swirl.recorded import Recorded
@@ -54,7 +54,7 @@ def steps(net: Net, layer: str, phase: str, recipe: Path, target: Target) -> lis
     """
     found = layer_programs(net.graph, net.batch_size)
     lowered = next(one.programs for one in found if one.ensemble.name == layer)
-    canonical = {name: found[-1].program for name, found in schedule(lowered, None, target).stages.items()}
+    canonical = {name: canonical_stages(program)[-1].program for name, program in lowered.items()}
     commands = _recorded(canonical, recipe, target)
     known = {name for program in lowered.values() for name in program.buffers}
     earlier = [
@@ -65,7 +65,7 @@ def steps(net: Net, layer: str, phase: str, recipe: Path, target: Target) -> lis
     ]
     taken: list[str] = []
     result = [Step("lowered", (), lowered[phase])]
-    replayed = Schedule(canonical, target)
+    replayed = Schedule.alone(canonical, target)
     for key, group in groupby([*earlier, *commands[phase]], _key):
         members = tuple(group)
         for command in members:
@@ -73,15 +73,14 @@ def steps(net: Net, layer: str, phase: str, recipe: Path, target: Target) -> lis
         taken.append(key)
         number = taken.count(key)
         result.append(Step(f"{key} {number}" if number > 1 else key, members, replayed.programs[phase]))
-    recipe_stage = schedule({phase: lowered[phase]}, None, target).stages[phase][-1]
-    whole = finish((type(recipe_stage)("recipe", replayed.programs[phase], 0.0),))
+    whole = finish((Stage("recipe", replayed.programs[phase], 0.0),))
     physical = next(index for index, stage in enumerate(whole) if stage.name == "physical")
     return [*result, Step("finished", (), whole[physical - 1].program)]
 
 
 def _recorded(programs: dict[str, Program], recipe: Path, target: Target) -> dict[str, list[Recorded]]:
     """The commands that each function of a recipe has applied."""
-    recorder, found = Schedule(programs, target), read_recipe(recipe)
+    recorder, found = Schedule.alone(programs, target), read_recipe(recipe)
     result: dict[str, list[Recorded]] = {}
     for phase in PHASES:
         before = len(recorder.outcomes)

@@ -1,0 +1,211 @@
+"""The state of a plan while it is scheduled: how storage is laid out, and the nests of each region.
+
+A state is a value: a command makes a new one, and to take a command back is to keep the old one. Programs in a region
+carry no layouts. :func:`resolve` fills them in from the one table, and :func:`stored` takes them out again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.nest import Program
+from swirl.phases import INFERENCE
+from swirl.transforms.contract import OWN
+from swirl.transforms.layers import follow
+from swirl.transforms.relayout import Copy
+
+PLAIN = Layout()
+
+
+@dataclass(frozen=True)
+class PhaseNests:
+    """One phase of a region.
+
+    Args:
+        program: its nests and bindings (local name → storage, shape as seen, declared role); without layouts.
+        internal: storage that these nests alone need.
+        copies: storage of the region's own that stands for another layer's, laid out otherwise.
+    """
+
+    program: Program
+    internal: frozenset[str] = frozenset()
+    copies: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True)
+class Region:
+    """Programs that are scheduled together: a layer's, or those of neighbouring layers, joined.
+
+    Args:
+        name: ``conv1``, or ``conv1_relu1``.
+        layers: the names of its layers, sources first.
+        phases: phase → nests.
+        internal: phase → storage that no other region needs.
+        lays_out: prefixes of the storage whose layout is for this region to choose (``"conv1."``).
+        names: kind of layer → local name → buffer, for layouts that a recipe for that kind of layer chooses; of ``""``
+            the region's own names, also for storage that none of its nests touches.
+        follows: whether inference follows the commands for forward.
+        finished: whether its recipe has been applied.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    phases: Mapping[str, PhaseNests]
+    internal: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    lays_out: tuple[str, ...] = ()
+    names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
+    follows: bool = True
+    finished: bool = False
+
+    @property
+    def joined(self) -> bool:
+        """Whether these are the programs of several layers."""
+        return len(self.layers) > 1
+
+    def chooses(self, storage: str) -> bool:
+        """Whether the layout of a storage is for this region to choose: its layers', or a copy of its own."""
+        return storage.startswith(self.lays_out) or storage.startswith(f"{self.name}.copy.")
+
+
+@dataclass(frozen=True)
+class PlanState:
+    """What scheduling has made of a net so far.
+
+    Args:
+        layouts: storage → layout.
+        shapes: storage → extents as declared; nests may see dimensions joined.
+        regions: name → region.
+    """
+
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    regions: Mapping[str, Region] = field(default_factory=dict)
+
+    def layout(self, storage: str) -> Layout:
+        return self.layouts.get(storage, PLAIN)
+
+    def with_new_region(self, region: Region) -> PlanState:
+        """The state with a region that has not been scheduled; storage that nobody has laid out is plain."""
+        buffers = [b for nests in region.phases.values() for b in nests.program.buffers.values()]
+        layouts = {buffer.name: PLAIN for buffer in buffers} | dict(self.layouts)
+        shapes = {buffer.name: buffer.shape for buffer in buffers} | dict(self.shapes)
+        return replace(self, layouts=layouts, shapes=shapes).with_region(region)
+
+    def with_region(self, region: Region) -> PlanState:
+        return replace(self, regions={**self.regions, region.name: region})
+
+    def with_nests(self, region: str, phase: str, nests: PhaseNests) -> PlanState:
+        known = self.regions[region]
+        return self.with_region(replace(known, phases={**known.phases, phase: nests}))
+
+    def with_storage(self, storage: str, layout: Layout) -> PlanState:
+        """The state with a storage laid out in another way, wherever it is touched."""
+        return replace(self, layouts={**self.layouts, storage: layout})
+
+    def bindings(self) -> Iterator[tuple[Region, str, str, Buffer]]:
+        """Region, phase, local name and buffer of everything that nests touch."""
+        for region in self.regions.values():
+            for phase, nests in region.phases.items():
+                for local, buffer in nests.program.buffers.items():
+                    yield region, phase, local, buffer
+
+
+def region_of(
+    name: str,
+    layers: Sequence[str],
+    programs: Mapping[str, Program],
+    internal: Mapping[str, frozenset[str]] | None = None,
+    lays_out: Sequence[str] = (),
+    names: Mapping[str, Mapping[str, Buffer]] | None = None,
+) -> Region:
+    """A region of canonical programs, none of which has layouts; see :class:`Region`."""
+    phases = {phase: PhaseNests(program) for phase, program in programs.items()}
+    made = Region(name, tuple(layers), phases, internal or {}, tuple(lays_out), names or {})
+    return _marked(made)
+
+
+def lone_region(programs: Mapping[str, Program], lays_out: str | Sequence[str] = ()) -> tuple[PlanState, str]:
+    """A state with programs alone, which may have layouts, and the name of the region that they are.
+
+    Args:
+        programs: phase → program.
+        lays_out: see :class:`Region`.
+    """
+    name = next((program.name.rpartition(".")[0] for program in programs.values()), "")
+    layouts = {b.name: b.layout for p in programs.values() for b in p.buffers.values() if b.layout != PLAIN}
+    prefixes = (lays_out,) if isinstance(lays_out, str) else lays_out
+    bare = {phase: without_layouts(program) for phase, program in programs.items()}
+    return PlanState(layouts).with_new_region(region_of(name, (name,), bare, lays_out=prefixes)), name
+
+
+def without_layouts(program: Program) -> Program:
+    """The program with all buffers plain."""
+    return program.with_buffers(**{key: buffer.with_layout(PLAIN) for key, buffer in program.buffers.items()})
+
+
+def resolve(state: PlanState, region: str, phase: str) -> Program:
+    """The program of a phase as commands see it: with layouts, and with a role of their own for buffers that no other
+    program needs."""
+    nests = state.regions[region].phases[phase]
+    buffers = {
+        local: replace(b, layout=state.layout(b.name), role=OWN if b.name in nests.internal else b.role)
+        for local, b in nests.program.buffers.items()
+    }
+    return nests.program.with_buffers(**buffers)
+
+
+def stored(state: PlanState, region: str, phase: str, program: Program) -> PlanState:
+    """The state with a phase as a command has made it. New storage brings its layout."""
+    nests = state.regions[region].phases[phase]
+    roles = {buffer.name: buffer.role for buffer in nests.program.buffers.values()}
+    buffers = program.buffers.items()
+    bare = {local: replace(b, layout=PLAIN, role=roles.get(b.name, b.role)) for local, b in buffers}
+    new = {b.name: b.layout for _, b in buffers if b.name not in roles}
+    state = replace(state, layouts={**state.layouts, **new}) if new else state
+    return state.with_nests(region, phase, replace(nests, program=program.with_buffers(**bare)))
+
+
+def with_copy(state: PlanState, region: str, phase: str, copy: Copy, layout: Layout) -> PlanState:
+    """The state with storage of a region's own in place of another layer's in one phase; every phase of the region that
+    needs a copy of the same has the same one."""
+    nests = state.regions[region].phases[phase]
+    program = nests.program.with_buffers(**rebound(nests.program, copy.source.name, copy.storage))
+    state = state.with_storage(copy.storage, layout)
+    return state.with_nests(region, phase, replace(nests, program=program, copies=(*nests.copies, copy)))
+
+
+def rebound(program: Program, storage: str, other: str) -> dict[str, Buffer]:
+    """The buffers of a program that are one storage, as another one."""
+    return {local: replace(b, name=other) for local, b in program.buffers.items() if b.name == storage}
+
+
+def appended(state: PlanState, region: str, phase: str, other: str) -> PlanState:
+    """The state with the nests of a phase at the end of those of another one: ``update`` as a part of ``backward``."""
+    known = state.regions[region]
+    if phase not in known.phases or other not in known.phases:
+        return state
+    first, second = known.phases[phase], known.phases[other]
+    copied = {copy.storage for copy in first.copies}
+    written_back = {copy.storage for copy in second.copies if copy.writing}
+    copies = [replace(copy, writing=copy.writing or copy.storage in written_back) for copy in first.copies]
+    copies += [copy for copy in second.copies if copy.storage not in copied]
+    joined = replace(first, program=follow(first.program, second.program), copies=tuple(copies))
+    phases = {name: joined if name == phase else nests for name, nests in known.phases.items() if name != other}
+    return state.with_region(_marked(replace(known, phases=phases)))
+
+
+def _marked(region: Region) -> Region:
+    """The region with the storage marked that one phase alone needs; what inference computes, only inference reads."""
+    training = [nests.program for phase, nests in region.phases.items() if phase != INFERENCE]
+    touched = Counter(buffer.name for program in training for buffer in program.buffers.values())
+    phases = {
+        phase: replace(nests, internal=nests.internal | {
+            buffer.name for buffer in nests.program.buffers.values()
+            if buffer.name in region.internal.get(phase, ()) and (phase == INFERENCE or touched[buffer.name] == 1)
+        })
+        for phase, nests in region.phases.items()
+    }  # fmt: skip
+    return replace(region, phases=phases)
