@@ -3,10 +3,11 @@
 A pass is a function program → program, a command a function (program, arguments) → program or refusal; neither looks
 at anything else (:mod:`swirl.transforms.base`; time limits count operations, not seconds). So each call is kept by
 itself, under everything that it sees: the program (printed nests, buffers with their layouts, aliases, commands so
-far), the name, the arguments, and the sources of this package. A recipe as a whole is *not* kept: it is Python, and
-may look at files, at the environment, at another layer, or at random numbers. It runs every time, which costs next to
-nothing, and asks for its commands; those that were asked before on the same program are answered from here. So an
-edited recipe computes its program anew from the first changed command on, and none can ever get another one's result.
+far; without the names of layers, :mod:`swirl.ir.anonymous`), the name, the arguments, and the sources of this
+package. A recipe as a whole is *not* kept: it is Python, and may look at files, at the environment, at another layer,
+or at random numbers. It runs every time, which costs next to nothing, and asks for its commands; those that were
+asked before on the same program are answered from here. So an edited recipe computes its program anew from the first
+changed command on, and none can ever get another one's result.
 
 What cannot be told apart by its text is computed every time: arguments that are no plain values, functions from
 outside of this package (a pass that somebody put in place of ours), programs that don't survive being printed.
@@ -20,7 +21,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +30,7 @@ from typing import Any, TypeVar
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
 from swirl.config import settings
 from swirl.errors import CommandError, LatteError, LayoutError, Refused
+from swirl.ir.anonymous import Anonymous, anonymous
 from swirl.ir.nest import Program
 from swirl.ir.text import from_json, identity, to_json
 
@@ -79,33 +82,75 @@ class Memo:
         """The same for a function with another kind of result, which ``encode`` makes a value of JSON (or None)."""
         if self.known is None or not (_ours(function) and _plain(arguments) and _plain(options)):
             return function(program, *arguments, **options)
-        key = cache_key(_name(function), identity(program), repr(arguments), repr(dict(options)))
-        found = self.used.get(key) or self.known.get(key)
+        call = _Call(function, anonymous(program), arguments, options)
+        found = self.used.get(call.key) or self.known.get(call.key)
         if found is None:
-            return self._compute(key, function, program, arguments, options, encode)
+            return self._compute(call, program, encode)
         try:
-            result = _refusal(found["refused"]) if "refused" in found else decode(found["made"])
+            result = call.refusal(found["refused"]) if "refused" in found else call.named(decode(found["made"]))
         except Exception:  # whatever a damaged entry leads to, it is no result
-            return self._compute(key, function, program, arguments, options, encode)
-        self.used[key] = found
+            return self._compute(call, program, encode)
+        self.used[call.key] = found
         if isinstance(result, LatteError):
             raise result
         return result
 
-    def _compute(self, key: str, function: Callable[..., T], program: Program, arguments: tuple[Any, ...],
-                 options: Mapping[str, Any], encode: Callable[[T], Any]) -> T:  # fmt: skip
+    def _compute(self, call: _Call, program: Program, encode: Callable[[T], Any]) -> T:
         self.computed += 1
         try:
-            result = function(program, *arguments, **options)
+            result: T = call.made()
         except LatteError as error:
-            if type(error) in _REFUSALS.values():
-                parts = {part: getattr(error, part, None) for part in _PARTS}
-                self.used[key] = {"refused": {"kind": type(error).__name__, **parts}}
-            raise
+            if type(error) not in _REFUSALS.values():
+                return call.function(program, *call.arguments, **call.options)  # raises it of the layer itself
+            refused = {"kind": type(error).__name__, **{part: getattr(error, part, None) for part in _PARTS}}
+            self.used[call.key] = {"refused": refused}
+            raise call.refusal(refused) from error
         made = encode(result)
         if made is not None:
-            self.used[key] = {"made": made}
-        return result
+            self.used[call.key] = {"made": made}
+        return call.named(result)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A pass or command, and what it is given.
+
+    Args:
+        function: the pass or command.
+        given: the program, without names.
+        arguments, options: the others.
+    """
+
+    function: Callable[..., Any]
+    given: Anonymous
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    @cached_property
+    def key(self) -> str:
+        parts = repr(self._arguments), repr(self._options)
+        return cache_key(_name(self.function), identity(self.given.program), *parts)
+
+    def made(self) -> Any:
+        """What the function makes of the program without names."""
+        return self.function(self.given.program, *self._arguments, **self._options)
+
+    def named(self, result: Any) -> Any:
+        """The result with the layers' names."""
+        return self.given.named(result) if isinstance(result, Program) else result
+
+    def refusal(self, found: Mapping[str, Any]) -> LatteError:
+        """The refusal as it reads with the layers' names."""
+        parts = {part: self.given.text(text) if isinstance(text, str) else text for part, text in found.items()}
+        return _refusal(parts)
+
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return tuple(map(self.given.argument, self.arguments))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {key: self.given.argument(value) for key, value in self.options.items()}
 
 
 def _refusal(found: Mapping[str, Any]) -> LatteError:
@@ -125,10 +170,10 @@ class Memos:
         self._open: dict[str, Memo] = {}
 
     def of(self, programs: Iterable[Program]) -> Memo:
-        """The memo for all that is made of these programs; equal programs share one."""
+        """The memo for all that is made of these programs; those of equal layers share one."""
         if self._version is None:
             return Memo()
-        key = cache_key("schedule", self._version, *map(identity, programs))
+        key = cache_key("schedule", self._version, *(identity(anonymous(program).program) for program in programs))
         if key not in self._open:
             self._open[key] = Memo(_read(key))
         return self._open[key]

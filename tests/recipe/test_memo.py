@@ -13,7 +13,7 @@ from swirl import memo as memo_module
 from swirl import pipeline
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Layout
-from swirl.ir.nest import Nest, Program, make_nest
+from swirl.ir.nest import Nest, Program, make_nest, parse_program
 from swirl.ir.text import from_json, identity, to_json
 from swirl.memo import Memo, Memos
 from swirl.pipeline import Scheduled, finish, generate, schedule_alone
@@ -216,3 +216,89 @@ def test_nothing_is_kept_of_sources_that_have_changed(monkeypatch: pytest.Monkey
     _, _, memo = run(RECIPE)
     assert memo.known is None and not list(folder.glob("*/results.json"))
     memo_module._version.cache_clear()
+
+
+# --- equal layers ---------------------------------------------------------------------------------------
+def of_layer(name: str, source: str = "data1") -> dict[str, Program]:
+    """The programs of a layer like the others, under another name and after another source."""
+    result = {}
+    for phase, program in programs().items():
+        buffers = {
+            local: replace(b, name=b.name.replace("scale1", name).replace("data1", source))
+            for local, b in program.buffers.items()
+        }
+        result[phase] = replace(program.renamed(f"{name}.{phase}"), buffers=buffers)
+    return result
+
+
+def scheduled(given: dict[str, Program], memo: Memo, recipe: Recipe = RECIPE) -> dict[str, tuple[pipeline.Stage, ...]]:
+    name = given["forward"].name.partition(".")[0]
+    made = schedule_alone(given, recipe, TARGET, [f"{name}."], memo)
+    return {phase: finish(stages, memo) for phase, stages in made.stages.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("scale2", "scale1"), ("a", "scale"), ("scale1_relu1", "scale1"), ("avx2", "x_1")]
+)
+def test_equal_layers_are_computed_once(name: str, source: str) -> None:
+    with Memos() as memos:
+        memo = memos.of(programs().values())
+        scheduled(programs(), memo)
+        computed = memo.computed
+        other = of_layer(name, source)
+        assert memos.of(other.values()) is memo
+        shared = scheduled(other, memo)
+        assert memo.computed == computed
+    for phase, stages in scheduled(other, Memo()).items():
+        assert shown({phase: stages}) == shown({phase: shared[phase]})
+        for one, two in zip(stages, shared[phase], strict=True):
+            assert [nest.label for nest in one.program.nests] == [nest.label for nest in two.program.nests]
+
+
+def test_layers_that_differ_in_where_a_source_lies_share_nothing_wrong() -> None:
+    """One whose two buffers are one storage is not equal to one that has two."""
+    text = "for n in range(2):\n for c in range(20):\n  for x in range(17):\n   value[n, c, x] = inputs[n, c, x]"
+    two = {name: BUFFERS[name] for name in ("value", "inputs")}
+    one = {**two, "inputs": replace(two["inputs"], name="scale1.value")}
+    with Memos() as memos:
+        texts = [parse_program(text, buffers, "scale1.forward") for buffers in (two, one)]
+        assert memos.of(texts[:1]) is not memos.of(texts[1:])
+
+
+def test_what_is_said_of_an_equal_layer_has_its_own_names() -> None:
+    def race(s: Schedule, target: Target) -> None:
+        s.vectorize("update", "c", 8)
+
+    def unknown(s: Schedule, target: Target) -> None:
+        s.parallelize("update", "cc")
+
+    def own(s: Schedule, target: Target) -> None:
+        s.contract("forward", "value")
+
+    for recipe in (race, unknown, own):
+        wrong = Recipe("wrong", {"forward" if recipe is own else "update": recipe})
+        with Memos() as memos:
+            memo = memos.of(programs().values())
+            said = []
+            other = of_layer("other7", "mine")
+            for given, kept in ((programs(), memo), (other, memo), (other, Memo())):
+                with pytest.raises(LatteError) as caught:
+                    scheduled(given, kept, wrong)
+                said.append(str(caught.value))
+        assert said[1] == said[2]
+        assert "scale1" not in said[1] and "zL" not in said[1]
+        assert ("other7" in said[1]) == (recipe is not race)
+
+
+def test_a_nest_is_named_by_the_layers_own_label() -> None:
+    text = "for n in range(4):\n weights[0] += inputs[0, n, 0]\nfor n in range(20):\n value[0, n, 0] = weights[n]"
+    with Memos() as memos:
+        memo = memos.of([])
+        for name in ("scale1", "scale2", "zL0z", "program"):
+            buffers = {local: replace(b, name=b.name.replace("scale1", name)) for local, b in BUFFERS.items()}
+            s = Schedule.alone({"forward": parse_program(text, buffers, f"{name}.forward")}, TARGET, f"{name}.", memo)
+            s.parallelize("forward", "n", nest=f"{name}_forward_1")
+            assert [nest.label for nest in s.programs["forward"].nests] == [f"{name}_forward_0", f"{name}_forward_1"]
+            assert "parallel(20)" in s.programs["forward"].nests[1].text
+            s.vectorize("forward", "q", 4, optional=True)
+            assert f"no loop named 'q' in {name}.forward" in s.outcomes[1].reason

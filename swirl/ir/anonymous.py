@@ -1,0 +1,68 @@
+"""Programs without the names of their layers. Equal layers have equal ones, so that what is made of one of them is made
+for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swirl.ir.nest import Program
+from swirl.ir.text import identity
+
+_TOKEN = re.compile(r"zL(\d+)z")
+
+
+@dataclass(frozen=True)
+class Anonymous:
+    """A program with tokens in place of the names of layers, in its own name, its storage and its nests' labels.
+
+    Args:
+        program: with tokens.
+        names: what the tokens stand for, in the order of their numbers.
+        labels: nest's label → the same with tokens.
+    """
+
+    program: Program
+    names: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, made: Program) -> Program:
+        """A program that was made of this one, with the layers' names."""
+        buffers = {local: replace(b, name=self.text(b.name)) for local, b in made.buffers.items()}
+        nests = tuple(nest.renamed(self.text(nest.label)) for nest in made.nests)
+        remarks = tuple(self.text(remark) for remark in made.remarks)
+        return replace(made, name=self.text(made.name), nests=nests, buffers=buffers, remarks=remarks)
+
+    def text(self, text: str) -> str:
+        """A text about this program, with the layers' names."""
+        return text if not self.names else _TOKEN.sub(lambda token: self.names[int(token[1])], text)
+
+    def argument(self, value: Any) -> Any:
+        """What a command was given, as it is said of this program: a nest may be named by its label."""
+        return self.labels.get(value, value) if isinstance(value, str) else value
+
+
+def anonymous(program: Program) -> Anonymous:
+    """The program without the names of layers: ``conv1.weights`` and ``conv2.weights`` are one."""
+    if _TOKEN.search(identity(program)):
+        return Anonymous(program)  # some name looks like a token
+    places = [program.name, *(buffer.name for buffer in program.buffers.values())]
+    names = tuple(dict.fromkeys(part for place in places for part in place.split(".")[:-1]))
+    tokens = {name: f"zL{number}z" for number, name in enumerate(names)}
+
+    def hidden(place: str) -> str:
+        *owners, last = place.split(".")
+        return ".".join((*(tokens[owner] for owner in owners), last))
+
+    labels = {nest.label: _hidden_label(nest.label, tokens) for nest in program.nests}
+    buffers = {local: replace(b, name=hidden(b.name)) for local, b in program.buffers.items()}
+    nests = tuple(nest.renamed(labels[nest.label]) for nest in program.nests)
+    return Anonymous(replace(program, name=hidden(program.name), nests=nests, buffers=buffers), names, labels)
+
+
+def _hidden_label(label: str, tokens: Mapping[str, str]) -> str:
+    """``conv1_forward_0`` with a token for ``conv1``."""
+    longest = max((name for name in tokens if label.startswith(f"{name}_")), key=len, default="")
+    return tokens.get(longest, "") + label.removeprefix(longest)
