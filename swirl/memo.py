@@ -1,7 +1,7 @@
 """Passes and commands whose results are kept on disk, so that what has not changed is not computed again.
 
 A pass is a function program → program, a command a function (program, arguments) → program or refusal; neither looks
-at anything else (:mod:`swirl.transforms.base`; time limits count operations, not seconds). So each call is kept by
+at anything else (:mod:`swirl.transforms.command`; time limits count operations, not seconds). So each call is kept by
 itself, under everything that it sees: the program (printed nests, buffers with their layouts, aliases, commands so
 far), the name, the arguments, and the sources of this package. A recipe as a whole is *not* kept: it is Python, and
 may look at files, at the environment, at another layer, or at random numbers. It runs every time, which costs next to

@@ -20,13 +20,13 @@ from swirl.questions import INFERENCE
 from swirl.recipe import Chained, Recipe, Schedule
 from swirl.recorded import Outcome
 from swirl.target import Target, get_target
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.hoist import hoist
-from swirl.transforms.layers import Part, join
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.passes.whole_vectors import whole_vectors
 from swirl.transforms.relayout import Reorder
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
-from swirl.transforms.whole_vectors import whole_vectors
+from swirl.transforms.rewrites.joined_programs import Part, join
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,7 +150,8 @@ def schedule(
 
 
 def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: Memo | None = None) -> Program:
-    """The programs of neighbouring layers, each canonical, as one; see :func:`swirl.transforms.layers.join`."""
+    """The programs of neighbouring layers, each canonical, as one; see
+    :func:`swirl.transforms.rewrites.joined_programs.join`."""
     return join(name, [replace(part, program=canonical(part.program, memo)) for part in parts], names)
 
 

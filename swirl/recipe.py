@@ -19,10 +19,11 @@ from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
-from swirl.transforms.base import ASSUMPTIONS, loop_names
-from swirl.transforms.contract import OWN
-from swirl.transforms.layers import follow, stored_between
+from swirl.transforms.command import ASSUMPTIONS
 from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
+from swirl.transforms.rewrites.contraction import OWN, stored_between
+from swirl.transforms.rewrites.joined_programs import follow
+from swirl.transforms.rewrites.sites import loop_names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 from swirl.errors import CommandError, LayoutError, Refused
 from swirl.ir.nest import Program
 from swirl.transforms import COMMANDS
-from swirl.transforms.contract import OWN
+from swirl.transforms.rewrites.contraction import OWN
 from tests.support import assert_same, program
 from tests.transforms.witness import assert_witness
 
