@@ -20,6 +20,7 @@ from swirl.transforms.commands.fuse import fuse
 from swirl.transforms.commands.interchange import interchange
 from swirl.transforms.commands.reorder import reorder
 from swirl.transforms.commands.split import split
+from swirl.transforms.commands.tile_loop import tile_loop
 from swirl.transforms.commands.unroll import unroll
 from swirl.transforms.commands.unroll_and_jam import unroll_and_jam
 from swirl.transforms.commands.vectorize import vectorize
@@ -27,7 +28,6 @@ from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
-from swirl.transforms.rewrites.tiling import tile_loop
 from tests.support import assert_compiles_to_same, assert_same, difference, merged, program
 
 
@@ -206,7 +206,7 @@ for i in range(4):
 
 
 def test_distributing_leaves_locals_with_their_users() -> None:
-    before = scalar_replace(
+    before = COMMANDS["scalar_replace"](
         program("for i in range(4):\n z[0] += x[i]\n y[i] = x[i]", x=(4,), y=(4,), z=(1,)), "z"
     )
     after = assert_same(before, distribute(before, "i"))
