@@ -31,6 +31,7 @@ from swirl.config import settings
 from swirl.errors import CommandError, LatteError, LayoutError, Refused
 from swirl.ir.nest import Program
 from swirl.ir.text import from_json, identity, to_json
+from swirl.transforms.command import Command
 
 T = TypeVar("T")
 
@@ -173,12 +174,16 @@ def _version() -> str | None:
 
 
 def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, Command):
+        function = function.function
     return f"{function.__module__}.{function.__qualname__}"
 
 
 @lru_cache(maxsize=1024)
 def _ours(function: Callable[..., Any]) -> bool:
     """Whether the function's source is one of this package's files."""
+    if isinstance(function, Command):
+        function = function.function
     while True:
         code, inner = getattr(function, "__code__", None), getattr(function, "__wrapped__", None)
         if code is None or not Path(code.co_filename).is_relative_to(PACKAGE):

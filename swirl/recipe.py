@@ -16,10 +16,9 @@ from swirl.ir.nest import Program
 from swirl.memo import Memo
 from swirl.questions import INFERENCE, PHASES, Questions, touched_elsewhere
 from swirl.recipe_imports import recipe_sources
-from swirl.recorded import Outcome, Recorded, Traced, caller, check_arguments, located, shown, unknown_command
+from swirl.recorded import Outcome, Recorded, Traced, caller, located, shown, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
-from swirl.transforms.command import ASSUMPTIONS
 from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_copies
 from swirl.transforms.rewrites.contraction import OWN, stored_between
 from swirl.transforms.rewrites.joined_programs import follow
@@ -176,7 +175,7 @@ class Schedule(Questions):
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
-        assumed = ASSUMPTIONS.get(command.name)
+        assumed = COMMANDS[command.name].assumes
         used = assumed is not None and (assumed.option is None or options.get(assumed.option))
         if assumed is not None and used and any(after.text != before[phase].text for phase, after in changed.items()):
             self._notes.append(f"assumes that {assumed.text}")
@@ -270,7 +269,7 @@ class Schedule(Questions):
         allowed = options.pop("reorder", True)
         if not isinstance(allowed, bool):
             raise CommandError(f"reorder must be True or False, not {allowed!r}")
-        check_arguments(command.name, Program("", (), {}), command.arguments, options)
+        COMMANDS[command.name].bound(command.arguments, options)
         touched = False
         places = [program.buffers for program in self.programs.values()]
         places += [self._chained.fields.get(kind, {}) for kind in ("", self._kind)]
@@ -343,7 +342,7 @@ def _renamed(command: Recorded, buffer: str, options: Mapping[str, Any]) -> Reco
 def _call(
     memo: Memo, command: Recorded, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Program:
-    check_arguments(command.name, program, arguments, options)
+    COMMANDS[command.name].bound(arguments, options)
     return memo.program(COMMANDS[command.name], program, *arguments, **options)
 
 

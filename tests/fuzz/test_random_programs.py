@@ -52,7 +52,7 @@ def test_plain_random_cases(part: int) -> None:
 
 
 def test_every_command_is_tried() -> None:
-    assert set(COMMAND_MAKERS) == {function.__name__ for function in COMMANDS.values()} | set(PASSES)
+    assert set(COMMAND_MAKERS) == {command.name for command in COMMANDS.values()} | set(PASSES)
 
 
 @pytest.mark.parametrize("shape", sorted(set(SHAPES)))

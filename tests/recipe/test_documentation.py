@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,11 +58,11 @@ def test_examples_compute_the_same(example: Example) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_say_all(name: str) -> None:
     """A sentence, before → after, every argument, what is raised."""
-    text = inspect.getdoc(COMMANDS[name]) or ""
+    text = COMMANDS[name].documentation
     assert text.split("\n\n")[0].endswith(".")
     assert "rewrite" in text
     assert "Raises:" in text
-    _, *parameters = inspect.signature(COMMANDS[name]).parameters
+    parameters = COMMANDS[name].signature.parameters
     assert [parameter for parameter in parameters if f"    {parameter}: " not in text] == []
 
 

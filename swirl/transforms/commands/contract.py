@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from swirl.ir.nest import Program
+from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.contraction import contracted
 
 
 @command()
-def contract(program: Program, buffer: str) -> Program:
+def contract(program: Program, buffer: BufferName) -> Program:
     """Keep the elements of a buffer in locals of the innermost loop around everything that touches it.
 
     rewrite:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from swirl.ir.nest import Program, at, loop_of, names_in, replace_at
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.nesting import nest_each, split_body
@@ -15,7 +16,7 @@ from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 
 
 @command()
-def distribute(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
+def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
     """Split a loop into one loop for each statement of its body; statements that share a local stay together.
 
     rewrite:

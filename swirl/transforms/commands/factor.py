@@ -28,6 +28,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
 from swirl.transforms.rewrites.checked import checked
@@ -40,7 +41,7 @@ from swirl.transforms.rewrites.strips import plain_loop
 
 @command(assumes=Assumption("sums and their factors are finite"))
 def factor(
-    program: Program, loop_var: str, *, keep_differences: bool = False, nest: int | str | None = None
+    program: Program, loop_var: LoopName, *, keep_differences: bool = False, nest: NestName | None = None
 ) -> Program:
     """Take what a loop does not change out of its sums and assignments; equal sums are computed once.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -27,7 +26,7 @@ from swirl.ir.nest import (
     subscripts,
     walk,
 )
-from swirl.transforms.arguments import check_names
+from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.refusals import WayOut, refuse
@@ -36,7 +35,7 @@ from swirl.transforms.rewrites.ways_out import step, tried
 
 
 @command()
-def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
+def flatten(program: Program, loop_vars: LoopNames) -> Program:
     """Join directly nested loops that run over whole neighbouring dimensions of every array they touch.
 
     rewrite (value and inputs are (N, C, 56, 56)):
@@ -58,7 +57,6 @@ def flatten(program: Program, loop_vars: Sequence[str]) -> Program:
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop collapsing).
     """
-    loop_vars = check_names(loop_vars)
     if len(loop_vars) < 2:
         raise CommandError(f"flatten takes two loops or more, not {loop_vars}")
     names = [resolve(program, name) for name in loop_vars]

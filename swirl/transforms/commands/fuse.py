@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import Refused
 from swirl.ir.nest import Nest, Program, constant, loop_of, substitute
 from swirl.ir.trees import declared_in
+from swirl.transforms.arguments import Iterations, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -19,8 +20,8 @@ from swirl.transforms.rewrites.ways_out import Trial, either, step, tried
 
 
 @command()
-def fuse(program: Program, first: str, second: str | None = None, *, shift: int = 0,
-         nest: int | str | None = None) -> Program:  # fmt: skip
+def fuse(program: Program, first: LoopName, second: LoopName | None = None, *, shift: Iterations = 0,
+         nest: NestName | None = None) -> Program:  # fmt: skip
     """Join a loop with the next one of equal bounds: the first two neighbours, in one body or two nests, that can be.
 
     rewrite:
@@ -49,8 +50,6 @@ def fuse(program: Program, first: str, second: str | None = None, *, shift: int 
 
     Source: Lake, section 3.2; Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fusion).
     """
-    if isinstance(shift, bool) or not isinstance(shift, int) or shift < 0:
-        raise CommandError(f"shift must be a whole number of iterations, not {shift!r}")
     seconds = set(resolve(program, second or first))
     refused: Refused | None = None
 

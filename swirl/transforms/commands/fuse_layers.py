@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import Refused
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Program, at, loop_of
 from swirl.ir.types import explicit
-from swirl.transforms.arguments import check_names
+from swirl.transforms.arguments import BufferNames
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.contraction import contracted, own_buffers
@@ -21,7 +20,7 @@ from swirl.transforms.rewrites.ways_out import step, tried
 
 
 @command()
-def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = True) -> Program:
+def fuse_layers(program: Program, *, keep: BufferNames = (), required: bool = True) -> Program:
     """Join the loops of neighbouring layers, and contract the buffers in between that nobody else reads.
 
     rewrite:
@@ -40,11 +39,6 @@ def fuse_layers(program: Program, *, keep: Sequence[str] = (), required: bool = 
     Raises:
         CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined.
     """
-    keep = check_names(keep, "buffers")
-    for name in keep:
-        if name not in program.buffers:
-            raise CommandError(f"no buffer named {name!r} in {program.name}",
-                               way_out=f"the buffers are {', '.join(program.buffers)}")  # fmt: skip
     fused = with_shared_loops(program)
     if required and len(program.nests) > 1 and len(fused.nests) == len(program.nests):
         raise _apart(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swirl.errors import Refused
 from swirl.ir.nest import Program, loop_of, loops
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.invariants import hoisted
@@ -12,7 +13,7 @@ from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 
 
 @command()
-def hoist(program: Program, loop_var: str | None = None, *, nest: int | str | None = None) -> Program:
+def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName | None = None) -> Program:
     """Compute what stays the same in a loop once, before it; divide by it through its reciprocal.
 
     rewrite:

@@ -30,6 +30,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.statements import Statement, reduction_extremum, statements
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.checked import checked
@@ -47,7 +48,7 @@ _ZEROS = {"int32": "0", "bool": "False"}
 
 
 @command()
-def if_convert(program: Program, loop_var: str | None = None, *, nest: int | str | None = None) -> Program:
+def if_convert(program: Program, loop_var: LoopName | None = None, *, nest: NestName | None = None) -> Program:
     """Turn branches on data into selects: every iteration then runs the same statements, and its elements are stored
     whatever the data are.
 

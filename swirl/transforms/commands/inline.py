@@ -26,6 +26,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.statements import Access, Statement, statements
+from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.contraction import vanishing, without_buffer
@@ -37,7 +38,7 @@ INDEX = "index"
 
 
 @command()
-def inline(program: Program, buffer: str, *, local: bool = True) -> Program:
+def inline(program: Program, buffer: BufferName, *, local: bool = True) -> Program:
     """Compute the elements of a buffer again where they are read, and not where they were stored.
 
     rewrite:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from swirl.errors import CommandError
 from swirl.ir.nest import Program
-from swirl.transforms.arguments import check_names
+from swirl.transforms.arguments import LoopNames, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.permutation import nests_with, permuted
 from swirl.transforms.rewrites.sites import LeftAlone, loop_names, resolve
@@ -14,8 +12,8 @@ from swirl.transforms.rewrites.ways_out import step
 
 
 # --- interchange ----------------------------------------------------------------------------------------
-@command("swap_loops")
-def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str | None = None) -> Program:
+@command()
+def interchange(program: Program, loop_vars: LoopNames, *, nest: NestName | None = None) -> Program:
     """Swap two loops; an imperfect nest between them is distributed first where that is legal.
 
     rewrite:
@@ -35,7 +33,6 @@ def interchange(program: Program, loop_vars: Sequence[str], *, nest: int | str |
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
     """
-    loop_vars = check_names(loop_vars)
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {loop_vars}")
     done, left, again = False, LeftAlone(), step("interchange", loop_vars, nest=nest)

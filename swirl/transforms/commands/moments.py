@@ -12,6 +12,7 @@ from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Loop, Program, clone, constant, enclosing, expr, fresh, loop_of, make_nest, names_in
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
 from swirl.transforms.rewrites.checked import checked
@@ -28,8 +29,8 @@ TOTAL = "sum of the data"
 
 
 @command(assumes=Assumption("the data are finite, and so are their squared differences"))
-def moments(program: Program, loop_var: str, *, inner: str | None = None, once: bool = False, apart: bool = False,
-            nest: int | str | None = None) -> Program:  # fmt: skip
+def moments(program: Program, loop_var: LoopName, *, inner: LoopName | None = None, once: bool = False,
+            apart: bool = False, nest: NestName | None = None) -> Program:  # fmt: skip
     """Compute a mean and the sum of squared differences from it in one pass; iterations of the loop are combined.
 
     rewrite:

@@ -33,6 +33,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.statements import statements
 from swirl.ir.trees import nodes
+from swirl.transforms.arguments import BufferName, DimensionOrder, LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dimensions import memory_order
@@ -45,9 +46,9 @@ NOTE = "asked to read a copy"
 
 
 @command(assumes=Assumption("what is multiplied with zeros around the copy is finite", "zeros"))
-def pack(program: Program, buffer: str, *, name: str | None = None, at: str | None = None,
-         order: Sequence[int] | None = None, zeros: bool = False,
-         nest: int | str | None = None) -> Program:  # fmt: skip
+def pack(program: Program, buffer: BufferName, *, name: str | None = None, at: LoopName | None = None,
+         order: DimensionOrder | None = None, zeros: bool = False,
+         nest: NestName | None = None) -> Program:  # fmt: skip
     """Copy a buffer that is only read, and read the copy, which can have a layout of its own; or, at a loop, the part
     of it that an iteration reads, into a local array.
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from swirl.errors import CommandError
 from swirl.ir.affine import affine
 from swirl.ir.deps import Conflict, NotProved, carried
 from swirl.ir.nest import Program, at, fresh, loop_of, loops, replace_at
-from swirl.transforms.arguments import check_names
+from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_locals
 from swirl.transforms.rewrites.reductions import NEUTRAL
@@ -23,11 +21,11 @@ from swirl.transforms.rewrites.ways_out import Trial, nest_of, others, step
 @command()
 def parallelize(
     program: Program,
-    loop_var: str | list[str] | tuple[str, ...],
+    loop_var: LoopNameOrNames,
     *,
-    schedule: str | None = None,
+    schedule: ThreadSchedule | None = None,
     occurrence: int | None = None,
-    nest: int | str | None = None,
+    nest: NestName | None = None,
 ) -> Program:
     """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
 
@@ -47,9 +45,7 @@ def parallelize(
 
     Source: Lake, section 3.3.
     """
-    if schedule is not None and not re.fullmatch(r"static|dynamic(,[1-9][0-9]*)?|guided", schedule):
-        raise CommandError(f"schedule must be 'static', 'dynamic', 'dynamic,4' or 'guided', not {schedule!r}")
-    for name in check_names(loop_var) if isinstance(loop_var, (list, tuple)) else [loop_var]:
+    for name in loop_var if isinstance(loop_var, (list, tuple)) else [loop_var]:
         program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule), occurrence)
     return program
 

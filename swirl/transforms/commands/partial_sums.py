@@ -6,6 +6,7 @@ import ast
 
 from swirl.errors import Refused
 from swirl.ir.nest import Program, clones, declare, expr, fresh, loop_of, reference, replace_at, subscripts, with_inner
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.reductions import (
     accumulation,
@@ -25,7 +26,7 @@ NOTE = "asked for partial sums"
 
 
 @command()
-def partial_sums(program: Program, loop_var: str, *, nest: int | str | None = None) -> Program:
+def partial_sums(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
     """Let each iteration of a loop add up what it has by itself, and add that to the sum: long sums lose fewer digits.
 
     rewrite:

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from swirl.errors import CommandError
 from swirl.ir.affine import Ranges, affine, bounds, ranges_at, simplify
 from swirl.ir.buffers import DTYPES, Buffer, Layout
-from swirl.ir.hints import LEVELS, Prefetch
+from swirl.ir.hints import Prefetch
 from swirl.ir.nest import (
     Loop,
     Path,
@@ -28,7 +27,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.trees import declared_in
-from swirl.transforms.arguments import check_buffer, check_factor
+from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestName, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, rewrite_each
@@ -42,8 +41,8 @@ NOTE = "asked to prefetch"
 
 
 @command()
-def prefetch(program: Program, buffer: str, loop_var: str, distance: int = 1, level: int = 1, *,
-             nest: int | str | None = None) -> Program:  # fmt: skip
+def prefetch(program: Program, buffer: BufferName, loop_var: LoopName, distance: Positive = 1, level: CacheLevel = 1, *,
+             nest: NestName | None = None) -> Program:  # fmt: skip
     """Fetch into a cache what a loop will touch some iterations later; one prefetch a cache line.
 
     rewrite (distance = 4):
@@ -69,10 +68,6 @@ def prefetch(program: Program, buffer: str, loop_var: str, distance: int = 1, le
 
     Source: Mowry, Lam, Gupta, ASPLOS 1992.
     """
-    check_buffer(program, buffer)
-    check_factor(distance, "distance")
-    if not isinstance(level, int) or isinstance(level, bool) or level not in LEVELS:
-        raise CommandError(f"level must be one of {', '.join(map(str, LEVELS))}, not {level!r}")
     touching = any(_moved(loop_at(program, site), buffer) for site in find_loops(program, loop_var, nest))
 
     def rewrite(before: Program, site: Site) -> Program:

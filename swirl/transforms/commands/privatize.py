@@ -36,7 +36,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.statements import Access, Statement, statements
 from swirl.ir.trees import declared_in
-from swirl.transforms.arguments import check_buffer, check_factor
+from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.filling import fills
@@ -50,8 +50,8 @@ NOTE = "asked for private copies"
 
 
 @command()
-def privatize(program: Program, buffer: str, loop_var: str | None = None, *, copies: int = 8,
-              nest: int | str | None = None) -> Program:  # fmt: skip
+def privatize(program: Program, buffer: BufferName, loop_var: LoopName | None = None, *, copies: Positive = 8,
+              nest: NestName | None = None) -> Program:  # fmt: skip
     """Give a loop private copies of a buffer: one for each part of a reduction's iterations, or a local array for what
     each iteration writes before it reads.
 
@@ -84,8 +84,6 @@ def privatize(program: Program, buffer: str, loop_var: str | None = None, *, cop
 
     Source: Tu, Padua, *Automatic array privatization*, 1993; Lake, section 3.3.
     """
-    check_buffer(program, buffer)
-    check_factor(copies, "copies")
     result, count = program, 0
     sites = find_loops(program, loop_var, nest) if loop_var is not None else _sharing(program, buffer, nest)
     for site in sites:

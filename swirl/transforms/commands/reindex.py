@@ -24,6 +24,7 @@ from swirl.ir.nest import (
     replace_at,
     substitute,
 )
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts, restricted
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
@@ -39,7 +40,7 @@ NOTE = "asked to be reindexed"
 
 
 @command()
-def reindex(program: Program, loop_var: str | None = None, *, nest: int | str | None = None, **new: str) -> Program:
+def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestName | None = None, **new: str) -> Program:
     """Replace a loop by one over an affine expression of it and other loops: a scatter becomes a gather.
 
     rewrite (iy = 'y + ky - 1'):

@@ -6,15 +6,15 @@ import ast
 from dataclasses import replace
 
 from swirl.errors import CommandError
-from swirl.ir.hints import is_name
 from swirl.ir.nest import Program, loop_of, replace_at, substitute
+from swirl.transforms.arguments import LoopName, NestName, NewLoopName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
 
 
 @command()
-def rename(program: Program, loop_var: str, name: str, *, occurrence: int | None = None,
-           nest: int | str | None = None) -> Program:  # fmt: skip
+def rename(program: Program, loop_var: LoopName, name: NewLoopName, *, occurrence: int | None = None,
+           nest: NestName | None = None) -> Program:  # fmt: skip
     """Give a loop another name: commands act on every loop of a name, so loops to be scheduled apart have two.
 
     rewrite (name = "j"):
@@ -30,9 +30,6 @@ def rename(program: Program, loop_var: str, name: str, *, occurrence: int | None
     Raises:
         CommandError: no such loop, or the name is none or means something there already.
     """
-    if not is_name(name):
-        raise CommandError(f"a loop is named by an identifier, not {name!r}")
-
     def rewrite(before: Program, site: Site) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)
         loop = loop_of(node)

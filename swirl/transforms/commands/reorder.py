@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from swirl.errors import CommandError
 from swirl.ir.nest import Program
-from swirl.transforms.arguments import check_names
+from swirl.transforms.arguments import LoopNames, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.permutation import nests_with, permuted
 from swirl.transforms.rewrites.sites import LeftAlone, resolve
@@ -14,7 +12,7 @@ from swirl.transforms.rewrites.ways_out import step
 
 
 @command()
-def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = None) -> Program:
+def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None) -> Program:
     """Put loops of one nest into the order given, outermost first.
 
     rewrite (order = c, n):
@@ -31,7 +29,7 @@ def reorder(program: Program, order: Sequence[str], *, nest: int | str | None = 
 
     Source: Lake, section 3.2.
     """
-    names = [resolve(program, name)[0] for name in check_names(order)]
+    names = [resolve(program, name)[0] for name in order]
     if len(set(names)) < len(names):
         raise CommandError(f"each loop has one place in an order, not {list(order)}")
     indices = nests_with(program, tuple(names), nest)

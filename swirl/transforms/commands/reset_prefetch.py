@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from swirl.ir.nest import Program
+from swirl.transforms.arguments import NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.prefetches import without_prefetches
 
 
 @command()
-def reset_prefetch(program: Program, *, nest: int | str | None = None) -> Program:
+def reset_prefetch(program: Program, *, nest: NestName | None = None) -> Program:
     """Take the prefetches out again, those of commands before this one.
 
     rewrite:

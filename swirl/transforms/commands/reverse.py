@@ -7,6 +7,7 @@ import ast
 from swirl.ir.affine import ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Loop, Program, expr, loop_of, replace_at, substitute, with_inner
+from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
@@ -16,7 +17,7 @@ from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 # --- reverse --------------------------------------------------------------------------------------------
 @command()
 def reverse(
-    program: Program, loop_var: str, *, occurrence: int | None = None, nest: int | str | None = None
+    program: Program, loop_var: LoopName, *, occurrence: int | None = None, nest: NestName | None = None
 ) -> Program:
     """Run a loop backwards: a second pass begins with what the first one left in the cache.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -32,7 +32,7 @@ from swirl.ir.nest import (
     walk,
 )
 from swirl.ir.statements import statements
-from swirl.transforms.arguments import check_names
+from swirl.transforms.arguments import LocalNames, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS, ExpandLocals
@@ -44,8 +44,8 @@ _NOTE = "asked for one element an iteration"
 
 
 @command()
-def scalar_expand(program: Program, scalar_vars: str | Sequence[str], loop_var: str | None = None, *,
-                  nest: int | str | None = None) -> Program:  # fmt: skip
+def scalar_expand(program: Program, scalar_vars: LocalNames, loop_var: LoopName | None = None, *,
+                  nest: NestName | None = None) -> Program:  # fmt: skip
     """Give a local one element for each iteration of a loop, so that distribute and interchange may cut between
     its uses.
 
@@ -70,7 +70,7 @@ def scalar_expand(program: Program, scalar_vars: str | Sequence[str], loop_var: 
 
     Source: Allen, Kennedy, *Optimizing Compilers for Modern Architectures*, section 5.3 (scalar expansion).
     """
-    names = [scalar_vars] if isinstance(scalar_vars, str) else list(dict.fromkeys(check_names(scalar_vars, "locals")))
+    names = [scalar_vars] if isinstance(scalar_vars, str) else list(dict.fromkeys(scalar_vars))
     if not names:
         raise CommandError("scalar_expand takes the names of locals, not an empty list")
     wanted = None if loop_var is None else set(resolve(program, loop_var))

@@ -8,7 +8,7 @@ from swirl.errors import Refused
 from swirl.ir.nest import Program, at, loop_of, names_in, references, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
-from swirl.transforms.arguments import check_buffer
+from swirl.transforms.arguments import BufferName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.candidates import obstacle
 from swirl.transforms.rewrites.checked import checked
@@ -18,7 +18,7 @@ from swirl.transforms.rewrites.ways_out import Trial, step
 
 
 @command()
-def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | str | None = None) -> Program:
+def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: NestName | None = None) -> Program:
     """Keep elements in locals over the loops that do not move them; read before, written back behind.
 
     rewrite:
@@ -38,8 +38,6 @@ def scalar_replace(program: Program, buffer: str | None = None, *, nest: int | s
 
     Source: Lake, section 3.2; Callahan, Carr, Kennedy, PLDI 1990.
     """
-    if buffer is not None:
-        check_buffer(program, buffer)
     result = program
     for index, target in enumerate(program.nests):
         if nest is None or nest in (index, target.label):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from swirl.errors import CommandError
 from swirl.ir.nest import Program
-from swirl.transforms.arguments import check_buffer
+from swirl.transforms.arguments import BufferName, Padding
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.halo import without_dead_guards
 
 
-@command(assumes=Assumption("what is multiplied with zeros beyond a border is finite"))
-def set_padding(program: Program, buffer: str, *pairs: tuple[int, int] | int) -> Program:
+@command(assumes=Assumption("what is multiplied with zeros beyond a border is finite"), lays_out=True)
+def set_padding(program: Program, buffer: BufferName, *pairs: Padding) -> Program:
     """Put zeros around a buffer in memory (a halo), and drop the conditions that keep reads from going there.
 
     rewrite (pairs = (0, 0), (1, 1)):
@@ -35,10 +35,9 @@ def set_padding(program: Program, buffer: str, *pairs: tuple[int, int] | int) ->
 
     Source: Lake, section 3.2.
     """
-    check_buffer(program, buffer)
     target = program.buffers[buffer]
     batch = target.batch_dims
-    halo = ((0, 0),) * batch + tuple(_pair(pair) for pair in pairs)
+    halo = (*((0, 0),) * batch, *(pair if isinstance(pair, tuple) else (pair, pair) for pair in pairs))
     if len(halo) != len(target.shape):
         raise CommandError(
             f"{buffer} has {len(target.shape) - batch} dimensions to pad, not {len(pairs)}",
@@ -50,10 +49,3 @@ def set_padding(program: Program, buffer: str, *pairs: tuple[int, int] | int) ->
         if buffer in nest.arguments:
             result = result.with_nest(index, without_dead_guards(result, nest, buffer, halo))
     return checked(program, result)
-
-
-def _pair(pair: object) -> tuple[int, int]:
-    sides = pair if isinstance(pair, (tuple, list)) else (pair, pair)
-    if len(sides) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 0 for side in sides):
-        raise CommandError(f"padding is (zeros before, zeros after), or one number for both, not {pair!r}")
-    return sides[0], sides[1]

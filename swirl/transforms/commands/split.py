@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from swirl.errors import CommandError
 from swirl.ir.nest import Program, constant, enclosing, loop_of
+from swirl.transforms.arguments import Cuts, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
@@ -17,7 +18,7 @@ from swirl.transforms.rewrites.ways_out import Step, nest_of, step, tried
 
 
 @command()
-def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str | None = None) -> Program:
+def split(program: Program, loop_var: LoopName, at: Cuts, *, nest: NestName | None = None) -> Program:
     """Cut a loop's range into consecutive parts, each schedulable by itself; conditions constant in a part
     vanish.
 
@@ -36,9 +37,6 @@ def split(program: Program, loop_var: str, at: Sequence[int], *, nest: int | str
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (index set splitting).
     """
-
-    if not isinstance(at, (list, tuple)) or not all(type(cut) is int for cut in at):
-        raise CommandError(f"cuts are given as a list of whole numbers, not as {at!r}")
 
     def rewrite(before: Program, site: Site) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)

@@ -13,7 +13,7 @@ from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
 from swirl.ir.nest import Nest, Program, at, edit_at, enclosing, loop_of, subscripts
 from swirl.ir.statements import Access, Statement, statements
-from swirl.transforms.arguments import check_buffer
+from swirl.transforms.arguments import BufferName, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.refusals import refuse
@@ -25,7 +25,9 @@ NOTE = "asked to be stored past the caches"
 
 
 @command()
-def stream(program: Program, buffer: str, loop_var: str | None = None, *, nest: int | str | None = None) -> Program:
+def stream(
+    program: Program, buffer: BufferName, loop_var: LoopName | None = None, *, nest: NestName | None = None
+) -> Program:
     """Store a buffer past the caches (non-temporal stores): its lines are not read before they are written, and push
     nothing out.
 
@@ -49,7 +51,6 @@ def stream(program: Program, buffer: str, loop_var: str | None = None, *, nest: 
 
     Source: the thesis' machine-dependent part; Intel's optimisation manual, section on non-temporal stores.
     """
-    check_buffer(program, buffer)
     if program.buffers[buffer].dtype == "bool":
         raise CommandError(f"{buffer} holds truth values, which have no non-temporal stores")
     sites = find_loops(program, loop_var, nest) if loop_var is not None else None

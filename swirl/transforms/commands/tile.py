@@ -6,16 +6,15 @@ import ast
 
 from swirl.errors import LayoutError
 from swirl.ir.nest import Program, loop_of, loops, references, subscripts
-from swirl.transforms.arguments import check_factor
+from swirl.transforms.arguments import BufferName, Dimension, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_size
-from swirl.transforms.rewrites.dimensions import buffer_dim
 from swirl.transforms.rewrites.sites import find_loops, loop_at
 from swirl.transforms.rewrites.tiling import tiled
 
 
-@command()
-def tile(program: Program, buffer: str, dim: int, factor: int, *, reorder: bool = True) -> Program:
+@command(lays_out=True)
+def tile(program: Program, buffer: BufferName, dim: Dimension, factor: Positive, *, reorder: bool = True) -> Program:
     """Block a dimension of a buffer in memory, and strip-mine the loops that run over it.
 
     rewrite (dim of c, factor = 16; in memory [n][c // 16][y][c % 16]):
@@ -39,9 +38,8 @@ def tile(program: Program, buffer: str, dim: int, factor: int, *, reorder: bool 
     Source: Lake, section 3.3.
     """
     del reorder  # a program has no layers: the schedule's affair
-    check_factor(factor)
-    axis = buffer_dim(program, buffer, dim)
     target = program.buffers[buffer]
+    axis = target.batch_dims + dim
     blocked = dict(target.layout.blocks).get(axis)
     if blocked is not None and blocked != factor:
         raise LayoutError(f"dimension {dim} of {buffer} is blocked by {blocked} already, not {factor}")

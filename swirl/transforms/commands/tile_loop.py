@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from swirl.ir.nest import Program
+from swirl.transforms.arguments import Factors, LoopName, NestName, Tail
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.tile_sizes import Factors
 from swirl.transforms.rewrites.tiling import tiled
 
 
 @command()
 def tile_loop(
-    program: Program, loop_var: str, factor: Factors, *, tail: str = "min", nest: int | str | None = None
+    program: Program, loop_var: LoopName, factor: Factors, *, tail: Tail = "min", nest: NestName | None = None
 ) -> Program:
     """Strip-mine a loop into ``<loop>_outer`` and ``<loop>_inner``.
 

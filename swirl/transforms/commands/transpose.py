@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from swirl.errors import CommandError
 from swirl.ir.nest import Program
-from swirl.transforms.arguments import check_buffer
+from swirl.transforms.arguments import BufferName, Dimension, DimensionOrder
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.dimensions import buffer_dim, memory_order
 
 
-@command()
-def transpose(program: Program, buffer: str, dim1: int | None = None, dim2: int | None = None, *,
-              order: Sequence[int] | None = None) -> Program:  # fmt: skip
+@command(lays_out=True)
+def transpose(program: Program, buffer: BufferName, dim1: Dimension | None = None, dim2: Dimension | None = None, *,
+              order: DimensionOrder | None = None) -> Program:  # fmt: skip
     """Change the order of a buffer's dimensions in memory.
 
     rewrite (order = (1, 2, 0); value is (N, C, H, W)):
@@ -33,7 +31,6 @@ def transpose(program: Program, buffer: str, dim1: int | None = None, dim2: int 
 
     Source: Lake, section 3.3.
     """
-    check_buffer(program, buffer)
     target = program.buffers[buffer]
     old = target.layout.order or tuple(range(len(target.shape)))
     if order is not None:

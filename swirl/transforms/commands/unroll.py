@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from swirl.ir.nest import Program
+from swirl.transforms.arguments import Factors, LoopName, NestName, ZeroOrOne
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.copies import unrolled
-from swirl.transforms.rewrites.tile_sizes import Factors
 
 
-@command("unroll_no_jam")
+@command()
 def unroll(
-    program: Program, loop_var: str, factor: Factors, unroll_type: int = 0, *, nest: int | str | None = None
+    program: Program, loop_var: LoopName, factor: Factors, unroll_type: ZeroOrOne = 0, *, nest: NestName | None = None
 ) -> Program:
     """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a
     copy.

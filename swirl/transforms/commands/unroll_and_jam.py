@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from swirl.ir.nest import Program
+from swirl.transforms.arguments import Factors, LoopName, NestName, ZeroOrOne
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.copies import unrolled
-from swirl.transforms.rewrites.tile_sizes import Factors
 
 
 @command()
-def unroll_and_jam(program: Program, loop_var: str, factor: Factors, unroll_type: int = 0, *,
-                   nest: int | str | None = None) -> Program:  # fmt: skip
+def unroll_and_jam(program: Program, loop_var: LoopName, factor: Factors, unroll_type: ZeroOrOne = 0, *,
+                   nest: NestName | None = None) -> Program:  # fmt: skip
     """Copy a loop's body ``factor`` times and join the loops inside: a register tile.
 
     rewrite (factor = 14):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swirl.ir.nest import Program
-from swirl.transforms.arguments import check_buffer
+from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
 
 
-@command()
-def untile(program: Program, buffer: str, *, reorder: bool = True) -> Program:
+@command(lays_out=True)
+def untile(program: Program, buffer: BufferName, *, reorder: bool = True) -> Program:
     """Lay a buffer out without blocks; loops stay as they are.
 
     rewrite (value in blocks of 16 channels; in memory [n][c // 16][y][c % 16]):
@@ -27,6 +27,5 @@ def untile(program: Program, buffer: str, *, reorder: bool = True) -> Program:
         CommandError: no such buffer.  LayoutError: the buffer is another layer's and must not be copied.
     """
     del reorder
-    check_buffer(program, buffer)
     target = program.buffers[buffer]
     return program.with_buffers(**{buffer: target.with_layout(replace(target.layout, blocks=()))})

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
 from swirl.ir.nest import Nest, Path, Program, at, constant, loop_of, loops, names_in, references, subscripts
 from swirl.ir.statements import outer_locals, statements
 from swirl.ir.trees import declared_in
-from swirl.transforms.arguments import check_factor
+from swirl.transforms.arguments import Gather, Lanes, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import lane_conflict
 from swirl.transforms.rewrites.reductions import with_partials
@@ -26,9 +26,9 @@ from swirl.transforms.rewrites.strips import strip
 from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest_of, others, step, tried
 
 
-@command("simd")
-def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str | None = None,
-              occurrence: int | None = None, nest: int | str | None = None) -> Program:  # fmt: skip
+@command()
+def vectorize(program: Program, loop_var: LoopName, factor: Lanes = 16, *, strided: Gather | None = None,
+              occurrence: int | None = None, nest: NestName | None = None) -> Program:  # fmt: skip
     """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial
     result a lane.
 
@@ -54,11 +54,6 @@ def vectorize(program: Program, loop_var: str, factor: int = 16, *, strided: str
 
     Source: Lake, section 3.3.
     """
-    check_factor(factor)
-    if factor & (factor - 1) or factor == 1:
-        raise CommandError(f"the number of lanes must be a power of two above 1, not {factor}")
-    if strided not in (None, "gather"):
-        raise CommandError(f"strided must be 'gather' or left out, not {strided!r}")
     return rewrite_each(
         program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided), occurrence
     )

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import Refused
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.coverage import unwritten_read
@@ -52,7 +52,7 @@ def contracted(program: Program, buffer: str) -> Program:
     """The program with the elements of a buffer in locals of the innermost loop around everything that touches it.
 
     Raises:
-        CommandError, Refused: as ``contract`` does.
+        Refused: as ``contract`` is.
     """
     program, record = vanishing(program, buffer)
     holders = [index for index, nest in enumerate(program.nests) if buffer in nest.arguments]
@@ -103,13 +103,8 @@ def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
     """The program without prefetches of a buffer that is to vanish, and the buffer, if nobody but the program needs it.
 
     Raises:
-        CommandError: no such buffer.  Refused: somebody else may read it.
+        Refused: somebody else may read it.
     """
-    if buffer not in program.buffers:
-        raise CommandError(
-            f"no buffer named {buffer!r} in {program.name}",
-            way_out=f"the buffers are {', '.join(program.buffers)}",
-        )
     record = program.buffers[buffer]
     if record.role != OWN:
         own = ", ".join(own_buffers(program))

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from swirl.errors import CommandError, Refused
+from swirl.errors import Refused
 from swirl.ir.nest import Path, Program, loop_of
+from swirl.transforms.arguments import Factors
 from swirl.transforms.rewrites.reductions import with_partials
 from swirl.transforms.rewrites.refusals import in_current, refuse
 from swirl.transforms.rewrites.scalar_replacement import localize_reductions
 from swirl.transforms.rewrites.sink import sink
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
 from swirl.transforms.rewrites.strips import strip
-from swirl.transforms.rewrites.tile_sizes import Factors, check_factors, in_parts
+from swirl.transforms.rewrites.tile_sizes import in_parts
 from swirl.transforms.rewrites.ways_out import middle, nest_of, step, tried
 
 
 def unrolled(
     program: Program, loop_var: str, factor: Factors, nest: int | str | None, *, jam: bool, unroll_type: int
 ) -> Program:
-    if not isinstance(unroll_type, int) or unroll_type not in (0, 1):
-        raise CommandError(f"unroll_type must be 0 or 1, not {unroll_type!r}")
     partials, name = unroll_type == 0, "unroll_and_jam" if jam else "unroll"
-    factors = check_factors(factor)
 
     def rewrite(before: Program, site: Site, copies: int) -> Program:
         loop = loop_of(loop_at(before, site))
@@ -52,7 +50,7 @@ def unrolled(
         program,
         loop_var,
         nest,
-        lambda before, site: in_parts(before, site, factors, "asked to be unrolled", rewrite),
+        lambda before, site: in_parts(before, site, factor, "asked to be unrolled", rewrite),
     )
 
 

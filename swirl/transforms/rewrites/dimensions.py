@@ -6,20 +6,13 @@ from collections.abc import Sequence
 
 from swirl.errors import CommandError
 from swirl.ir.nest import Program
-from swirl.transforms.arguments import check_buffer
+from swirl.transforms.arguments import check_dimension
 
 
 def buffer_dim(program: Program, buffer: str, dim: int) -> int:
     """The buffer's dimension that a recipe's ``dim`` means: values and gradients count without the batch."""
-    check_buffer(program, buffer)
-    target = program.buffers[buffer]
-    offset = target.batch_dims
-    if not isinstance(dim, int) or not 0 <= dim < len(target.shape) - offset:
-        raise CommandError(
-            f"{buffer} has dimensions 0 to {len(target.shape) - offset - 1}, not {dim!r}",
-            way_out=f"its shape is {target.shape[offset:]}" + (" without the batch" if offset else ""),
-        )
-    return dim + offset
+    check_dimension(program, buffer, dim)
+    return program.buffers[buffer].batch_dims + dim
 
 
 def memory_order(program: Program, buffer: str, order: Sequence[int] | None) -> tuple[int, ...]:
@@ -28,8 +21,6 @@ def memory_order(program: Program, buffer: str, order: Sequence[int] | None) -> 
     rank = len(program.buffers[buffer].shape)
     if order is None:
         return tuple(range(rank))
-    if isinstance(order, str) or not isinstance(order, Sequence):
-        raise CommandError(f"an order is a list of dimensions, not {order!r}")
     dims = [buffer_dim(program, buffer, dim) for dim in order]
     new = (*(dim for dim in range(rank) if dim < program.buffers[buffer].batch_dims), *dims)
     if sorted(new) != list(range(rank)):

@@ -9,13 +9,10 @@ from itertools import groupby, pairwise
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, loops, replace_at, substitute
-from swirl.transforms.arguments import check_factor
+from swirl.transforms.arguments import Factors, check_positive
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, take_mark, taken_names
-
-Factors = int | Sequence[int]
-"""One factor, or one for each of consecutive tiles."""
 
 
 def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
@@ -35,15 +32,15 @@ def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
 
     Source: Tollenaere (TTiLE), sections 3.4.3 and 5.3.
     """
-    check_factor(extent, "extent")
+    check_positive(extent, "extent")
     if not isinstance(factors, Iterable) or isinstance(factors, str):
-        count = -(-extent // check_factor(factors, "the largest tile"))
+        count = -(-extent // check_positive(factors, "the largest tile"))
         size, larger = divmod(extent, count)
         return [size + 1] * larger + [size] * (count - larger)
     allowed = list(factors)
     if not allowed:
         raise CommandError("no tiles to choose from", way_out="s.combination(17, 6) allows every size up to 6")
-    sizes = sorted({size for size in allowed if check_factor(size, "a tile") <= extent}, reverse=True)
+    sizes = sorted({size for size in allowed if check_positive(size, "a tile") <= extent}, reverse=True)
     # Beyond the square of the largest tile, tiles of that size in front leave the fewest: the rest is searched.
     whole = max(0, (extent - sizes[0] ** 2) // sizes[0]) if sizes else 0
     rest = extent - whole * sizes[0] if sizes else extent
@@ -86,15 +83,6 @@ def _fewest(extent: int, sizes: Sequence[int]) -> list[int] | None:
         result.append(last[extent])
         extent -= last[extent]
     return result
-
-
-def check_factors(factors: object) -> Factors:
-    """One factor, or a list of them, each a whole number of at least 1; or a CommandError."""
-    if isinstance(factors, Sequence) and not isinstance(factors, str):
-        if not factors:
-            raise CommandError("a combination of tiles has at least one tile")
-        return [check_factor(factor, "a tile") for factor in factors]
-    return check_factor(factors)
 
 
 def in_parts(

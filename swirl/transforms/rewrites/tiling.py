@@ -5,19 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify, simplify_body
 from swirl.ir.nest import Loop, Program, constant, expr, for_loop, replace_at, stmts, substitute
+from swirl.transforms.arguments import Factors, Tail
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
 from swirl.transforms.rewrites.strips import plain_loop
-from swirl.transforms.rewrites.tile_sizes import Factors, check_factors, in_parts
+from swirl.transforms.rewrites.tile_sizes import in_parts
 
-TAILS = ("min", "mask", "peel")
 _TILED = "asked to be tiled"
 
 
 def tiled(
-    program: Program, loop_var: str, factor: Factors, *, tail: str = "min", nest: int | str | None = None
+    program: Program, loop_var: str, factor: Factors, *, tail: Tail = "min", nest: int | str | None = None
 ) -> Program:
     """The loops called ``loop_var``, each in tiles.
 
@@ -25,12 +24,9 @@ def tiled(
         loop_var, factor, tail, nest: as ``tile_loop`` takes them.
 
     Raises:
-        CommandError: bad factor or tail, or the tiles do not sum to the extent.
+        CommandError: the tiles do not sum to the extent.
         Refused: the loop is no plain loop of step 1.
     """
-    factors = check_factors(factor)
-    if tail not in TAILS:
-        raise CommandError(f"tail must be one of {', '.join(TAILS)}, not {tail!r}")
 
     def rewrite(before: Program, site: Site, size: int) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)
@@ -41,11 +37,11 @@ def tiled(
             site.nest, target.with_body(replace_at(target.body, site.path, simplify_body(new, ranges)))
         )
 
-    return rewrite_each(program, loop_var, nest, lambda before, site: in_parts(before, site, factors, _TILED, rewrite))
+    return rewrite_each(program, loop_var, nest, lambda before, site: in_parts(before, site, factor, _TILED, rewrite))
 
 
 def _tiled(
-    loop: Loop, body: list[ast.stmt], factor: int, tail: str, name: Callable[[str], str]
+    loop: Loop, body: list[ast.stmt], factor: int, tail: Tail, name: Callable[[str], str]
 ) -> list[ast.stmt]:
     outer, inner = name(f"{loop.var}_outer"), name(f"{loop.var}_inner")
     start, extent = loop.start, simplify(expr("b - a", a=loop.start, b=loop.stop))
