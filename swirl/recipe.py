@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
@@ -23,6 +23,11 @@ from swirl.transforms.relayout import Reorder, reorder_step, unblocked, with_cop
 from swirl.transforms.rewrites.contraction import OWN, stored_between
 from swirl.transforms.rewrites.joined_programs import follow
 from swirl.transforms.rewrites.sites import loop_names
+
+if TYPE_CHECKING:
+    from swirl.command_methods import CommandMethods
+else:
+    CommandMethods = object
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Chained:
     fields: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
 
 
-class Schedule(Questions):
+class Schedule(Questions, CommandMethods):
     """What a recipe's functions are given: its methods are the commands.
 
     Args:
@@ -96,16 +101,18 @@ class Schedule(Questions):
         """The recipes of layers that the recipe of a chain has built on."""
         self._mark_private()
 
-    def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name not in COMMANDS:
-            raise unknown_command(name, caller())
+    if not TYPE_CHECKING:  # for whom they are CommandMethods
 
-        def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
-            return self.apply(Recorded(name, arguments, tuple(options.items()), caller()))
+        def __getattr__(self, name: str) -> Callable[..., tuple[str, ...]]:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if name not in COMMANDS:
+                raise unknown_command(name, caller())
 
-        return run
+            def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
+                return self.apply(Recorded(name, arguments, tuple(options.items()), caller()))
+
+            return run
 
     def recipe(self, kind: str, phase: str, *, on: str | None = None) -> None:
         """Apply what the recipe for a kind of layer does in a phase: a chain's recipe builds on that of a layer in it.

@@ -18,7 +18,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo"},
-    {"questions", "recorded", "recipe", "recipe_files", "recipe_imports"},
+    {"command_methods", "questions", "recorded", "recipe", "recipe_files", "recipe_imports"},
     {"pipeline", "jit", "runner", "memory"},
     {"measure", "dump"},
     {"tune"},
