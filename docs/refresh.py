@@ -1,5 +1,6 @@
 """Runs the commands in the ``console`` blocks of the documentation, and puts what they print behind them; writes the
-parts of docs/recipes.md, docs/convolution.md and docs/kernels.md that show commands and what they do to nests.
+parts of docs/recipes.md, docs/convolution.md and docs/kernels.md that show commands and what they do to nests; and
+swirl/command_methods.py.
 
     python docs/refresh.py            writes the pages anew
     python docs/refresh.py --check    only says which are out of date (exit status 1)
@@ -22,11 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
 from docs import kernels, steps  # noqa: E402
+from docs.commands import methods  # noqa: E402
 from docs.commands import page as commands  # noqa: E402
 
-FILLED = {"recipes.md": commands.filled, "convolution.md": steps.filled, "kernels.md": kernels.filled}
+FILLED = {"recipes.md": commands.filled, "convolution.md": steps.filled, "kernels.md": kernels.filled,
+          "command_methods.py": methods.filled}  # fmt: skip
 DOCS = ("architecture", "tools", "recipes", "convolution", "kernels")
-PAGES = (*(ROOT / "docs" / f"{name}.md" for name in DOCS), ROOT / "CONTRIBUTING.md")
+PAGES = (*(ROOT / "docs" / f"{name}.md" for name in DOCS), ROOT / "CONTRIBUTING.md", ROOT / "swirl/command_methods.py")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

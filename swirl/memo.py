@@ -1,7 +1,7 @@
 """Passes and commands whose results are kept on disk, so that what has not changed is not computed again.
 
 A pass is a function program → program, a command a function (program, arguments) → program or refusal; neither looks
-at anything else (:mod:`swirl.transforms.base`; time limits count operations, not seconds). So each call is kept by
+at anything else (:mod:`swirl.transforms.command`; time limits count operations, not seconds). So each call is kept by
 itself, under everything that it sees: the program (printed nests, buffers with their layouts, aliases, commands so
 far; without the names of layers, :mod:`swirl.ir.anonymous`), the name, the arguments, and the sources of this
 package. A recipe as a whole is *not* kept: it is Python, and may look at files, at the environment, at another layer,
@@ -33,6 +33,7 @@ from swirl.errors import CommandError, LatteError, LayoutError, Refused
 from swirl.ir.anonymous import Anonymous, anonymous
 from swirl.ir.nest import Program
 from swirl.ir.text import from_json, identity, to_json
+from swirl.transforms.command import Command
 
 T = TypeVar("T")
 
@@ -226,12 +227,16 @@ def _version() -> str | None:
 
 
 def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, Command):
+        function = function.function
     return f"{function.__module__}.{function.__qualname__}"
 
 
 @lru_cache(maxsize=1024)
 def _ours(function: Callable[..., Any]) -> bool:
     """Whether the function's source is one of this package's files."""
+    if isinstance(function, Command):
+        function = function.function
     while True:
         code, inner = getattr(function, "__code__", None), getattr(function, "__wrapped__", None)
         if code is None or not Path(code.co_filename).is_relative_to(PACKAGE):

@@ -21,12 +21,12 @@ from swirl.plan_state import PlanState, lone_region, resolve
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
 from swirl.target import Target, get_target
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.hoist import hoist
-from swirl.transforms.layers import Part, join
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
-from swirl.transforms.whole_vectors import whole_vectors
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.passes.whole_vectors import whole_vectors
+from swirl.transforms.rewrites.joined_programs import Part, join
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -174,7 +174,8 @@ def canonical_stages(program: Program, memo: Memo | None = None) -> tuple[Stage,
 
 
 def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: Memo | None = None) -> Program:
-    """The programs of neighbouring layers, each canonical, as one; see :func:`swirl.transforms.layers.join`."""
+    """The programs of neighbouring layers, each canonical, as one; see
+    :func:`swirl.transforms.rewrites.joined_programs.join`."""
     canonical = [replace(part, program=canonical_stages(part.program, memo)[-1].program) for part in parts]
     return join(name, canonical, names)
 

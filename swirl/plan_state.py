@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.phases import INFERENCE
-from swirl.transforms.contract import OWN
-from swirl.transforms.layers import follow
 from swirl.transforms.relayout import Copy
+from swirl.transforms.rewrites.contraction import OWN
+from swirl.transforms.rewrites.joined_programs import follow
 
 PLAIN = Layout()
 

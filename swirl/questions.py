@@ -12,9 +12,9 @@ from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.ir.statements import statements
 from swirl.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.plan_state import PlanState, Region
-from swirl.transforms.base import find_loops, loop_at, loop_names
-from swirl.transforms.borders import interior
-from swirl.transforms.parts import combination
+from swirl.transforms.rewrites.borders import interior
+from swirl.transforms.rewrites.sites import find_loops, loop_at, loop_names
+from swirl.transforms.rewrites.tile_sizes import combination
 
 
 class Questions:
@@ -91,7 +91,7 @@ class Questions:
 
     def interior(self, phase: str, loop_var: str) -> tuple[int, int]:
         """The part of a loop's range in which no border clips anything: where to ``split``; the whole range, where none
-        does. See :func:`swirl.transforms.borders.interior`."""
+        does. See :func:`swirl.transforms.rewrites.borders.interior`."""
         return interior(self._program(phase), loop_var)
 
     def borders(self, phase: str, loop_var: str) -> list[int]:
@@ -102,7 +102,7 @@ class Questions:
 
     def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
         """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
-        ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.parts.combination`."""
+        ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.rewrites.tile_sizes.combination`."""
         return combination(extent, factors)
 
     def subscripts(self, phase: str, buffer: str) -> tuple[str, ...]:

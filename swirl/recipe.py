@@ -17,24 +17,17 @@ from swirl.plan_layouts import LayoutCommand, lay_out
 from swirl.plan_state import PlanState, Region, appended, lone_region, resolve, stored
 from swirl.questions import Questions, chosen_phase, find_buffer, touched_elsewhere
 from swirl.recipe_imports import recipe_sources
-from swirl.recorded import (
-    Outcome,
-    Recorded,
-    Traced,
-    caller,
-    check_arguments,
-    located,
-    run_command,
-    shown,
-    unknown_command,
-)
+from swirl.recorded import Outcome, Recorded, Traced, caller, located, run_command, shown, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
-from swirl.transforms.base import ASSUMPTIONS, loop_names
-from swirl.transforms.layers import stored_between
+from swirl.transforms.rewrites.contraction import stored_between
+from swirl.transforms.rewrites.sites import loop_names
 
 if TYPE_CHECKING:
-    _Answers = Questions  # what it answers by ``__getattr__``, for editors and type checkers
+    from swirl.command_methods import CommandMethods
+
+    class _Answers(Questions, CommandMethods):
+        """What ``__getattr__`` answers, for editors and type checkers."""
 else:
     _Answers = object
 
@@ -81,18 +74,20 @@ class Schedule(_Answers):
         """
         return cls(*lone_region(programs, lays_out), target, memo)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if hasattr(Questions, name):
-            return getattr(Questions(self.programs, self._own, self.state, self._building.instead), name)
-        if name not in COMMANDS:
-            raise unknown_command(name, caller())
+    if not TYPE_CHECKING:  # for whom they are CommandMethods
 
-        def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
-            return self.apply(Recorded(name, arguments, tuple(options.items()), caller()))
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if hasattr(Questions, name):
+                return getattr(Questions(self.programs, self._own, self.state, self._building.instead), name)
+            if name not in COMMANDS:
+                raise unknown_command(name, caller())
 
-        return run
+            def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
+                return self.apply(Recorded(name, arguments, tuple(options.items()), caller()))
+
+            return run
 
     def recipe(self, kind: str, phase: str, *, on: str | None = None) -> None:
         """Apply what the recipe for a kind of layer does in a phase: a chain's recipe builds on that of a layer in it.
@@ -162,7 +157,7 @@ class Schedule(_Answers):
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
-        assumed = ASSUMPTIONS.get(command.name)
+        assumed = COMMANDS[command.name].assumes
         used = assumed is not None and (assumed.option is None or options.get(assumed.option))
         if assumed is not None and used and any(after.text != before[phase].text for phase, after in changed.items()):
             self._notes.append(f"assumes that {assumed.text}")
@@ -249,7 +244,7 @@ class Schedule(_Answers):
         copies = options.pop("reorder", True)
         if not isinstance(copies, bool):
             raise CommandError(f"reorder must be True or False, not {copies!r}")
-        check_arguments(command.name, Program("", (), {}), command.arguments, options)
+        COMMANDS[command.name].bound(command.arguments, options)
         asked = LayoutCommand(command, options, buffer, copies, self._building.kind, self._building.phase)
         done = lay_out(self.state, self._region, asked, self._memo)
         if not done.found and not self._not_computed(buffer):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -18,7 +14,7 @@ from typing import Any
 from swirl.errors import CommandError, LatteError, Refused, nearest
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
+from swirl.transforms import COMMANDS
 
 ALIKE = 4  # equal elements of a list in a row, from which on their number is written
 
@@ -78,31 +74,6 @@ def unknown_command(name: str, place: str | None) -> CommandError:
     )
 
 
-def check_arguments(name: str, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Raises CommandError where a command does not take what it is given, with what it takes."""
-    signature = _signature(name)
-    try:
-        given = signature.bind(program, *arguments, **options).arguments
-    except TypeError as error:
-        takes = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()][1:]
-        unknown = next((key for key in options if key not in signature.parameters), None)
-        hint = nearest(unknown, [parameter.name for parameter in takes]) if unknown is not None else ""
-        if name not in LAYOUT_COMMANDS:
-            takes.insert(0, inspect.Parameter("phase", inspect.Parameter.POSITIONAL_OR_KEYWORD))
-        shown = signature.replace(parameters=takes, return_annotation=signature.empty)
-        raise CommandError(str(error), way_out=f"{hint}it is {name}{shown}") from None
-    for key, value in given.items():
-        wanted = _wanted(signature.parameters[key])
-        if wanted and not any(isinstance(value, kind) and (kind is bool) == isinstance(value, bool) for kind in wanted):
-            kinds = " or ".join(_KINDS[kind] for kind in wanted)
-            raise CommandError(f"{key} must be {kinds}, not {value!r}")
-    nest = given.get("nest")
-    labels = [candidate.label for candidate in program.nests]
-    if nest is not None and nest not in (*labels, *range(len(labels))):
-        raise CommandError(f"no nest {nest!r} in {program.name}", way_out=f"{nearest(nest, labels)}the nests are "
-                           + ", ".join(f"{index} {label}" for index, label in enumerate(labels)))  # fmt: skip
-
-
 def run_command(
     memo: Memo, name: str, program: Program, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Program:
@@ -111,27 +82,8 @@ def run_command(
     Raises:
         CommandError: it does not take what it is given.  Refused, LayoutError: see :data:`swirl.transforms.COMMANDS`.
     """
-    check_arguments(name, program, arguments, options)
+    COMMANDS[name].bound(arguments, options)
     return memo.program(COMMANDS[name], program, *arguments, **options)
-
-
-_KINDS = {str: "a string", int: "a whole number", bool: "True or False", type(None): "None"}
-
-
-@cache
-def _signature(name: str) -> inspect.Signature:
-    return inspect.signature(COMMANDS[name], eval_str=True)
-
-
-def _wanted(parameter: inspect.Parameter) -> tuple[type, ...]:
-    """The types that a parameter takes, where these are words, switches or a nest; what numbers and lists must be like,
-    the command says itself."""
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return ()
-    wanted = parameter.annotation
-    kinds = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-    plain = set(kinds) <= ({str, int, type(None)} if parameter.name == "nest" else {str, bool, type(None)})
-    return kinds if plain else ()
 
 
 def located(error: LatteError, command: Recorded) -> LatteError:

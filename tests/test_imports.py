@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from swirl.transforms import COMMANDS
+
 ROOT = Path(__file__).parent.parent
 
 # A module may import its own group and those above it. A new module of swirl needs a place here.
@@ -16,7 +18,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo", "phases"},
-    {"recorded"},
+    {"command_methods", "recorded"},
     {"plan_state"},
     {"plan_layouts", "questions"},
     {"recipe", "recipe_files", "recipe_imports"},
@@ -45,6 +47,10 @@ LATTE_RANK = {name: rank for rank, group in enumerate(LATTE) for name in group}
 
 # Neither of the two needs the other: what they share belongs to ir.
 STRANGERS = {("transforms", "codegen"), ("codegen", "transforms")}
+
+# In swirl.transforms, a package may import those before it, and itself; no command needs another one.
+TRANSFORMS = ({"arguments"}, {"command"}, {"rewrites"}, {"passes", "commands"}, {"relayout"})
+TRANSFORMS_RANK = {name: rank for rank, group in enumerate(TRANSFORMS) for name in group}
 
 ONLY_WHERE_USED = {"torch", "sklearn", "matplotlib", "onnx", "mpi4py"}
 
@@ -136,6 +142,33 @@ def test_swirl_modules_import_only_what_stands_before_them() -> None:
             if RANK[parts[1]] > RANK[own] or (own, parts[1]) in STRANGERS:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
+
+
+def test_commands_and_passes_share_only_rewrites() -> None:
+    wrong = []
+    folder = ROOT / "swirl" / "transforms"
+    for path in sources("swirl/transforms"):
+        own = path.relative_to(folder).with_suffix("").parts
+        if own[-1] == "__init__":
+            continue
+        assert own[0] in TRANSFORMS_RANK, (
+            f"swirl.transforms.{own[0]} has no place in the order of modules: add it to TRANSFORMS in {__file__}"
+        )
+        for name in all_imports(path):
+            if not name.startswith("swirl.transforms."):
+                continue
+            other = name.split(".")[2]
+            before = TRANSFORMS_RANK.get(other, -1) < TRANSFORMS_RANK[own[0]]
+            shared = other == own[0] and own[0] not in ("commands", "passes")
+            if not (before or shared):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong
+
+
+def test_each_command_has_a_module_of_its_name() -> None:
+    found = {path.stem for path in sources("swirl/transforms/commands")} - {"__init__"}
+    assert {command.name for command in COMMANDS.values()} == found
+    assert all(command.function.__module__.endswith(f".{command.name}") for command in COMMANDS.values())
 
 
 def test_swirl_never_imports_latte() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from inspect import cleandoc
 
@@ -11,7 +10,7 @@ from latte.tools.bench.report import replaced
 from swirl.ir.nest import Program
 from swirl.recipe import Schedule
 from swirl.target import TARGETS
-from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
+from swirl.transforms import COMMANDS
 
 SECTIONS = ("rewrite", "Args", "Raises", "Source")
 
@@ -85,7 +84,7 @@ def older() -> str:
     rows = []
     for call in OLDER:
         name = call.split(".")[1].split("(")[0]
-        now = next(other for other in COMMANDS if COMMANDS[other] is COMMANDS[name])
+        now = COMMANDS[name].name
         rows.append(f"| `{call}` | [`{now}`](#{now}) |")
     return "\n".join(["| older | command |", "| --- | --- |", *rows])
 
@@ -105,7 +104,7 @@ def section(name: str) -> str:
     aliases = [f"`{other}`" for other in sorted(COMMANDS) if COMMANDS[other] is COMMANDS[name] and other != name]
     summary, rest = _text(name)
     parts = [f"### {name}", " ".join([summary, *([f"Also called {', '.join(aliases)}."] if aliases else [])])]
-    parts.append(f"`{signature(name)}`")
+    parts.append(f"`s.{COMMANDS[name].usage}`")
     parts += [rest] if rest else []
     arguments = _section(name, "Args")
     if arguments:
@@ -124,25 +123,6 @@ def shown(example: Example) -> str:
         parts.append(_words(example.refusal.words))
         parts.append(_code(example.refusal.way_out, applied(program, example.refusal.way_out)))
     return "\n\n".join(parts)
-
-
-def signature(name: str) -> str:
-    """``s.split(phase, loop_var, at, *, nest=None)``."""
-    _, *parameters = inspect.signature(COMMANDS[name]).parameters.values()
-    shown = [] if name in LAYOUT_COMMANDS else ["phase"]
-    star = False
-    for parameter in parameters:
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not star:
-            shown, star = [*shown, "*"], True
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            shown, star = [*shown, f"*{parameter.name}"], True
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            shown.append(f"**{parameter.name}")
-        elif parameter.default is inspect.Parameter.empty:
-            shown.append(parameter.name)
-        else:
-            shown.append(f"{parameter.name}={parameter.default!r}")
-    return f"s.{name}({', '.join(shown)})"
 
 
 # --- nests ----------------------------------------------------------------------------------------------
@@ -169,7 +149,7 @@ def _code(recipe: str, after: Program) -> str:
 
 # --- docstrings -----------------------------------------------------------------------------------------
 def _doc(name: str) -> str:
-    return inspect.getdoc(COMMANDS[name]) or ""
+    return COMMANDS[name].documentation
 
 
 def _text(name: str) -> tuple[str, str]:

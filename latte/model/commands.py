@@ -61,7 +61,7 @@ def asked(commands: Iterable[Recorded], info: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for command in commands:
         if command.name in names:
-            parameters = list(inspect.signature(COMMANDS[command.name]).parameters.values())[1:]
+            parameters = list(COMMANDS[command.name].signature.parameters.values())
             takes = [*(["phase"] if of == "phase" else []), *(parameter.name for parameter in parameters)]
             given = {parameter.name: parameter.default for parameter in parameters}
             given |= dict(zip(takes, command.arguments, strict=False)) | dict(command.options)

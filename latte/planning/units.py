@@ -18,7 +18,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, fresh, references
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
-from swirl.transforms.layers import Part
+from swirl.transforms.rewrites.joined_programs import Part
 
 
 @dataclass(frozen=True)

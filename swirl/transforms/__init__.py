@@ -1,61 +1,9 @@
 """The commands of recipes, by name, and the automatic passes."""
 
-from swirl.transforms import (
-    algebra,
-    contract,
-    expand,
-    flatten,
-    fusion,
-    hoist,
-    if_convert,
-    inline,
-    layers,
-    layout,
-    memory,
-    moments,
-    order,
-    pack,
-    parallel,
-    partial_sums,
-    prefetch,
-    privatize,
-    reindex,
-    rename,
-    scalars,
-    split,
-    unroll,
-    vectorize,
-)
-from swirl.transforms.base import COMMANDS
+from swirl.transforms import commands
+from swirl.transforms.command import COMMANDS
 
-LAYOUT_COMMANDS = frozenset({"tile", "untile", "transpose", "set_padding"})
+LAYOUT_COMMANDS = frozenset(name for name, command in COMMANDS.items() if command.lays_out)
 """Commands on buffers: they take no phase."""
 
-__all__ = [
-    "COMMANDS",
-    "LAYOUT_COMMANDS",
-    "algebra",
-    "contract",
-    "expand",
-    "flatten",
-    "fusion",
-    "hoist",
-    "if_convert",
-    "inline",
-    "layers",
-    "layout",
-    "memory",
-    "moments",
-    "order",
-    "pack",
-    "parallel",
-    "partial_sums",
-    "prefetch",
-    "privatize",
-    "reindex",
-    "rename",
-    "scalars",
-    "split",
-    "unroll",
-    "vectorize",
-]
+__all__ = ["COMMANDS", "LAYOUT_COMMANDS", "commands"]

@@ -9,8 +9,10 @@ from swirl.ir.affine import simplify
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, reference
 from swirl.ir.statements import statements
-from swirl.transforms.base import COMMANDS, checked, loop_names, taken_names
-from swirl.transforms.privatize import fills
+from swirl.transforms.command import COMMANDS
+from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.filling import fills
+from swirl.transforms.rewrites.sites import loop_names, taken_names
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.tidy import tidy
-from swirl.transforms.whole_vectors import whole_vectors
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.passes.whole_vectors import whole_vectors
 from tests.fuzz.commands import RECIPES, Command, CommandMaker
 from tests.fuzz.floats import ZEROS, State, floating_problem
 from tests.fuzz.programs import INDEX_LIMIT, INDICES, Pick, ProgramMaker

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from swirl.ir.nest import Program, loop_of, loops, walk
-from swirl.transforms.base import loop_names
-from swirl.transforms.parts import combination
+from swirl.transforms.rewrites.sites import loop_names
+from swirl.transforms.rewrites.tile_sizes import combination
 from tests.fuzz.chains import CHAIN
 from tests.fuzz.programs import BETWEEN, PRIVATE, Pick
 

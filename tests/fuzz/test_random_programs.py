@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swirl.ir.nest import Program, edit_at, for_loop, loop_of
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.base import find_loops, loop_at
+from swirl.transforms.rewrites.sites import find_loops, loop_at
 from tests.fuzz.batch import executed_problem, run_batch
 from tests.fuzz.chains import CHAIN
 from tests.fuzz.checks import PASSES, apply, make_case, problem_of, random_pick
@@ -52,7 +52,7 @@ def test_plain_random_cases(part: int) -> None:
 
 
 def test_every_command_is_tried() -> None:
-    assert set(COMMAND_MAKERS) == {function.__name__ for function in COMMANDS.values()} | set(PASSES)
+    assert set(COMMAND_MAKERS) == {command.name for command in COMMANDS.values()} | set(PASSES)
 
 
 @pytest.mark.parametrize("shape", sorted(set(SHAPES)))

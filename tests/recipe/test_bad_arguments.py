@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def new() -> Schedule:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_any_argument_may_be_wrong(name: str) -> None:
-    parameters = list(inspect.signature(COMMANDS[name]).parameters.values())[1:]
+    parameters = list(COMMANDS[name].signature.parameters.values())
     plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     given = {p.name: GOOD[p.name] for p in plain if p.default is p.empty}
     if name not in LAYOUT_COMMANDS:

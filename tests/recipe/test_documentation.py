@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from docs import kernels, steps
-from docs.commands import Example, applied, examples, page, refused
+from docs.commands import Example, applied, examples, methods, page, refused
 from docs.commands.page import OLDER, QUERIES
 from latte import MemoryDataLayer, Net, ReLULayer
+from swirl.command_methods import CommandMethods
 from swirl.errors import CommandError, LayoutError
 from swirl.questions import Questions
 from swirl.transforms import COMMANDS
@@ -43,6 +44,22 @@ def test_the_page_is_up_to_date(name: str, filled: Callable[[str], str]) -> None
     assert filled(text) == text
 
 
+def test_the_methods_are_up_to_date() -> None:
+    """If not: `python docs/refresh.py command_methods`."""
+    written = DOCS.parent / "swirl" / "command_methods.py"
+    assert methods.filled() == written.read_text(encoding="utf-8")
+
+
+def test_every_command_is_a_method() -> None:
+    """With the parameters that the command has behind those of a schedule, and nothing else."""
+    for name, command in COMMANDS.items():
+        takes = dict(inspect.signature(getattr(CommandMethods, name)).parameters)
+        more = {"self", "phase", "optional"} - ({"phase"} if command.lays_out else set())
+        assert set(takes) - set(command.signature.parameters) - {"phases"} == more
+        assert all(takes[other].default == one.default and takes[other].kind == one.kind
+                   for other, one in command.signature.parameters.items())  # fmt: skip
+
+
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.command)
 def test_examples_compute_the_same(example: Example) -> None:
     assert example.recipe.splitlines()[-1].startswith((f"s.{example.command}(", "s.parallelize(", "s.tile("))
@@ -59,11 +76,11 @@ def test_examples_compute_the_same(example: Example) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_say_all(name: str) -> None:
     """A sentence, before → after, every argument, what is raised."""
-    text = inspect.getdoc(COMMANDS[name]) or ""
+    text = COMMANDS[name].documentation
     assert text.split("\n\n")[0].endswith(".")
     assert "rewrite" in text
     assert "Raises:" in text
-    _, *parameters = inspect.signature(COMMANDS[name]).parameters
+    parameters = COMMANDS[name].signature.parameters
     assert [parameter for parameter in parameters if f"    {parameter}: " not in text] == []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from swirl import memo as memo_module
 from swirl import pipeline
 from swirl.errors import LatteError, Refused
@@ -19,6 +20,8 @@ from swirl.memo import Memo, Memos
 from swirl.pipeline import Scheduled, finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
 from swirl.target import TARGETS, Target
+from swirl.transforms import COMMANDS
+from swirl.transforms.command import Command
 from tests.recipe.test_schedule import BUFFERS, programs
 
 TARGET = TARGETS["avx2"]
@@ -72,6 +75,49 @@ def test_a_second_run_computes_nothing_and_gives_the_same() -> None:
     assert made == again and first.outcomes == second.outcomes
     assert [outcome.status for outcome in second.outcomes].count("skipped") == 2
     assert shown(dict(first.stages)) == shown(dict(second.stages))
+
+
+def test_a_second_compile_of_a_net_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With shipped recipes, chains and layouts: each command and pass can be told by its name."""
+    memos: list[Memo] = []
+    counted = Memo.__init__
+
+    def noted(memo: Memo, *arguments: Any) -> None:
+        counted(memo, *arguments)
+        memos.append(memo)
+
+    monkeypatch.setattr(Memo, "__init__", noted)
+    computed = []
+    for _ in range(2):
+        memos.clear()
+        net = Net(4, seed=0)
+        conv = ConvLayer(net, MemoryDataLayer(net, (16, 9, 9)), num_filters=16, kernel=3, stride=1, pad=1)
+        pooled = MaxPoolingLayer(net, ReLULayer(net, BatchNormLayer(net, conv)), kernel=3, stride=3)
+        FullyConnectedLayer(net, pooled, 10)
+        net.compile()
+        computed.append([memo.computed for memo in memos if memo.known is not None])
+    assert sum(computed[0]) > 100
+    assert len(computed[1]) == len(computed[0]) and sum(computed[1]) == 0
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_is_kept(name: str) -> None:
+    function = COMMANDS[name].function
+    assert memo_module._ours(COMMANDS[name])
+    assert memo_module._name(COMMANDS[name]) == f"{function.__module__}.{COMMANDS[name].name}"
+
+
+def test_a_command_made_at_run_time_is_called_each_time() -> None:
+    calls = []
+
+    def own(program: Program) -> Program:
+        calls.append(program)
+        return program
+
+    memo = Memo({})
+    for _ in range(2):
+        memo.program(Command("own", own), programs()["forward"])
+    assert len(calls) == 2 and memo.computed == 0
 
 
 def test_without_memo_the_results_are_those(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from swirl.codegen.emit import emit
 from swirl.target import Target
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.unroll import unroll, unroll_and_jam
+from swirl.transforms.commands.unroll import unroll
+from swirl.transforms.commands.unroll_and_jam import unroll_and_jam
+from swirl.transforms.passes.scalars import scalar_replace
 from tests.support import assert_compiles_to_same, merged, program
 
 

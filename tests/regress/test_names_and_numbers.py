@@ -16,11 +16,11 @@ from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.hoist import hoist
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
-from swirl.transforms.whole_vectors import whole_vectors
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.passes.whole_vectors import whole_vectors
 from tests.codegen.conftest import run_source
 
 Arrays = dict[str, np.ndarray]

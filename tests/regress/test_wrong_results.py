@@ -15,21 +15,25 @@ from swirl.ir.nest import Program, loop_of, loops, make_nest, parse_program, stm
 from swirl.ir.statements import statements
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.fusion import distribute, fuse
-from swirl.transforms.hoist import hoist
-from swirl.transforms.order import interchange, reorder
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.split import split, tile_loop
-from swirl.transforms.tidy import tidy
-from swirl.transforms.unroll import unroll, unroll_and_jam
-from swirl.transforms.vectorize import vectorize
+from swirl.transforms.commands.distribute import distribute
+from swirl.transforms.commands.fuse import fuse
+from swirl.transforms.commands.interchange import interchange
+from swirl.transforms.commands.reorder import reorder
+from swirl.transforms.commands.split import split
+from swirl.transforms.commands.tile_loop import tile_loop
+from swirl.transforms.commands.unroll import unroll
+from swirl.transforms.commands.unroll_and_jam import unroll_and_jam
+from swirl.transforms.commands.vectorize import vectorize
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
 from tests.support import assert_compiles_to_same, assert_same, difference, merged, program
 
 
 def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
     before = program("for i in range(3):\n for j in range(2):\n  s[i] = x[j]", s=(3,), x=(2,))
-    after = assert_same(before, scalar_replace(before, "s"))
+    after = assert_same(before, COMMANDS["scalar_replace"](before, "s"))
     assert "s_t: float32 = 0.0" in after.text
 
 
@@ -202,7 +206,7 @@ for i in range(4):
 
 
 def test_distributing_leaves_locals_with_their_users() -> None:
-    before = scalar_replace(
+    before = COMMANDS["scalar_replace"](
         program("for i in range(4):\n z[0] += x[i]\n y[i] = x[i]", x=(4,), y=(4,), z=(1,)), "z"
     )
     after = assert_same(before, distribute(before, "i"))

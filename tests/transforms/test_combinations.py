@@ -10,10 +10,10 @@ from swirl.errors import CommandError
 from swirl.recipe import Schedule
 from swirl.target import Target, get_target
 from swirl.transforms import COMMANDS
-from swirl.transforms.hoist import hoist
-from swirl.transforms.parts import combination
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.rewrites.tile_sizes import combination
 from tests.support import assert_compiles_to_same, assert_same, program
 
 

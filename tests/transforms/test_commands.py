@@ -15,13 +15,13 @@ from swirl.ir.nest import Program, loop_of, parse_program
 from swirl.ir.validate import validate
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.base import find_loops, loop_at
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.hoist import hoist
-from swirl.transforms.parts import combination
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
-from swirl.transforms.whole_vectors import whole_vectors
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.passes.whole_vectors import whole_vectors
+from swirl.transforms.rewrites.sites import find_loops, loop_at
+from swirl.transforms.rewrites.tile_sizes import combination
 from tests.support import assert_compiles_to_same, assert_same, program
 from tests.support import merged as side_by_side
 

@@ -12,7 +12,7 @@ from swirl.errors import Refused
 from swirl.ir.nest import Program
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.contract import OWN
+from swirl.transforms.rewrites.contraction import OWN
 from tests.support import assert_compiles_to_same, assert_same, merged, program
 
 

@@ -17,9 +17,9 @@ from swirl.ir.nest import Program, expr, make_nest
 from swirl.ir.polynomial import polynomial
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.hoist import hoist
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
 from tests.support import assert_compiles_to_same, assert_same_expanded, merged, program
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17)

@@ -12,10 +12,10 @@ from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, stmts
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.hoist import hoist
-from swirl.transforms.layers import Part, follow, join
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
+from swirl.transforms.rewrites.joined_programs import Part, follow, join
 from tests.support import assert_compiles_to_same, assert_same, program
 
 EXTENTS = (1, 2, 3, 5, 7, 13, 15, 16, 17)

@@ -14,9 +14,9 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Program
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.hoist import hoist
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
 from tests.codegen.conftest import run_source
 from tests.support import assert_compiles_to_same, assert_same, merged, program
 

@@ -14,7 +14,8 @@ import pytest
 from swirl.errors import CommandError, LayoutError, Refused
 from swirl.ir.nest import Program
 from swirl.transforms import COMMANDS
-from swirl.transforms.contract import OWN
+from swirl.transforms.rewrites.contraction import OWN
+from swirl.transforms.rewrites.sites import find_loops
 from tests.support import assert_same, program
 from tests.transforms.witness import assert_witness
 
@@ -795,7 +796,8 @@ def test_witness(name: str) -> None:
         (command("scalar_expand", []), "scalar_expand takes the names of locals, not an empty list"),
         (command("hoist", "k"), "no loop named 'k' in program"),
         (command("parallelize", "ii"), "no loop named 'ii' in program"),
-        (command("unroll", "i", 2, nest="other"), "no loop 'i' in nest 'other' of program"),
+        (command("unroll", "i", 2, nest="other"), "no nest 'other' in program\n  the nests are 0 program_0"),
+        (lambda p: find_loops(p, "i", "other"), "no loop 'i' in nest 'other' of program"),
     ],
 )
 def test_bad_arguments(rewrite: Callable[[Program], Program], message: str) -> None:

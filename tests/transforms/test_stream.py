@@ -15,9 +15,9 @@ from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.hoist import hoist
-from swirl.transforms.scalars import scalar_replace
-from swirl.transforms.tidy import tidy
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
+from swirl.transforms.passes.tidy import tidy
 from tests.codegen.test_machine_code import disassembled, target_named
 from tests.support import assert_compiles_to_same, assert_same, program
 from tests.transforms.witness import assert_witness

@@ -17,9 +17,9 @@ from swirl.ir.validate import validate
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
 from swirl.target import TARGETS, Target
-from swirl.transforms.canonical import canonicalise
-from swirl.transforms.hoist import hoist
-from swirl.transforms.scalars import scalar_replace
+from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.scalars import scalar_replace
 from tests.support import assert_same_expanded
 
 FORWARD = """

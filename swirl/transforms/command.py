@@ -1,0 +1,196 @@
+"""What a command is: declared once, found by name; checks, errors and signature come from its parameters."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, Union, get_args, get_origin
+
+from swirl.errors import CommandError, nearest
+from swirl.ir.nest import Program
+from swirl.ir.types import explicit
+from swirl.transforms.arguments import Argument
+
+P = ParamSpec("P")
+
+_KINDS = {str: "a string", int: "a whole number", bool: "True or False", type(None): "None"}
+_WORDS = {str, bool, type(None)}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What a command takes for granted of the numbers that a program is run on; ``explain`` says it wherever the
+    command changed something.
+
+    Args:
+        text: a sentence, after "assumes that".
+        option: the switch that has to be on for it; None is always.
+    """
+
+    text: str
+    option: str | None = None
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a command.
+
+    Args:
+        name: of the parameter.
+        kinds: the types that it takes, as far as they are plain ones.
+        arguments: the checks that are attached to its type.
+    """
+
+    name: str
+    kinds: tuple[type, ...]
+    arguments: tuple[Argument, ...]
+
+    @staticmethod
+    def of(parameter: inspect.Parameter) -> Parameter:
+        """What the annotation says; of ``*pairs`` and ``**new`` it is said of each."""
+        kinds, arguments = _parts(parameter.annotation)
+        return Parameter(parameter.name, kinds, arguments)
+
+    def checked(self, value: Any) -> Any:
+        """The value that the command gets.
+
+        Raises:
+            CommandError: it is of another kind.
+        """
+        if self._simple and not any(isinstance(value, kind) and (kind is bool) == isinstance(value, bool)
+                                    for kind in self.kinds):  # fmt: skip
+            raise CommandError(f"{self.name} must be {' or '.join(_KINDS[k] for k in self.kinds)}, not {value!r}")
+        for argument in self._arguments(value):
+            value = value if argument.alone is None else argument.alone(value, self.name)
+        return value
+
+    def check_within(self, program: Program, given: Mapping[str, Any]) -> None:
+        """Raises CommandError where the program has nothing of which the value is the name or the number."""
+        value = given[self.name]
+        for argument in self._arguments(value):
+            if argument.within is not None:
+                argument.within(program, value, given)
+
+    def _arguments(self, value: Any) -> tuple[Argument, ...]:
+        return () if value is None and type(None) in self.kinds else self.arguments
+
+    @property
+    def _simple(self) -> bool:
+        """Whether a value of another kind is refused here: words, switches, and what says so. What numbers and lists
+        must be like, their checks say."""
+        return set(self.kinds) <= _WORDS or any(argument.simple for argument in self.arguments)
+
+
+def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[Argument, ...]]:
+    """The types in an annotation, and the checks."""
+    if get_origin(annotation) is Annotated:
+        inner, *notes = get_args(annotation)
+        kinds, arguments = _parts(inner)
+        return kinds, (*arguments, *(note for note in notes if isinstance(note, Argument)))
+    if get_origin(annotation) is Literal:
+        return tuple(dict.fromkeys(type(value) for value in get_args(annotation))), ()
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [_parts(member) for member in get_args(annotation)]
+        return tuple(kind for kinds, _ in parts for kind in kinds), tuple(a for _, found in parts for a in found)
+    return (annotation,), ()
+
+
+@dataclass(frozen=True)
+class Command(Generic[P]):
+    """A pure function program → program that raises :class:`swirl.errors.Refused` where it would change the meaning.
+
+    Args:
+        name: of the command, its function and its module.
+        function: what is called with checked arguments.
+        assumes: what it takes for granted of the data.
+        lays_out: whether it is about a buffer's layout: it takes no phase then, and acts on all.
+    """
+
+    name: str
+    function: Callable[Concatenate[Program, P], Program]
+    assumes: Assumption | None = None
+    lays_out: bool = False
+
+    def __call__(self, program: Program, *arguments: P.args, **options: P.kwargs) -> Program:
+        """The program after the command, which gets one with every conversion of types spelled out: an update of a
+        whole number by a fraction, which loses something at each step, is then no sum whose order may change.
+
+        Raises:
+            CommandError, Refused, LayoutError: as the command says.
+        """
+        program = explicit(program)
+        bound = self.bound(arguments, options)
+        for parameter in self._parameters.values():
+            if parameter.name in bound.arguments:
+                parameter.check_within(program, bound.arguments)
+        return self.function(program, *bound.args, **bound.kwargs)
+
+    def bound(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> inspect.BoundArguments:
+        """The arguments by the names of their parameters, each checked by itself.
+
+        Raises:
+            CommandError: the command does not take what it is given; it says what it takes.
+        """
+        try:
+            bound = self.signature.bind(*arguments, **options)
+        except TypeError as error:
+            unknown = next((key for key in options if key not in self.signature.parameters), None)
+            hint = nearest(unknown, list(self.signature.parameters)) if unknown is not None else ""
+            raise CommandError(str(error), way_out=f"{hint}it is {self.usage}") from None
+        for name, value in bound.arguments.items():
+            parameter = self._parameters.get(name)
+            if parameter is not None:
+                several = self.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+                checked = tuple(map(parameter.checked, value)) if several else parameter.checked(value)
+                bound.arguments[name] = checked
+        return bound
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """What it takes after the program."""
+        whole = inspect.signature(self.function, eval_str=True)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+    @cached_property
+    def usage(self) -> str:
+        """As a recipe calls it: ``split(phase, loop_var, at, *, nest=None)``."""
+        takes = [parameter.replace(annotation=parameter.empty) for parameter in self.signature.parameters.values()]
+        if not self.lays_out:
+            takes.insert(0, inspect.Parameter("phase", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+        return f"{self.name}{self.signature.replace(parameters=takes, return_annotation=inspect.Signature.empty)}"
+
+    @property
+    def documentation(self) -> str:
+        """The docstring of its function."""
+        return inspect.getdoc(self.function) or ""
+
+    @cached_property
+    def _parameters(self) -> dict[str, Parameter]:
+        """Those whose arguments are checked; of ``**new``, the command says itself."""
+        found = self.signature.parameters.values()
+        return {each.name: Parameter.of(each) for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD}
+
+
+COMMANDS: dict[str, Command[...]] = {}
+"""Every command by name, and by the names that older recipes use."""
+
+
+def command(
+    *, assumes: Assumption | None = None, lays_out: bool = False
+) -> Callable[[Callable[Concatenate[Program, P], Program]], Command[P]]:
+    """Makes a function a command, found by its name.
+
+    Args:
+        assumes: what it takes for granted of the data.
+        lays_out: whether it is about a buffer's layout.
+    """
+
+    def register(function: Callable[Concatenate[Program, P], Program]) -> Command[P]:
+        made = Command(function.__name__, function, assumes, lays_out)
+        COMMANDS[made.name] = made
+        return made
+
+    return register

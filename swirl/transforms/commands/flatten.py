@@ -1,0 +1,246 @@
+"""flatten: loops over neighbouring dimensions of contiguous arrays become one."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import replace
+from math import prod
+
+from swirl.errors import CommandError
+from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
+from swirl.ir.hints import prefetch_of
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Path,
+    Program,
+    at,
+    expr,
+    loop_of,
+    loops,
+    names_in,
+    reference,
+    references,
+    replace_at,
+    subscripts,
+    walk,
+)
+from swirl.transforms.arguments import LoopNames
+from swirl.transforms.command import command
+from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.refusals import WayOut, refuse
+from swirl.transforms.rewrites.sites import Site, find_loops, inner_name, resolve
+from swirl.transforms.rewrites.ways_out import step, tried
+
+
+@command()
+def flatten(program: Program, loop_vars: LoopNames) -> Program:
+    """Join directly nested loops that run over whole neighbouring dimensions of every array they touch.
+
+    rewrite (value and inputs are (N, C, 56, 56)):
+        for y in range(56):                         for yx in range(3136):
+            for x in range(56):             →           value[n, c, yx] = max(0.0, inputs[n, c, yx])
+                value[n, c, y, x] = …
+
+    In this program the arrays are seen with the joined dimension; memory is the same. A random number's position may
+    name the loops' variables where it counts the elements in the same way: ``rand(s, 0, 1, (n * 56 + y) * 56 + x)``.
+
+    Args:
+        loop_vars: two or more loops, outermost first.
+
+    Raises:
+        Refused: the loops are not directly nested or do not cover the dimensions, a reference uses their
+            variables in another way, or an array is touched elsewhere in another way, or has blocks of these
+            dimensions or of later ones; or the joined loop has 2**31 iterations or more, which the C++ counts in an
+            ``int``.
+
+    Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop collapsing).
+    """
+    if len(loop_vars) < 2:
+        raise CommandError(f"flatten takes two loops or more, not {loop_vars}")
+    names = [resolve(program, name) for name in loop_vars]
+    groups = [tuple(group) for group in zip(*names, strict=True)] if len({len(n) for n in names}) == 1 else []
+    if not groups:
+        raise CommandError(f"{loop_vars} do not stand for the same number of loops each")
+    joined: dict[str, tuple[int, int]] = {}
+    flat = step("flatten", loop_vars)
+    nested = tried(program, (step("reorder", loop_vars), flat), *((step("distribute", n), flat) for n in loop_vars))
+    for nest in program.nests:
+        for path, node in walk(nest.body):
+            if prefetch_of(node) is not None:
+                raise refuse("a prefetch names the dimensions apart", nest, path, "asked to be flattened",
+                             way_out="prefetch after flatten")  # fmt: skip
+    for index, nest in enumerate(program.nests):
+        for group in groups:
+            nest = _flatten_in(program, index, nest, group, joined, nested)
+        program = program.with_nest(index, nest)
+    if not joined:
+        site = find_loops(program, loop_vars[0])[0]
+        raise refuse(
+            "the loops are not directly nested",
+            program.nests[site.nest],
+            site.path,
+            "asked to be flattened",
+            way_out=nested,
+        )
+    buffers = {}
+    for name, (dim, count) in joined.items():
+        shape = program.buffers[name].shape
+        buffers[name] = replace(
+            program.buffers[name], shape=(*shape[:dim], prod(shape[dim : dim + count]), *shape[dim + count :])
+        )
+    result = program.with_buffers(**buffers)
+    _check_all_flat(result)
+    return checked(program, result)
+
+
+def _flatten_in(
+    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]],
+    nested: WayOut,
+) -> Nest:  # fmt: skip
+    """Every place in one nest where the loops of ``group`` are directly nested."""
+    for path, node in reversed(list(loops(nest.body))):
+        if loop_of(node).var != group[0]:
+            continue
+        chain = _chain(nest, path, group)
+        if chain is None:
+            raise refuse("the loops are not directly nested", nest, path, "asked to be flattened",
+                         way_out=nested)  # fmt: skip
+        heads, inner = chain
+        extents = []
+        for head in heads:
+            if (
+                head.kind != "range"
+                or head.step != 1
+                or ast.unparse(head.start) != "0"
+                or head.extent is None
+            ):
+                raise refuse(
+                    f"{head.var} is no plain loop over a whole dimension",
+                    nest,
+                    path,
+                    "asked to be flattened",
+                    way_out="flatten before tiling, splitting or marking the loops",
+                )
+            extents.append(head.extent)
+        if prod(extents) >= 2**31:
+            raise refuse(
+                f"the joined loop would have {prod(extents):,} iterations, more than an int counts",
+                nest,
+                path,
+                "asked to be flattened",
+                way_out=f"leave {group[0]} out",
+            )
+        base = "".join(group)
+        var = inner_name(program.with_nest(index, nest), Site(index, path), base)
+        rewrite = _Join(program, nest, path, group, extents, var, joined)
+        body = [rewrite.visit(copy.deepcopy(statement)) for statement in inner]
+        new = Loop(var, "range", ast.Constant(0), ast.Constant(prod(extents))).node(body)
+        nest = nest.with_body(replace_at(nest.body, path, [new]))
+    return nest
+
+
+def _chain(nest: Nest, path: Path, group: tuple[str, ...]) -> tuple[list[Loop], list[ast.stmt]] | None:
+    heads = []
+    node = at(nest.body, path)
+    for position, name in enumerate(group):
+        if not isinstance(node, ast.For) or loop_of(node).var != name:
+            return None
+        heads.append(loop_of(node))
+        if position + 1 < len(group):
+            if len(node.body) != 1:
+                return None
+            node = node.body[0]
+    assert isinstance(node, ast.For)
+    return heads, node.body
+
+
+class _Join(ast.NodeTransformer):
+    """Replaces the subscripts ``y, x`` by ``yx``; any other use of the variables is refused."""
+
+    def __init__(
+        self,
+        program: Program,
+        nest: Nest,
+        path: Path,
+        group: tuple[str, ...],
+        extents: list[int],
+        var: str,
+        joined: dict[str, tuple[int, int]],
+    ):
+        self.program, self.nest, self.path = program, nest, path
+        self.group, self.extents, self.var, self.joined = group, extents, var, joined
+        # Of the loops that run once, as over a 1×1 window.
+        self.once = {var: span for var, span in ranges_at(nest.body, path).items() if span[0] == span[1]}
+
+    def fail(self, node: ast.AST, why: str) -> Exception:
+        return refuse(f"{ast.unparse(node)} {why}", self.nest, self.path, "asked to be flattened")
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        loop = loop_of(node)
+        if loop.extent == 1:
+            self.once |= loop_range(loop, {})
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self.group:
+            raise self.fail(node, "is used outside of plain subscripts")
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """The position of a random number counts the elements as the joined loop does."""
+        if ast.unparse(node.func) != "rand" or not names_in(node.args[-1]) & set(self.group):
+            return self.generic_visit(node)
+        *others, index = node.args
+        form = affine(index, self.once, fix=True)
+        steps = [prod(self.extents[position + 1 :]) for position in range(len(self.group))]
+        unit = form.coefficient(self.group[-1]) if form is not None else 0
+        if form is None or [form.coefficient(var) for var in self.group] != [step * unit for step in steps]:
+            raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
+        rest = Affine({key: c for key, c in form.terms.items() if key not in self.group}, form.constant, form.atoms)
+        if any(rest.mentions(var) for var in self.group):
+            raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
+        joined = rest.add(Affine({self.var: unit}, 0, {self.var: expr(self.var)}))
+        return ast.Call(node.func, [*(self.visit(other) for other in others), joined.to_expr()], [])
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        indices = subscripts(node)
+        used = {name for index in indices for name in names_in(index)} & set(self.group)
+        if not used:
+            return node
+        indices = [
+            simplify(index, self.once, fix=True) if names_in(index) & set(self.group) else index for index in indices
+        ]
+        name = ast.unparse(node.value)
+        texts = [ast.unparse(index) for index in indices]
+        positions = [i for i in range(len(texts)) if tuple(texts[i : i + len(self.group)]) == self.group]
+        buffer = self.program.buffers.get(name)
+        if buffer is None or not positions or sum(t in self.group for t in texts) != len(self.group):
+            raise self.fail(node, f"does not run over {', '.join(self.group)} as neighbouring subscripts")
+        dim = positions[0]
+        # Blocks of an earlier dimension leave these the neighbours that they were, a block's elements apart.
+        layout = buffer.layout
+        apart = layout.halo or layout.order or any(d >= dim for d, _ in layout.blocks)
+        if apart or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
+            raise self.fail(node, "is not contiguous over the whole of these dimensions")
+        if self.joined.setdefault(name, (dim, len(self.group))) != (dim, len(self.group)):
+            raise self.fail(node, "is flattened in other dimensions elsewhere")
+        new = [*indices[:dim], expr(self.var), *indices[dim + len(self.group) :]]
+        return reference(name, new, isinstance(node.ctx, ast.Store))
+
+
+def _check_all_flat(program: Program) -> None:
+    """Raises Refused where a flattened array is still referenced with its old number of subscripts."""
+    for nest in program.nests:
+        for path, node in loops(nest.body):
+            for ref in references(node):
+                name = ast.unparse(ref.value)
+                if name in program.buffers and len(subscripts(ref)) != len(program.buffers[name].shape):
+                    raise refuse(
+                        f"{ast.unparse(ref)} uses the dimensions apart",
+                        nest,
+                        path,
+                        "touches a flattened array",
+                        way_out="flatten its loops too, in the same command",
+                    )

@@ -1,0 +1,62 @@
+"""hoist: what a loop does not change is computed before it."""
+
+from __future__ import annotations
+
+from swirl.errors import Refused
+from swirl.ir.nest import Program, loop_of, loops
+from swirl.transforms.arguments import LoopName, NestName
+from swirl.transforms.command import command
+from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.invariants import hoisted
+from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
+
+
+@command()
+def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName | None = None) -> Program:
+    """Compute what stays the same in a loop once, before it; divide by it through its reciprocal.
+
+    rewrite:
+        for h in range(H):                      var_t_sqrt: float32 = 1.0 / sqrt(var_t + 0.001)
+            y[h] = (x[h] - m) / sqrt(var_t + 0.001)     →    for h in range(H):
+                                                                 y[h] = (x[h] - m) * var_t_sqrt
+
+    A parallel loop is left alone: its threads would wait for one.
+
+    A quotient then is the product with a rounded reciprocal: rounded twice. Only divisors whose reciprocal neither
+    overflows nor loses digits are taken so: square roots, those with a positive number added, integers, and literals
+    from 2**-126 to 2**126. By any other it is divided, as the reciprocal of a very small or very large number is
+    infinite, or has fewer digits.
+
+    What a condition or a loop without iterations may keep from being evaluated is moved only if its elements exist
+    whatever happens.
+
+    Args:
+        loop_var: out of this loop; by default out of every loop.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: no such loop.  Refused: asked for a loop out of which nothing can be moved.
+
+    Source: Lake, section 3.2 (the divisor of Fig. 3.4).
+    """
+    if loop_var is not None:
+        wanted = {(site.nest, site.path) for site in find_loops(program, loop_var, nest)}
+    result = program
+    for index, target in enumerate(program.nests):
+        if nest is not None and nest not in (index, target.label):
+            continue
+        paths = [path for path, _ in loops(target.body) if loop_var is None or (index, path) in wanted]
+        result = result.with_nest(index, hoisted(result, target, paths))
+    if loop_var is not None and result.text == program.text:
+        raise _nothing(program, find_loops(program, loop_var, nest)[-1])
+    return checked(program, result)
+
+
+def _nothing(program: Program, site: Site) -> Refused:
+    """Why nothing can be moved out of the loop at ``site``."""
+    loop = loop_of(loop_at(program, site))
+    problem = f"every operation in {loop.var} needs what changes in it, or may not be evaluated at all"
+    if loop.kind == "parallel":
+        problem = f"{loop.var} is a parallel loop: its threads would wait for one that computes"
+    return refuse(problem, program.nests[site.nest], site.path, "asked to move something out of")

@@ -1,0 +1,135 @@
+"""parallelize: a loop's iterations shared among threads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from swirl.ir.affine import affine
+from swirl.ir.deps import Conflict, NotProved, carried
+from swirl.ir.nest import Program, at, fresh, loop_of, loops, replace_at
+from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
+from swirl.transforms.command import command
+from swirl.transforms.rewrites.checked import check_locals
+from swirl.transforms.rewrites.reductions import NEUTRAL
+from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
+from swirl.transforms.rewrites.ways_out import Trial, nest_of, others, step
+
+
+@command()
+def parallelize(
+    program: Program,
+    loop_var: LoopNameOrNames,
+    *,
+    schedule: ThreadSchedule | None = None,
+    occurrence: int | None = None,
+    nest: NestName | None = None,
+) -> Program:
+    """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
+
+    rewrite:
+        for n in range(N):          →       for n in parallel(N):
+            s                                   s
+
+    Args:
+        loop_var: the loop, or several, outermost first, that become one parallel range of iterations.
+        schedule: OpenMP's schedule: ``"static"`` (default), ``"dynamic"``, ``"dynamic,4"`` (of any size), ``"guided"``.
+        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: two iterations touch one element and one of them writes it; the loop assigns a local that is declared
+            outside of it; or one loop lies in the other one, but not directly.
+
+    Source: Lake, section 3.3.
+    """
+    for name in loop_var if isinstance(loop_var, (list, tuple)) else [loop_var]:
+        program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule), occurrence)
+    return program
+
+
+def _shared(program: Program, site: Site, schedule: str | None) -> Program:
+    target, node = program.nests[site.nest], loop_at(program, site)
+    loop = loop_of(node)
+    note = "asked to run in parallel"
+    if loop.kind == "parallel":
+        return program
+    if loop.kind != "range":
+        raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, note)
+    for depth in range(1, len(site.path)):
+        around = at(target.body, site.path[:depth])
+        if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not _directly(around, node):
+            raise refuse(
+                f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly",
+                target,
+                site.path,
+                note,
+                way_out="parallelize one of them",
+            )
+    for _, inner in loops(node.body):
+        if loop_of(inner).kind == "parallel" and not _directly(node, inner):
+            raise refuse(f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly", target,
+                         site.path, note, way_out="parallelize one of them")  # fmt: skip
+    try:
+        race = carried(target.body, site.path, reductions=True)
+    except NotProved:
+        raise refuse("not proved free of races within the time allowed", target, site.path, note) from None
+    if race is not None:
+        problem = "two iterations would update the same element"
+        if race.first_access.kind != race.second_access.kind or race.first_access.kind == "write":
+            problem = "two iterations would touch the same element, one of them writing"
+        raise refuse(problem, target, site.path, note, witness=race, way_out=lambda: _ways_out(program, site, race))
+    check_locals(target, site.path, note, lambda: _ways_out(program, site, None))
+    options = (("schedule", schedule),) if schedule else ()
+    shared = replace(loop, kind="parallel", options=options).node(node.body)
+    return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [shared])))
+
+
+def _directly(outer: ast.For, inner: ast.For) -> bool:
+    """Whether there are only parallel loops between two loops, each alone in the one around it: they collapse."""
+    node: ast.stmt = outer
+    while isinstance(node, ast.For) and len(node.body) == 1:
+        node = node.body[0]
+        if node is inner:
+            return True
+        if not isinstance(node, ast.For) or loop_of(node).kind != "parallel":
+            return False
+    return False
+
+
+def _ways_out(program: Program, site: Site, race: Conflict | None) -> str:
+    """What runs in parallel instead: other loops, copies of what is added to, a loop over the elements."""
+    trial = Trial(program)
+    var = loop_of(loop_at(program, site)).var
+    only = nest_of(program, site)
+    found = others(trial, site, lambda name, **options: (step("parallelize", name, **options),))
+    plain = [steps[0].arguments[0] for steps in found if not steps[0].options]
+    single = [steps[0].text for steps in found if steps[0].options]
+    free = [f"{' or '.join(plain)} can run in parallel"] if plain else []
+    free += [" or ".join(single)] if single else []
+    if race is not None:
+        kind, name = race.first_access.kind, race.first_access.name
+        copies = step("privatize", name, var, nest=only)
+        if kind == race.second_access.kind and kind in NEUTRAL and name in program.buffers and trial.works(
+            copies, step("parallelize", var, nest=only)
+        ):
+            free.append(f"{copies.text} gives each part of the loop a copy to add to")
+        for gather, text in _subscripts(race, var):
+            new = fresh(gather, taken_names(program))
+            made = step("reindex", **{new: text}, nest=only)
+            if trial.works(made, step("parallelize", new)):
+                free.append(f"{made.text} makes each element belong to one iteration of {new}")
+                break
+    if free:
+        return "; ".join(free)
+    return "every loop here updates shared elements: parallelize a loop outside, or keep it sequential"
+
+
+def _subscripts(race: Conflict, var: str) -> Iterator[tuple[str, str]]:
+    """The subscripts that move with the loop and others, and a name for a loop over each: ``iy``, ``y + ky``."""
+    for index in race.first_access.indices:
+        form = affine(index)
+        if form is not None and form.coefficient(var) and len(form.terms) > 1:
+            yield f"i{var}", ast.unparse(index)

@@ -1,0 +1,211 @@
+"""prefetch: what a loop will need some iterations later is fetched into a cache."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+from swirl.ir.affine import Ranges, affine, bounds, ranges_at, simplify
+from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.hints import Prefetch
+from swirl.ir.nest import (
+    Loop,
+    Path,
+    Program,
+    edit_at,
+    enclosing,
+    expr,
+    for_loop,
+    fresh,
+    loop_of,
+    names_in,
+    references,
+    subscripts,
+    substitute,
+    walk,
+    with_inner,
+)
+from swirl.ir.trees import declared_in
+from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestName, Positive
+from swirl.transforms.command import command
+from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, rewrite_each
+from swirl.transforms.rewrites.strides import memory_stride
+from swirl.transforms.rewrites.ways_out import Trial, either, others, step
+
+LINE = 64
+"""Bytes of a cache line."""
+
+NOTE = "asked to prefetch"
+
+
+@command()
+def prefetch(program: Program, buffer: BufferName, loop_var: LoopName, distance: Positive = 1, level: CacheLevel = 1, *,
+             nest: NestName | None = None) -> Program:  # fmt: skip
+    """Fetch into a cache what a loop will touch some iterations later; one prefetch a cache line.
+
+    rewrite (distance = 4):
+        for w in range(0, 64, 16):              for w in range(0, 64, 16):
+            for v in vector(16):        →           prefetch(x, (w + 64,), 1)
+                y[w + v] = x[w + v]                 for v in vector(16):
+                                                        y[w + v] = x[w + v]
+
+    Lines that loops inside run over are fetched in a loop of their own, a line a step. Prefetches beyond the end of
+    the array do no harm. Give the command after those that arrange and mark the loops.
+
+    Args:
+        buffer: name of a field (``inputs``, ``weights``, …).
+        loop_var: the loop; it must move by a cache line or more an iteration.
+        distance: iterations ahead.
+        level: the cache: 1, 2, 3, or 0 for data that is used once (``prefetchnta``).
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: no such buffer or loop, bad distance or level.
+        Refused: the loop does not move the buffer's elements, or by less than a line, or they are found by way of
+            data.
+
+    Source: Mowry, Lam, Gupta, ASPLOS 1992.
+    """
+    touching = any(_moved(loop_at(program, site), buffer) for site in find_loops(program, loop_var, nest))
+
+    def rewrite(before: Program, site: Site) -> Program:
+        if touching and not _moved(loop_at(before, site), buffer):
+            return before  # another loop of that name is meant
+        return _prefetching(before, site, buffer, distance, level)
+
+    return rewrite_each(program, loop_var, nest, rewrite)
+
+
+def _moved(node: ast.For, buffer: str) -> bool:
+    """Whether a loop moves an element of the buffer."""
+    var = loop_of(node).var
+    return any(var in names_in(index) for _, ref in _touching(node, buffer) for index in subscripts(ref))
+
+
+def _prefetching(program: Program, site: Site, buffer: str, distance: int, level: int) -> Program:
+    nest, node = program.nests[site.nest], loop_at(program, site)
+    loop = loop_of(node)
+    if loop.kind not in ("range", "parallel"):
+        raise refuse(f"{loop.var} is a {loop.kind} loop", nest, site.path, NOTE, way_out="prefetch in a loop around it")
+    found: dict[str, ast.stmt] = {}
+    seen: list[tuple[str, ast.expr]] = []
+    declared = declared_in(nest.function)
+    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
+    text = next((ast.unparse(reference) for _, reference in _touching(node, buffer)), None)
+    why = f"{buffer} is not touched in {loop.var}" if text is None else f"{text} does not move with {loop.var}"
+    for path, reference in _touching(node, buffer):
+        ranges = ranges_at(nest.body, (*site.path, *path))
+        between = [loop_of(n) for n in _around(node, path)]
+        indices = subscripts(reference)
+        if loop.var not in {name for index in indices for name in names_in(index)}:
+            continue
+        names = {name for index in indices for name in names_in(index)} - {"min", "max"}
+        visible = around | {head.var for head in between}
+        if names - visible or any(True for index in indices for _ in references(index)):
+            raise refuse(f"the place of {ast.unparse(reference)} depends on data", nest, site.path, NOTE,
+                         way_out="prefetch the array that holds the places")  # fmt: skip
+        moved = memory_stride(program.buffers[buffer], indices, loop.var, ranges)
+        size = DTYPES[program.buffers[buffer].dtype]().itemsize
+        if moved is not None and 0 < abs(moved * loop.step) * size < LINE:
+            why = f"{ast.unparse(reference)} moves by {abs(moved * loop.step) * size} bytes an iteration of {loop.var}"
+            continue
+        if _near(program.buffers[buffer], indices, seen, ranges, LINE // size):
+            continue
+        ahead = {loop.var: expr("v + d", v=loop.var, d=distance * loop.step)}
+        one = Prefetch(buffer, tuple(indices), level)
+        new = ast.fix_missing_locations(_lines(program, around | declared, one, between, ranges, ahead))
+        found.setdefault(ast.unparse(new), new)
+    if not found:
+        options = (distance, level)
+        raise refuse(why, nest, site.path, NOTE, way_out=lambda: _ways_out(program, site, buffer, options))
+
+    def edit(statement: ast.stmt) -> list[ast.stmt]:
+        assert isinstance(statement, ast.For)
+        own = {ast.unparse(s) for s in statement.body}
+        return [with_inner(statement, [*(s for text, s in found.items() if text not in own), *statement.body])]
+
+    return program.with_nest(site.nest, nest.with_body(edit_at(nest.body, site.path, edit)))
+
+
+def _ways_out(program: Program, site: Site, buffer: str, options: tuple[int, int]) -> str | None:
+    """Other loops, or tiles of this one, that move by a line or more."""
+    trial = Trial(program)
+    var = loop_of(loop_at(program, site)).var
+    found = others(trial, site, lambda name, **only: (step("prefetch", buffer, name, *options, **only),), apart=False)
+    ways = [" or ".join(steps[0].text for steps in found)]
+    line = LINE // DTYPES[program.buffers[buffer].dtype]().itemsize
+    tile, ahead = step("tile_loop", var, line), step("prefetch", buffer, f"{var}_outer", *options)
+    if trial.works(tile, ahead):
+        ways.append(f"{tile.text}, then {ahead.text}")
+    return either(ways)
+
+
+def _touching(node: ast.For, buffer: str) -> Iterator[tuple[Path, ast.Subscript]]:
+    """References to the buffer under a loop, each with the path of its statement."""
+    for path, statement in walk(node.body):
+        head: ast.AST = statement
+        if isinstance(statement, (ast.For, ast.If)):
+            head = statement.iter if isinstance(statement, ast.For) else statement.test
+        for reference in references(head):
+            if ast.unparse(reference.value) == buffer:
+                yield path, reference
+
+
+def _around(node: ast.For, path: Path) -> list[ast.For]:
+    """The loops inside ``node`` around a statement in it."""
+    return [inner for inner in enclosing(node.body, path) if isinstance(inner, ast.For)]
+
+
+def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.expr]], ranges: Ranges, line: int) -> bool:
+    """Whether the element lies within a line of one seen before; notes it otherwise."""
+    if buffer.layout != Layout() or any(affine(i) is None for i in indices):
+        return False
+    place, stride = expr(0), 1
+    for index, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
+        place, stride = expr("p + i * s", p=place, i=index, s=stride), stride * extent
+    for _, other in seen:
+        apart = affine(expr("a - b", a=place, b=other), ranges)
+        if apart is not None and not apart.terms and abs(apart.constant) < line:
+            return True
+    seen.append((buffer.name, place))
+    return False
+
+
+def _lines(program: Program, visible: set[str], one: Prefetch, between: list[Loop], ranges: Ranges,
+           ahead: dict[str, ast.expr]) -> ast.stmt:  # fmt: skip
+    """The prefetch, under those of the loops ``between`` that move the element: a line a step.
+
+    ``visible`` are the names around, ``ahead`` is what the loop's variable will be then.
+    """
+    buffer, indices = program.buffers[one.buffer], list(one.indices)
+    per_line = LINE // DTYPES[buffer.dtype]().itemsize
+    taken = set(program.buffers) | visible
+    heads: list[tuple[str, Loop, int]] = []
+    fixed: dict[str, ast.expr] = {}
+    needed = {name for index in indices for name in names_in(index)}
+    for head in reversed(between):
+        if head.var not in needed:
+            continue
+        moved = memory_stride(buffer, indices, head.var, dict(ranges))
+        step = head.step * max(1, per_line // abs(moved * head.step)) if moved else head.step
+        extent = bounds(expr("b - a", a=head.start, b=head.stop), ranges)
+        if extent is not None and 0 < extent[1] <= step:
+            fixed[head.var] = head.start
+        else:
+            var = fresh(f"{head.var}_line", taken)
+            taken.add(var)
+            heads.append((var, head, step))
+            fixed[head.var] = ast.Name(var, ast.Load())
+        needed |= names_in(head.start) | names_in(head.stop)
+
+    def then(tree: ast.expr) -> ast.expr:
+        for _ in between:  # a start may name the loops around it
+            tree = substitute(tree, fixed)
+        return simplify(substitute(tree, ahead))
+
+    statement: ast.stmt = replace(one, indices=tuple(map(then, indices))).node()
+    for var, head, step in heads:
+        statement = for_loop(var, then(head.stop), [statement], start=then(head.start), step=step)
+    return statement

@@ -1,0 +1,41 @@
+"""reorder: loops of a nest in the order given."""
+
+from __future__ import annotations
+
+from swirl.errors import CommandError
+from swirl.ir.nest import Program
+from swirl.transforms.arguments import LoopNames, NestName
+from swirl.transforms.command import command
+from swirl.transforms.rewrites.permutation import nests_with, permuted
+from swirl.transforms.rewrites.sites import LeftAlone, resolve
+from swirl.transforms.rewrites.ways_out import step
+
+
+@command()
+def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None) -> Program:
+    """Put loops of one nest into the order given, outermost first.
+
+    rewrite (order = c, n):
+        for n in range(N):                  for c in range(C):
+            for c in range(C):      →           for n in range(N):
+                s                                   s
+
+    Args:
+        order: loop names, outermost first; loops not named keep their places.
+        nest: only in this nest (index or label).
+
+    Raises:
+        Refused: a dependence would turn round, or no bounds of the grammar say the same in the new order.
+
+    Source: Lake, section 3.2.
+    """
+    names = [resolve(program, name)[0] for name in order]
+    if len(set(names)) < len(names):
+        raise CommandError(f"each loop has one place in an order, not {list(order)}")
+    indices = nests_with(program, tuple(names), nest)
+    if not indices:
+        raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
+    left = LeftAlone()
+    for index in indices:
+        program = permuted(program, index, names, left, step("reorder", list(order), nest=nest))
+    return left.told(program)

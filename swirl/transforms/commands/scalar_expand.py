@@ -1,0 +1,235 @@
+"""scalar_expand: a local gets one element for each iteration of a loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from swirl.errors import CommandError, Refused
+from swirl.ir.affine import simplify, simplify_body
+from swirl.ir.deps import Conflict, find
+from swirl.ir.nest import (
+    LocalType,
+    Loop,
+    Nest,
+    Path,
+    Program,
+    at,
+    clone,
+    clones,
+    declare,
+    edit_at,
+    expr,
+    fresh,
+    local_type,
+    loop_of,
+    loops,
+    names_in,
+    replace_at,
+    substitute,
+    walk,
+)
+from swirl.ir.statements import statements
+from swirl.transforms.arguments import LocalNames, LoopName, NestName
+from swirl.transforms.command import command
+from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS, ExpandLocals
+from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.sites import resolve, taken_names
+from swirl.transforms.rewrites.ways_out import step, tried
+
+_NOTE = "asked for one element an iteration"
+
+
+@command()
+def scalar_expand(program: Program, scalar_vars: LocalNames, loop_var: LoopName | None = None, *,
+                  nest: NestName | None = None) -> Program:  # fmt: skip
+    """Give a local one element for each iteration of a loop, so that distribute and interchange may cut between
+    its uses.
+
+    rewrite (scalar_vars = "t"):
+        for i in range(8):                  t: float32[8] = empty(8)
+            t: float32 = x[i]       →       for i in range(8):
+            y[i] = t                            t[i] = x[i]
+                                                y[i] = t[i]
+
+    A local array gets a dimension more, in front.
+
+    Args:
+        scalar_vars: one local, or several.
+        loop_var: the loop; by default the innermost one around the declaration. A local that is declared outside of
+            the loop must be assigned by each iteration before it is read, and used nowhere else.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: no such local.
+        Refused: the loop's extent is not constant or too large for the stack, it is a parallel or vector loop, there
+            is no such loop around the uses, or an iteration reads what an earlier one assigned.
+
+    Source: Allen, Kennedy, *Optimizing Compilers for Modern Architectures*, section 5.3 (scalar expansion).
+    """
+    names = [scalar_vars] if isinstance(scalar_vars, str) else list(dict.fromkeys(scalar_vars))
+    if not names:
+        raise CommandError("scalar_expand takes the names of locals, not an empty list")
+    wanted = None if loop_var is None else set(resolve(program, loop_var))
+    result = program
+    for name in names:
+        found = False
+        for index, target in enumerate(result.nests):
+            if nest is None or nest in (index, target.label):
+                found |= next(_declarations(target, name), None) is not None
+                result = result.with_nest(index, _all_expanded(result, target, name, wanted))
+        if not found:
+            raise _no_local(program, name)
+    return checked(program, result)
+
+
+def _all_expanded(program: Program, nest: Nest, name: str, wanted: set[str] | None) -> Nest:
+    """The nest with every local of that name expanded."""
+    body = clones(nest.body)
+    nest = nest.with_body(body)
+    waiting = [at(body, path) for path in _declarations(nest, name)]
+    for number, declaration in enumerate(waiting):
+        declaration.mark = number  # type: ignore[attr-defined]
+    for number in range(len(waiting)):
+        path = next(path for path in _declarations(nest) if getattr(at(nest.body, path), "mark", None) == number)
+        nest = _expanded(program, nest, path, wanted)
+    return nest
+
+
+def _declarations(nest: Nest, name: str | None = None) -> Iterator[Path]:
+    """Where locals (only those called ``name``) are declared."""
+    for path, node in walk(nest.body):
+        if isinstance(node, ast.AnnAssign) and name in (None, ast.unparse(node.target)):
+            yield path
+
+
+def _no_local(program: Program, name: str) -> CommandError:
+    found = [at(target.body, path) for target in program.nests for path in _declarations(target)]
+    names = dict.fromkeys(ast.unparse(node.target) for node in found if isinstance(node, ast.AnnAssign))
+    return CommandError(
+        f"no local named {name!r} in {program.name}",
+        way_out=f"the locals are {', '.join(names)}" if names else "scalar_replace and hoist make locals",
+    )
+
+
+def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | None) -> Nest:
+    """The nest with the local that is declared at a path expanded over one loop."""
+    node = at(nest.body, declared)
+    assert isinstance(node, ast.AnnAssign)
+    name, type_ = ast.unparse(node.target), local_type(node)
+    around = [path for path, head in loops(nest.body)
+              if declared[: len(path)] == path and (wanted is None or loop_of(head).var in wanted)]  # fmt: skip
+    path = around[-1] if around else _loop_of_uses(nest, declared, name, wanted)
+    try:
+        loop = _loop(nest, path, type_)
+    except Refused as refusal:
+        head = at(nest.body, path)
+        assert isinstance(head, ast.For)
+        var = loop_of(head).var
+        tail = "peel" if loop_of(head).extent is None else None
+        inner = step("tile_loop", var, 16, tail=tail), step("scalar_expand", name, f"{var}_inner")
+        raise refusal.offering(tried(program, inner)) if loop_of(head).kind == "range" else refusal from None
+    if not around:
+        _check_private(program, nest, declared, path, name)
+    # The array is visible around the loop: another local of that name may be, too.
+    elsewhere = sum(1 for _ in _declarations(nest, name)) > 1
+    new = fresh(name, taken_names(program, [nest])) if elsewhere else name
+    position = simplify(expr("v - start", v=loop.var, start=loop.start))
+    if loop.step != 1:
+        position = simplify(expr("p // step", p=position, step=loop.step))
+    expand = ExpandLocals({new}, position, loop.extent or 0, last=False)
+
+    def rewritten(statement: ast.stmt) -> list[ast.stmt]:
+        found = expand.visit(substitute(statement, {name: ast.Name(new, ast.Load())}))
+        listed = found if isinstance(found, list) else [found]
+        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == new)]
+
+    body = nest.body
+    if around:
+        index = declared[-1][1]
+
+        def behind(owner: ast.stmt) -> list[ast.stmt]:
+            result = clone(owner)
+            block = getattr(result, declared[-1][0])
+            block[index:] = [new for statement in block[index:] for new in rewritten(statement)] or [ast.Pass()]
+            return [result]
+
+        body = edit_at(body, declared[:-1], behind)
+    else:
+        body = replace_at(body, path, rewritten(at(body, path)))
+    head = declare(new, LocalType(type_.dtype, (loop.extent or 0, *type_.shape)))
+    body = replace_at(body, path, [head, at(body, path)])
+    if not around:  # its first value is never read
+        body = replace_at(body, declared, [])
+    return nest.with_body(simplify_body(body))
+
+
+def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None) -> Path:
+    """The loop that holds the uses of a local that is declared outside of it."""
+    if wanted is None:
+        raise refuse(f"no loop is around the declaration of {name}", nest, declared, "the declaration",
+                     way_out="loop_var=… names a loop around all its uses")  # fmt: skip
+    field, index = declared[-1]
+    for path, head in loops(nest.body):
+        behind = len(path) >= len(declared) and path[: len(declared) - 1] == declared[:-1]
+        if loop_of(head).var in wanted and behind and path[len(declared) - 1][0] == field \
+                and path[len(declared) - 1][1] > index and name in names_in(head):  # fmt: skip
+            return path
+    raise refuse(f"no loop {' or '.join(sorted(wanted))} is around the declaration or the uses of {name}",
+                 nest, declared, "the declaration")  # fmt: skip
+
+
+def _loop(nest: Nest, path: Path, type_: LocalType) -> Loop:
+    """The loop's head, if a local can have an element for each of its iterations."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    loop = loop_of(node)
+    if loop.kind not in ("range", "unrolled"):
+        raise refuse(f"{loop.var} is a {loop.kind} loop: what it declares is private to an iteration already",
+                     nest, path, _NOTE, way_out="give this command before the one that made it so")  # fmt: skip
+    if loop.extent is None:
+        raise refuse(f"the bounds of {loop.var} are not constant", nest, path, _NOTE)
+    elements = loop.extent * prod(type_.shape)
+    if elements > MAX_ELEMENTS:
+        raise refuse(f"an array of {elements} elements would not fit on the stack", nest, path, _NOTE)
+    return loop
+
+
+def _check_private(program: Program, nest: Nest, declared: Path, path: Path, name: str) -> None:
+    """Raises Refused where a local that is declared outside of the loop at ``path`` carries a value into one of its
+    iterations, or out of them."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    first = next(statement for statement in node.body if name in names_in(statement))
+    assigned = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == name
+    if not assigned or not isinstance(first, ast.Assign) or name in names_in(first.value):
+        partial = (step("unroll", loop_of(node).var, 4),), (step("vectorize", loop_of(node).var),)
+        raise refuse(f"{name} is read before it is assigned: its value is carried between iterations", nest, path,
+                     _NOTE, witness=_carried_value(nest, path, name), way_out=tried(program, *partial))  # fmt: skip
+    for other, statement in walk(nest.body):
+        leaf = not isinstance(statement, (ast.For, ast.If))
+        tree = statement if leaf else statement.iter if isinstance(statement, ast.For) else statement.test  # type: ignore[attr-defined]
+        if other != declared and other[: len(path)] != path and name in names_in(tree):
+            raise refuse(f"{name} is used outside of the loop too", nest, other, f"uses {name}")
+
+
+def _carried_value(nest: Nest, path: Path, name: str) -> Conflict | None:
+    """Two iterations of the loop, the earlier one writing the local and the later one using it."""
+    inside = [s for s in statements(nest.body) if s.path[: len(path)] == path]
+    uses = [replace(s, accesses=tuple(a for a in s.accesses if a.name == name)) for s in inside]
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    var = loop_of(node).var
+    for writer in uses:
+        outer = [loop.var for loop in writer.loops if loop.var != var and var in writer.variables()]
+        outer = outer[: writer.variables().index(var)]
+        same = [f"{v}_a = {v}_b" for v in outer]
+        for reader in uses:
+            if any(a.kind != "read" for a in writer.accesses) and any(a.kind != "write" for a in reader.accesses):
+                conflict = find(writer, reader, [*same, f"{var}_a < {var}_b"], reductions=True)
+                if conflict is not None:
+                    return conflict
+    return None

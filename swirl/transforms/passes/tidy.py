@@ -1,0 +1,50 @@
+"""tidy: loops of one iteration, decided conditions and dead locals disappear before code generation."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.ir.affine import simplify_body
+from swirl.ir.nest import Program, loop_of, substitute
+from swirl.ir.types import explicit
+from swirl.transforms.rewrites.bounds import tighten
+from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.decided_guards import drop_decided_guards
+
+
+def tidy(program: Program) -> Program:
+    """The program without loops of one iteration and without conditions that the loops' ranges decide.
+
+    rewrite:
+        for w in range(0, 8, 16):           for w_lane in vector(8): s[w_lane]
+            for w_lane in vector(8):   →
+                s[w + w_lane]
+    """
+    program = explicit(program)
+    nests = []
+    for nest in program.nests:
+        body = simplify_body(tighten(drop_decided_guards(_without_single(nest.body))))
+        if body:
+            nests.append(nest.with_body(body))
+    return checked(program, program.with_nests(nests))
+
+
+def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
+    result: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.If):
+            branches = _without_single(node.body), _without_single(node.orelse)
+            result.append(ast.If(node.test, branches[0] or [ast.Pass()], branches[1]))
+        elif isinstance(node, ast.For):
+            loop = loop_of(node)
+            if loop.kind == "range" and loop.extent == 0:
+                continue
+            inner = _without_single(node.body)
+            declares = any(isinstance(s, ast.AnnAssign) for s in inner)
+            if loop.kind in ("range", "unrolled") and loop.extent == 1 and not declares:
+                result += [substitute(s, {loop.var: loop.start}) for s in inner]
+            elif inner:
+                result.append(loop.node(inner))
+        else:
+            result.append(node)
+    return result

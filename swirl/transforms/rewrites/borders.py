@@ -1,0 +1,55 @@
+"""Where a loop's windows are clipped: what a recipe asks before it splits a loop at the borders."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.errors import CommandError
+from swirl.ir.affine import ranges_at, simplify_body
+from swirl.ir.nest import Program, constant, loop_of
+from swirl.transforms.rewrites.decided_guards import drop_decided_guards
+from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
+
+
+def interior(program: Program, loop_var: str, *, nest: int | str | None = None) -> tuple[int, int]:
+    """The part of a loop's range, around its middle, in which every ``min``, ``max`` and condition on the loop goes one
+    way: what ``split`` would make of it holds none of them any more.
+
+    The whole range, where nothing depends on the loop so, or where that part is less than half of it.
+
+    >>> interior(program, "y")          # for k in range(max(0, 1 - y), min(3, 57 - y)), y in range(56)
+    (1, 55)
+
+    Args:
+        program: with the loop; the first of several of that name counts.
+        loop_var: the loop, of constant bounds.
+        nest: only in this nest (index or label).
+
+    Raises:
+        CommandError: no such loop, or its bounds are not constant.
+    """
+    site = find_loops(program, loop_var, nest)[-1]
+    node = loop_at(program, site)
+    loop = loop_of(node)
+    start, stop = constant(loop.start), constant(loop.stop)
+    if start is None or stop is None or loop.step != 1 or start >= stop:
+        raise CommandError(f"the bounds of {loop.var} are not constant, or its step is not 1",
+                           way_out="ask before tiling and vectorising")  # fmt: skip
+    center = (start + stop - 1) // 2
+    # Two values, as one alone decides more than its neighbours do: max(0, 1 - y) may be either for y = 1.
+    starts = [(low, low + 1) for low in (center, center - 1) if start <= low and low + 1 < stop]
+    low, high = min(starts, key=lambda ends: len(_within(program, site, node, *ends)), default=(start, start))
+    middle = _within(program, site, node, low, high)
+    while low > start and _within(program, site, node, low - 1, high) == middle:
+        low -= 1
+    while high + 1 < stop and _within(program, site, node, low, high + 1) == middle:
+        high += 1
+    return (low, high + 1) if 2 * (high + 1 - low) >= stop - start else (start, stop)
+
+
+def _within(program: Program, site: Site, node: ast.For, low: int, high: int) -> str:
+    """The loop's body as text, simplified for a range of its variable."""
+    target, loop = program.nests[site.nest], loop_of(node)
+    ranges = ranges_at(target.body, site.path) | {loop.var: (low, high)}
+    body = simplify_body(drop_decided_guards(node.body, ranges), ranges)
+    return "\n".join(ast.unparse(statement) for statement in body)

@@ -1,0 +1,121 @@
+"""What is checked after every rewrite: the grammar, sizes, and that parallel and vector loops may stay so."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from swirl.errors import CommandError
+from swirl.ir.buffers import Buffer
+from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
+from swirl.ir.integers import LARGEST, too_large
+from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, walk
+from swirl.ir.printing import unparse
+from swirl.ir.statements import Statement, outer_locals, statements
+from swirl.ir.validate import validate
+from swirl.transforms.rewrites.refusals import WayOut, refuse
+
+MOST_BYTES = 2**40
+"""A buffer that takes more is a mistake."""
+
+
+# --- after a rewrite ------------------------------------------------------------------------------------
+def checked(before: Program, after: Program) -> Program:
+    """``after``, if it is grammatical, no number is too large, and its marks hold: parallel loops race-free, lanes
+    independent.
+
+    A command that moves statements may break a mark that an earlier command made; this is where that is
+    noticed.
+    """
+    validate(after)
+    for name, buffer in after.buffers.items():
+        if buffer is not before.buffers.get(name):
+            check_size(name, buffer)
+    known = {nest.text for nest in before.nests}
+    for nest in after.nests:
+        if nest.text not in known:
+            check_integers(nest)
+            check_marks(nest)
+    return after
+
+
+def check_size(name: str, buffer: Buffer) -> None:
+    """Raises CommandError where a buffer would be larger than any memory."""
+    if buffer.nbytes > MOST_BYTES:
+        raise CommandError(f"{name} would take {buffer.nbytes:,} bytes",
+                           way_out="smaller blocks, or fewer zeros around it")  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def check_integers(nest: Nest) -> None:
+    """Raises Refused where loops or subscripts may pass what the generated code's integers hold."""
+    found = too_large(nest)
+    if found is not None:
+        path, what = found
+        raise refuse(f"{what} may pass {LARGEST:,} where it is computed, and integers have 32 bits", nest, path,
+                     "too large", way_out="smaller numbers, or fewer loops in one")  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def check_marks(nest: Nest) -> None:
+    """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each
+    other."""
+    known = statements(nest.body)
+    for path, node in loops(nest.body):
+        kind = loop_of(node).kind
+        try:
+            if kind == "parallel":
+                conflict = carried(nest.body, path, reductions=True, known=known)
+                problem, note = "the parallel loop would no longer be free of races", "runs in parallel"
+            elif kind == "vector":
+                conflict = lane_conflict(known, path)
+                problem, note = "lanes would depend on each other", "a vector loop"
+            else:
+                continue
+        except NotProved:
+            raise refuse("not proved within the time allowed", nest, path, f"a {kind} loop") from None
+        if conflict is not None:
+            raise refuse(problem, nest, path, note, witness=conflict)
+        if kind == "parallel":
+            check_locals(nest, path, note)
+
+
+def check_locals(nest: Nest, path: Path, note: str, way_out: WayOut = None) -> None:
+    """Raises Refused where the loop at ``path`` assigns a local that is declared outside of it: each thread would have
+    one of its own.
+
+    Args:
+        way_out: what to do.
+    """
+    loop = at(nest.body, path)
+    assert isinstance(loop, ast.For)
+    found = outer_locals(nest.body, loop)
+    if found:
+        declared = next(node for _, node in walk(nest.body)
+                        if isinstance(node, ast.AnnAssign) and unparse(node.target) == found[0])  # fmt: skip
+        problem = f"{found[0]} is declared outside of the loop, and one thread does not see what another one assigns"
+        witness = f"declared as {unparse(declared)}"
+        raise refuse(problem, nest, path, note, witness=witness, way_out=way_out)
+
+
+def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
+    """Two lanes of one statement in the vector loop at ``path`` that touch one element, one writing; or None.
+
+    ``known`` are the statements of the whole nest.
+    """
+    depth = len(path) - 1
+    for statement in known:
+        if statement.path[: len(path)] != path or len(statement.path) == len(path):
+            continue
+        level = statement.loop_depths.index(depth)
+        same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
+        var = statement.loops[level].var
+        outer = {loop.var for loop in statement.loops[:level]}
+        if all(
+            var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)
+        ):
+            continue
+        conflict = find(statement, statement, [*same, f"{var}_a < {var}_b"], reductions=True)
+        if conflict is not None:
+            return conflict
+    return None

@@ -1,0 +1,322 @@
+"""Partial results of a reduction: one for each lane or copy, combined in a fixed order, all spelled out as
+statements."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from swirl.ir.names import scope_at
+from swirl.ir.nest import (
+    LocalType,
+    Nest,
+    Path,
+    Program,
+    at,
+    clone,
+    clones,
+    constant,
+    declare,
+    expr,
+    for_loop,
+    fresh,
+    loop_of,
+    names_in,
+    reference,
+    replace_at,
+    subscripts,
+)
+from swirl.ir.printing import unparse
+from swirl.ir.statements import reduction_extremum
+from swirl.ir.trees import declared_in, nodes, statements_in
+from swirl.ir.validate import vector_lanes
+from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
+
+NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
+NEUTRAL_INTEGERS = {"add": "0", "mul": "1", "max": str(-(2**31)), "min": str(2**31 - 1)}
+
+
+def neutral(kind: str, dtype: str) -> ast.expr:
+    """What a reduction starts from, so that it changes nothing."""
+    return expr(NEUTRAL[kind] if dtype.startswith("float") else NEUTRAL_INTEGERS[kind])
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An accumulation into a target that does not move with a loop: ``kind`` is ``add``, ``mul``, ``max`` or
+    ``min``."""
+
+    target: ast.expr
+    kind: str
+
+    @property
+    def text(self) -> str:
+        return unparse(self.target)
+
+    @property
+    def name(self) -> str:
+        return _name_of(self.target)
+
+
+def _name_of(target: ast.expr) -> str:
+    node = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(node, ast.Name)
+    return node.id
+
+
+def accumulation(node: ast.stmt) -> Reduction | None:
+    """The reduction that one statement performs (``x += e``, ``x *= e``, ``x = max(x, e)``), else None."""
+    if isinstance(node, ast.AugAssign):
+        kind = {ast.Add: "add", ast.Sub: "add", ast.Mult: "mul"}.get(type(node.op))
+        return Reduction(node.target, kind) if kind else None
+    if isinstance(node, ast.Assign):
+        extremum = reduction_extremum(node)
+        return Reduction(node.targets[0], extremum[0]) if extremum else None
+    return None
+
+
+def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
+    """The reductions in the loop at ``path`` whose target is one element for all its iterations.
+
+    The loop only accumulates into them, in one way: a target that it also reads, or assigns, is none.
+    """
+    node = at(body, path)
+    assert isinstance(node, ast.For)
+    own = loop_of(node).var
+    declared = declared_in(node)
+    found: dict[str, Reduction] = {}
+    for statement in statements_in(node):
+        reduction = accumulation(statement)
+        if reduction is None or reduction.name in declared or reduction.text in found:
+            continue
+        moves = names_in(reduction.target)
+        if own in moves or moves & declared or _moving_inside(node, moves):
+            continue
+        if _only_accumulated(node, reduction):
+            found[reduction.text] = reduction
+    return list(found.values())
+
+
+def _moving_inside(node: ast.For, names: set[str]) -> bool:
+    """Whether one of ``names`` is a loop inside that is neither unrolled nor a vector loop."""
+    return any(
+        loop_of(inner).var in names and loop_of(inner).kind not in ("unrolled", "vector")
+        for inner in statements_in(node)
+        if isinstance(inner, ast.For) and inner is not node
+    )
+
+
+def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Site]:
+    """Give every reduction over the loop at ``site`` one partial result for each of its ``count`` lanes or
+    copies.
+
+    Targets in buffers must have been replaced by locals (``scalar_replace``). The partials live around the
+    outermost loop in which the target is only accumulated into. Returns the program and where the loop is
+    now.
+    """
+    program = with_mark(program, site, "partials")
+    nest = program.nests[site.nest]
+    loop_node = at(nest.body, site.path)
+    assert isinstance(loop_node, ast.For)
+    loop = loop_of(loop_node)
+    path = site.path
+    for reduction in reductions_over(nest.body, path):
+        if reduction.name in program.buffers:
+            continue
+        region = _region(nest.body, path, reduction)
+        own = own_loops(at(nest.body, region), reduction)
+        if own is None or (loop.kind == "vector" and any(head.kind == "vector" for head in own)):
+            continue
+        name = fresh(
+            f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest])
+        )
+        partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
+        nest, shift = _expand(nest, path, region, partials)
+        depth = len(region) - 1
+        path = (*path[:depth], (path[depth][0], path[depth][1] + shift), *path[depth + 1 :])
+    program = program.with_nest(site.nest, nest)
+    return program, take_mark(program, "partials")
+
+
+def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
+    """The outermost loop around ``path``, inside the target's scope, where the target is only accumulated
+    into."""
+    best = path
+    for depth in range(len(path), 0, -1):
+        node = at(body, path[:depth])
+        if not isinstance(node, ast.For):
+            continue
+        if loop_of(node).kind == "parallel" or _declares(node, reduction.name):
+            break
+        if names_in(reduction.target) & {loop_of(node).var} or not _only_accumulated(node, reduction):
+            break
+        best = path[:depth]
+    return best
+
+
+def _declares(node: ast.For, name: str) -> bool:
+    return any(isinstance(s, ast.AnnAssign) and unparse(s.target) == name for s in statements_in(node))
+
+
+def _only_accumulated(node: ast.For, reduction: Reduction) -> bool:
+    uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
+    updates = 0
+    for statement in statements_in(node):
+        found = accumulation(statement)
+        if found is not None and found.text == reduction.text and found.kind == reduction.kind:
+            updates += 2 if isinstance(statement, ast.Assign) else 1
+    return uses == updates
+
+
+@dataclass(frozen=True)
+class OwnLoop:
+    """An unrolled or vector loop that the target of a reduction moves with."""
+
+    var: str
+    stop: ast.expr
+    kind: str
+
+
+def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
+    """The loops that the target's subscripts name; None where a subscript is more than a variable or a
+    literal."""
+    own = []
+    inside = {loop_of(n).var for n in statements_in(region) if isinstance(n, ast.For)}
+    for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
+        if constant(index) is not None:
+            continue
+        heads = [
+            n for n in statements_in(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)
+        ]
+        extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
+        if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):
+            return None
+        extent = extents.pop()
+        if extent is None:
+            return None
+        stops = {unparse(loop_of(n).stop) for n in heads}
+        outside = len(stops) == 1 and not names_in(loop_of(heads[0]).stop) & inside
+        stop = loop_of(heads[0]).stop if outside else expr(extent)
+        own.append(OwnLoop(unparse(index), stop, loop_of(heads[0]).kind))
+    return own
+
+
+@dataclass(frozen=True)
+class _Partials:
+    """The partial results of one reduction: their array, and the loop that they are one for each iteration
+    of."""
+
+    reduction: Reduction
+    name: str
+    var: str
+    count: int
+    lanes: bool
+    own: list[OwnLoop]
+
+    def element(self, where: ast.expr, store: bool = False) -> ast.Subscript:
+        """One partial result: a lane is the last subscript, a copy the first."""
+        target = self.reduction.target
+        indices = clones(subscripts(target)) if isinstance(target, ast.Subscript) else []
+        return reference(self.name, [*indices, where] if self.lanes else [where, *indices], store)
+
+    @property
+    def here(self) -> ast.expr:
+        return ast.Name(self.var, ast.Load())
+
+    def over(self, statement: ast.stmt, count: int | None) -> ast.stmt:
+        """The statement under loops over ``count`` partials and over the target's own loops; lanes
+        innermost."""
+        heads = list(self.own)
+        if count is not None:
+            head = OwnLoop(self.var, expr(count), "vector" if self.lanes else "unrolled")
+            heads = [*heads, head] if self.lanes else [head, *heads]
+        return over(statement, heads)
+
+
+def over(statement: ast.stmt, heads: list[OwnLoop]) -> ast.stmt:
+    """The statement under loops, outermost first."""
+    for head in reversed(heads):
+        statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
+    return statement
+
+
+class _Retarget(ast.NodeTransformer):
+    """Accumulates into another element instead of the target."""
+
+    def __init__(self, text: str, element: ast.expr):
+        self.text, self.element = text, element
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if unparse(node.target) == self.text:
+            return ast.AugAssign(stored(self.element), node.op, node.value)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        found = accumulation(node)
+        if found is None or found.text != self.text:
+            return node
+        assert isinstance(node.value, ast.Call)
+        args = [clone(self.element) if unparse(a) == self.text else a for a in node.value.args]
+        return ast.Assign([stored(self.element)], ast.Call(node.value.func, args, []))
+
+
+def retargeted(node: ast.stmt, reduction: Reduction, element: ast.expr) -> ast.stmt:
+    """The statement, accumulating into ``element`` instead of the reduction's target."""
+    new = _Retarget(reduction.text, element).visit(clone(node))
+    assert isinstance(new, ast.stmt)
+    return new
+
+
+def stored(element: ast.expr) -> ast.Name | ast.Subscript:
+    """An element as the target of an assignment."""
+    new = clone(element)
+    assert isinstance(new, (ast.Name, ast.Subscript))
+    new.ctx = ast.Store()
+    return new
+
+
+def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[Nest, int]:
+    """The nest with partials, and by how many statements the region moved down in its block."""
+    reduction = partials.reduction
+    type_ = declared_type(nest.body, region, reduction.name)
+    shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
+    body = replace_at(nest.body, path, [retargeted(at(nest.body, path), reduction, partials.element(partials.here))])
+    start = ast.Assign([partials.element(partials.here, True)], neutral(reduction.kind, type_.dtype))
+    before = [
+        declare(partials.name, LocalType(type_.dtype, shape)),
+        partials.over(start, partials.count),
+    ]
+    after: list[ast.stmt] = []
+    if partials.lanes:
+        half = partials.count // 2
+        while half:
+            shifted = partials.element(expr("v + half", v=partials.var, half=half))
+            after.append(
+                partials.over(combine(reduction.kind, partials.element(partials.here, True), shifted), half)
+            )
+            half //= 2
+        total = combine(reduction.kind, reduction.target, partials.element(ast.Constant(0)))
+        after.append(partials.over(total, None))
+    else:
+        total = combine(reduction.kind, reduction.target, partials.element(partials.here))
+        after.append(partials.over(total, partials.count))
+    body = replace_at(body, region, [*before, at(body, region), *after])
+    return nest.with_body(body), len(before)
+
+
+def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
+    """``target += value``, or the like for the other kinds."""
+    store = stored(target)
+    if kind in ("add", "mul"):
+        return ast.AugAssign(store, ast.Add() if kind == "add" else ast.Mult(), value)
+    load = clone(target)
+    assert isinstance(load, (ast.Name, ast.Subscript))
+    load.ctx = ast.Load()
+    return ast.Assign([store], ast.Call(ast.Name(kind, ast.Load()), [load, value], []))
+
+
+def declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:
+    """The type of the local ``name`` that is visible at ``path`` (others may have the same name
+    elsewhere)."""
+    local = scope_at(body, path, {})[name]
+    return LocalType(local.dtype, local.shape)

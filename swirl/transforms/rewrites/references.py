@@ -1,0 +1,30 @@
+"""References and loops by themselves: what is assigned, what exists, what runs for certain."""
+
+from __future__ import annotations
+
+import ast
+
+from swirl.ir.affine import bounds
+from swirl.ir.nest import loop_of, subscripts
+
+
+def runs(node: ast.For) -> bool:
+    """Whether the loop has an iteration, whatever the loops around it are at."""
+    loop = loop_of(node)
+    return bool(loop.extent) or loop.kind == "vector"
+
+
+def in_bounds(shape: tuple[int, ...], node: ast.Subscript, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether the element exists for all values in ``ranges``."""
+    limits = [bounds(index, ranges) for index in subscripts(node)]
+    return all(
+        limit is not None and limit[0] >= 0 and limit[1] < extent
+        for limit, extent in zip(limits, shape, strict=True)
+    )
+
+
+def stored_targets(node: ast.AST) -> list[ast.expr]:
+    """What an assignment writes; nothing for other nodes."""
+    if isinstance(node, ast.Assign):
+        return list(node.targets)
+    return [node.target] if isinstance(node, ast.AugAssign) else []

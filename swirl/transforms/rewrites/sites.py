@@ -1,0 +1,193 @@
+"""Loops of a program found by name, and a rewrite applied to each of them."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from swirl.errors import CommandError, ValidationError, nearest
+from swirl.ir.nest import Nest, Path, Program, at, enclosing, fresh, loop_of, loops, names_in, replace_at
+from swirl.ir.trees import declared_in
+from swirl.transforms.rewrites.checked import checked
+
+
+# --- finding loops --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Site:
+    """A loop of a program: the nest's index and the path in its body."""
+
+    nest: int
+    path: Path
+
+
+def loop_names(program: Program) -> list[str]:
+    """Every loop variable of the program, in order of first appearance."""
+    return list(dict.fromkeys(loop_of(node).var for nest in program.nests for _, node in loops(nest.body)))
+
+
+def resolve(program: Program, name: str) -> tuple[str, ...]:
+    """The loop variables that ``name`` means: itself, or what the alias stands for (suffixes of tiling
+    kept)."""
+    names = loop_names(program)
+    if not isinstance(name, str):
+        raise CommandError(f"a loop is given by its name, not {name!r}", way_out=f"the loops are {', '.join(names)}")
+    if name in names:
+        return (name,)
+    for alias, targets in program.aliases.items():
+        suffix = name[len(alias) :]
+        if name.startswith(alias) and (not suffix or suffix.startswith("_")):
+            found = tuple(target + suffix for target in targets if target + suffix in names)
+            if found:
+                return found
+    older = [alias + other[len(target) :] for alias, targets in program.aliases.items() for target in targets
+             for other in names if other == target or other.startswith(f"{target}_")]  # fmt: skip
+    shown = [*names, *older]
+    parts = [other for other in shown if other in (f"{name}_outer", f"{name}_inner")]
+    hint = f"it is tiled: {' and '.join(parts)}; " if parts else nearest(name, shown)
+    raise CommandError(
+        f"no loop named {name!r} in {program.name}",
+        way_out=f"{hint}the loops are {', '.join(names)}",
+    )
+
+
+def find_loops(program: Program, name: str, nest: int | str | None = None) -> list[Site]:
+    """The loops called ``name``, last first, so that rewriting one leaves the paths of the others valid.
+
+    Args:
+        nest: only this nest, by index or label.
+    """
+    wanted = set(resolve(program, name))
+    sites = []
+    for index, candidate in enumerate(program.nests):
+        if nest is not None and nest not in (index, candidate.label):
+            continue
+        sites += [Site(index, path) for path, node in loops(candidate.body) if loop_of(node).var in wanted]
+    if not sites:
+        labels = ", ".join(candidate.label for candidate in program.nests)
+        raise CommandError(
+            f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}"
+        )
+    return sites[::-1]
+
+
+def loop_at(program: Program, site: Site) -> ast.For:
+    """The ``for`` at ``site``."""
+    node = at(program.nests[site.nest].body, site.path)
+    assert isinstance(node, ast.For)
+    return node
+
+
+def with_mark(program: Program, site: Site, mark: str) -> Program:
+    """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have
+    moved."""
+    loop = copy.copy(loop_at(program, site))
+    loop.mark = mark  # type: ignore[attr-defined]
+    function = copy.copy(program.nests[site.nest].function)
+    function.body = replace_at(function.body, site.path, [loop])
+    return program.with_nest(site.nest, Nest(function))
+
+
+def take_mark(program: Program, mark: str) -> Site:
+    """Where the marked loop is now; the mark is taken off."""
+    site = _marked(program, mark)
+    if site is None:
+        raise ValidationError("a rewrite has lost the loop that it was about")
+    return site
+
+
+def _marked(program: Program, mark: str) -> Site | None:
+    for index, nest in enumerate(program.nests):
+        for path, node in loops(nest.body):
+            if getattr(node, "mark", None) == mark:
+                del node.mark  # type: ignore[attr-defined]
+                return Site(index, path)
+    return None
+
+
+def rewrite_each(
+    program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program],
+    occurrence: int | None = None, *, together: bool = False,
+) -> Program:  # fmt: skip
+    """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
+    checked; one that nothing is left of, as its condition never holds, is passed over.
+
+    A loop that ``rewrite`` is refused for stays as it is, and the program's remarks say so.
+
+    Args:
+        occurrence: only to one of them, counted from 0 in order of appearance; -1 is the last.
+        together: whether all are left where one is refused.
+
+    Raises:
+        CommandError, Refused: no loop of that name qualifies; of the first one.
+    """
+    sites = find_loops(program, name, nest)
+    if occurrence is not None:
+        count = len(sites)
+        if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not -count <= occurrence < count:
+            raise CommandError(f"there are {count} loops {name!r}, counted from 0: no {occurrence!r}")
+        sites = [sites[::-1][occurrence]]
+    result = program
+    for number, site in enumerate(sites):
+        result = with_mark(result, site, f"{name} {number}")
+    left = LeftAlone()
+    for number in range(len(sites)):
+        before, found = result, _marked(result, f"{name} {number}")
+        if found is not None:
+            with nullcontext() if together else left.noting(before, found):
+                result = checked(before, rewrite(before, found))
+                left.changed |= result is not before
+    return left.told(result, backwards=True)
+
+
+class LeftAlone:
+    """Which of several loops a command has left as they are: one that does not qualify does not block the others.
+
+    Attributes:
+        changed: whether it has changed any of them.
+    """
+
+    def __init__(self) -> None:
+        self.changed = False
+        self._refused: list[tuple[str, CommandError]] = []
+
+    @contextmanager
+    def noting(self, program: Program, site: Site) -> Iterator[None]:
+        """A refusal inside is noted for the loop at ``site``."""
+        try:
+            yield
+        except CommandError as error:
+            nest = program.nests[site.nest]
+            around = [loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)]
+            inside = f" inside {', '.join(around)}" if around else ""
+            self._refused.append((f"loop {loop_of(loop_at(program, site)).var}{inside} of {nest.label}", error))
+
+    def told(self, result: Program, *, backwards: bool = False) -> Program:
+        """The program with remarks on what was left; where nothing has changed, the first refusal is raised.
+
+        Args:
+            backwards: the loops were taken last first.
+        """
+        refused = self._refused[::-1] if backwards else self._refused
+        if refused and not self.changed:
+            raise refused[0][1]
+        new = tuple(f"{where} stays as it is: {error.message}" for where, error in refused)
+        return replace(result, remarks=(*result.remarks, *new)) if new else result
+
+
+def inner_name(program: Program, site: Site, base: str) -> str:
+    """A name for a loop inside the one at ``site``: ``base``, unless it means something there already.
+
+    Loops that do not enclose each other may share a name; a command on that name then means all of them.
+    """
+    nest = program.nests[site.nest]
+    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
+    inside = names_in(at(nest.body, site.path))
+    return fresh(base, set(program.buffers) | declared_in(nest.function) | around | inside)
+
+
+def taken_names(program: Program, nests: Iterable[Nest] | None = None) -> set[str]:
+    """Names that a new loop or local must not have."""
+    return set(program.buffers).union(*(nest.names for nest in (program.nests if nests is None else nests)))
