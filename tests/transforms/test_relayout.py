@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, parse_program
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.relayout import reorder_step, with_copies
+from swirl.transforms.relayout import copied, with_copies
 from tests.support import assert_compiles_to_same, assert_same
 
 READS = """
@@ -57,6 +59,13 @@ def phase(text: str, channels: int, blocks: tuple[tuple[int, int], ...] = ()) ->
     return parse_program(text.format(c=channels), buffers, "own1.forward")
 
 
+def on_a_copy(program: Program, owned: Program) -> Program:
+    """``program`` with a copy of its own of ``x0``, which its owner has laid out as it is in ``owned``."""
+    copy = copied(owned, "x0", "own1.copy.data1.value")
+    program = program.with_buffers(x0=replace(program.buffers["x0"], name=copy.storage))
+    return with_copies(program, copy, owned.buffers["x0"].layout, 8)
+
+
 @pytest.mark.parametrize("text", list(COPIES), ids=["reads", "adds", "zeroes", "assigns some", "behind itself"])
 @pytest.mark.parametrize(
     ("channels", "stored", "wanted"),
@@ -65,9 +74,8 @@ def phase(text: str, channels: int, blocks: tuple[tuple[int, int], ...] = ()) ->
 )
 def test_computes_what_it_did(text: str, channels: int, stored: tuple, wanted: tuple, target: Target) -> None:
     before = phase(text, channels, stored)
-    reorder = reorder_step(before, "x0")
     changed = before.with_buffers(x0=before.buffers["x0"].with_layout(Layout(wanted)))
-    after = with_copies(changed, reorder, 8)
+    after = on_a_copy(changed, before)
     assert after.buffers["x0"].layout == Layout(wanted) and after.buffers["x0_stored"] == before.buffers["x0"]
     assert len(after.nests) - len(before.nests) == COPIES[text]
     arrays = random_arrays(after, 0, "rational")
@@ -80,8 +88,8 @@ def test_computes_what_it_did(text: str, channels: int, stored: tuple, wanted: t
 
 
 def test_prints() -> None:
-    reorder, changed = reorder_step(phase(READS, 16), "x0"), phase(READS, 16, ((1, 8),))
-    after = with_copies(changed, reorder, 8)
+    owned, changed = phase(READS, 16), phase(READS, 16, ((1, 8),))
+    after = on_a_copy(changed, owned)
     assert after.nests[0].text.splitlines() == [
         "def own1_forward_x0_from_x0_stored(x0, x0_stored):",
         "    for x0_dim0 in parallel(2):",
@@ -94,24 +102,22 @@ def test_prints() -> None:
     ]
     assert after.nests[1].text == phase(READS, 16).nests[0].text
     told = "forward: data1.value lies plainly: copied to lie in blocks of 8 in dimension 1, 0.0 MB moved"
-    assert reorder.told(changed) == told
+    assert copied(owned, "x0", "x0").told("forward", Layout(), Layout(((1, 8),))) == told
 
 
 def test_a_copy_may_be_flattened(target: Target) -> None:
     before = phase(READS, 9, ((1, 4),))
-    reorder, changed = reorder_step(before, "x0"), phase(READS, 9)
-    after = with_copies(COMMANDS["flatten"](changed, ["n", "c", "x"]), reorder, 8)
+    after = on_a_copy(COMMANDS["flatten"](phase(READS, 9), ["n", "c", "x"]), before)
     assert "x0[x0_dim0 * 63 + x0_dim1_outer * 28 + x0_dim1_inner * 7 + x0_dim2 + x0_dim2_lane]" in after.nests[0].text
     assert_compiles_to_same(after, target)
 
 
 @pytest.mark.parametrize("layout", [Layout(order=(0, 2, 1)), Layout(((1, 4),), halo=((0, 0), (0, 0), (1, 1)))], ids=str)
 def test_copies_in_any_layout(layout: Layout, target: Target) -> None:
-    reorder, plain = reorder_step(phase(READS, 9), "x0"), phase(READS, 9)
+    plain = phase(READS, 9)
     changed = plain.with_buffers(x0=plain.buffers["x0"].with_layout(layout))
-    assert_compiles_to_same(with_copies(changed, reorder, 8), target)
-    back = with_copies(plain, reorder_step(changed, "x0"), 8)
-    assert_compiles_to_same(back, target)
+    assert_compiles_to_same(on_a_copy(changed, plain), target)
+    assert_compiles_to_same(on_a_copy(plain, changed), target)
 
 
 def test_untile_changes_the_layout_alone(target: Target) -> None:
