@@ -98,17 +98,17 @@ def _kept_as_needed(
             changed = keep_version(program, found.name, found.by.path[0][1])
             if changed is None:
                 name = found.name.removesuffix(ELEMENT)
-                used, by = origin(found.used.statement), origin(found.by.statement)
+                used, by = origin(found.used.node), origin(found.by.node)
                 raise DerivativeError(
                     f"`{used}` cannot be differentiated: "
                     f"it needs a value of {name} that `{by}` writes over",
                     place=forward.name,
                     way_out=f"give the new value a name of its own instead of writing over {name}",
-                    line=line_of(found.used.statement),
+                    line=line_of(found.used.node),
                 ) from found
             program, kept = changed
             notes.append(
-                f"the value of {found.name} before `{origin(found.by.statement)}` is kept as {kept}: "
+                f"the value of {found.name} before `{origin(found.by.node)}` is kept as {kept}: "
                 f"{program.buffers[kept].nbytes} bytes"
             )
     raise DerivativeError(f"more than {ATTEMPTS} values would have to be kept", place=forward.name)

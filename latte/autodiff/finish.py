@@ -6,10 +6,11 @@ import ast
 import copy
 from collections.abc import Collection, Mapping
 
-from latte.autodiff.order import Access, accesses, covers_once, meets_later
-from latte.autodiff.prepare import Body, all_sites, assign
+from latte.autodiff.prepare import Body, assign
 from latte.autodiff.terms import name_of
+from latte.autodiff.uses import sites, uses_of
 from swirl.ir.buffers import Buffer
+from swirl.ir.coverage import touches_all_once
 from swirl.ir.nest import (
     Nest,
     Path,
@@ -20,6 +21,7 @@ from swirl.ir.nest import (
     expr,
     for_loop,
     make_nest,
+    names_in,
     reference,
     references,
     subscripts,
@@ -110,16 +112,16 @@ def _buffer(
 
 def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:
     """``nest`` reading ``grad`` itself, where it sets each element once and reads it only before."""
-    users = _touching([nest], adjoint)
-    setting = [user for user in users if user.kind != "read"]
-    if len(setting) != 1 or setting[0].kind != "set":
+    users = uses_of(adjoint, sites([nest]))
+    setting = [user for user in users if not user.reads]
+    if len(setting) != 1 or isinstance(setting[0].site.node, ast.AugAssign):
         return None
-    site, indices = setting[0].site, [ast.unparse(index) for index in setting[0].indices]
+    site = setting[0].site
     for user in users:
         same_block = user.site.path[:-1] == site.path[:-1] and user.site.path <= site.path
-        if not same_block or [ast.unparse(index) for index in user.indices] != indices:
+        if not same_block or user.text != setting[0].text:
             return None
-    return _read_grad(nest, adjoint) if covers_once(site, setting[0].indices, buffer.shape) else None
+    return _read_grad(nest, adjoint) if touches_all_once(site, setting[0].access, buffer.shape) else None
 
 
 def _read_grad(nest: Body, adjoint: str) -> Body:
@@ -137,10 +139,6 @@ def _first_nest(nests: list[Body], name: str) -> int | None:
         if any(isinstance(node, ast.Name) and node.id == name for s in body for node in nodes(s)):
             return index
     return None
-
-
-def _touching(nests: list[Body], name: str) -> list[Access]:
-    return [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
 
 
 def _fill(
@@ -173,8 +171,8 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
     No loop (an empty name) over a dimension of extent 1 that all users index with 0.
     """
     names: list[str] = []
-    users = _touching(nests, adjoint)
-    taken = {a.name for site in all_sites(nests) for a in accesses(site)}
+    users = uses_of(adjoint, sites(nests))
+    taken = set().union(*(names_in(statement) for nest in nests for statement in nest))
     for axis in range(len(buffer.shape)):
         found = ""
         if buffer.shape[axis] == 1 and all(constant(user.indices[axis]) == 0 for user in users):
@@ -185,7 +183,7 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
             if (
                 isinstance(index, ast.Name)
                 and index.id not in names
-                and index.id in {v.var for _, v in user.site.loops}
+                and index.id in user.site.variables()
             ):
                 found = index.id
                 break
@@ -200,17 +198,17 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
 
 def _assigned(nests: list[Body], adjoint: str, buffer: Buffer) -> list[Body] | None:
     """``nests`` with the first ``+=`` to ``adjoint`` made ``=`` where it meets every element once, first."""
-    users = _touching(nests, adjoint)
+    users = uses_of(adjoint, sites(nests))
     first = users[0]
-    statement = first.site.statement
-    if isinstance(statement, ast.Assign) and first.kind == "set":
-        return nests if covers_once(first.site, first.indices, buffer.shape) else None
-    if not isinstance(statement, ast.AugAssign) or first.kind != "add":
+    statement = first.site.node
+    if first.reads or not touches_all_once(first.site, first.access, buffer.shape):
         return None
-    if not covers_once(first.site, first.indices, buffer.shape):
+    if isinstance(statement, ast.Assign):
+        return nests
+    if not isinstance(statement, ast.AugAssign):
         return None
     others = [user for user in users if user.site is not first.site]
-    if any(meets_later(other, first) for other in others):
+    if any(other.meets_later(first) for other in others):
         return None
     value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
     target = reference(adjoint, subscripts(statement.target))  # type: ignore[arg-type]

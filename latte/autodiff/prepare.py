@@ -10,9 +10,10 @@ import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from latte.autodiff.order import Access, Site, accesses, injective, sites
 from latte.autodiff.terms import negated, same
+from latte.autodiff.uses import Use, sites, uses_of
 from swirl.ir.buffers import Buffer
+from swirl.ir.deps import touched_once
 from swirl.ir.nest import (
     LocalType,
     Path,
@@ -76,11 +77,6 @@ def add_to(target: ast.expr, value: ast.expr) -> ast.stmt:
     return ast.fix_missing_locations(ast.AugAssign(_stored(target), ast.Add(), value))
 
 
-def all_sites(nests: list[Body]) -> list[Site]:
-    """The sites of all nests; the first part of a path is the nest's number."""
-    return [site for index, nest in enumerate(nests) for site in sites(nest, (("body", index),))]
-
-
 def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
     """``body`` with every statement replaced, innermost first."""
     result = []
@@ -134,21 +130,21 @@ def localise(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) 
 
 
 def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list[Body]:
-    found = [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
-    writing = {a.site.path[0] for a in found if a.kind != "read"}
+    found = uses_of(name, sites(nests))
+    writing = {use.site.path[0] for use in found if not use.reads}
     if len(writing) != 1:
         return nests
-    inside = [a for a in found if a.site.path[0] in writing]
-    block = _common_block([a.site.path for a in inside])
-    if block is None or len({a.site.path for a in inside}) == 1:
+    inside = [use for use in found if use.site.path[0] in writing]
+    block = _common_block([use.site.path for use in inside])
+    if block is None or len({use.site.path for use in inside}) == 1:
         return nests
     depth = len(block)
-    first = min(inside, key=lambda a: (a.site.path, a.kind == "read"))
+    first = min(inside, key=lambda use: (use.site.path, use.reads))
     if not _is_element(first, inside, depth):
         return nests
     local = fresh(name + ELEMENT, taken)
     taken.add(local)
-    last_write = max(a.site.path[depth][1] for a in inside if a.kind != "read")
+    last_write = max(use.site.path[depth][1] for use in inside if not use.reads)
     start = first.site.path[depth][1]
 
     def edit(body: Body) -> Body:
@@ -196,19 +192,18 @@ def _common_block(paths: list[Path]) -> Path | None:
     return prefix or None
 
 
-def _is_element(first: Access, inside: list[Access], depth: int) -> bool:
+def _is_element(first: Use, inside: list[Use], depth: int) -> bool:
     """Whether the block starts with ``name[e] = …`` and touches no other element of that buffer."""
-    statement = first.site.statement
+    statement = first.site.node
     if not isinstance(statement, (ast.Assign, ast.AugAssign)) or len(first.site.path) != depth + 1:
         return False
     target = target_of(statement)
-    texts = {ast.unparse(ast.Tuple(list(a.indices), ast.Load())) for a in inside}
-    variables = {loop.var for _, loop in first.site.loops}
+    texts = {use.text for use in inside}
     return (
         isinstance(target, ast.Subscript)
         and len(texts) == 1
-        and names_in(target.slice) - {"min", "max"} <= variables
-        and injective(first.site, first.indices)
+        and names_in(target.slice) - {"min", "max"} <= set(first.site.variables())
+        and touched_once(first.site, first.access, first.site.loops)
     )
 
 

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.activity import active_names
-from latte.autodiff.order import Access, Site, accesses, meets_later
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
 from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
 from latte.autodiff.tapes import TapedValues, Tapes
@@ -22,12 +21,14 @@ from latte.autodiff.terms import (
     summed,
 )
 from latte.autodiff.tidy import merge_first, tidy
+from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
+    Path,
     clone,
     constant,
     declare,
@@ -41,6 +42,7 @@ from swirl.ir.nest import (
     substitute,
     walk,
 )
+from swirl.ir.statements import Statement
 
 
 class OutputChanges(Exception):
@@ -116,7 +118,7 @@ class Reversal:
                 short = "grad_" + name.removesuffix(ELEMENT)
                 new = fresh(short, self.taken | {"grad_" + buffer for buffer in self.buffers})
                 plain = name.removesuffix(ELEMENT)
-                read = any(a.name == plain for a in self.values.accesses if a.kind == "read")
+                read = any(use.name == plain for use in self.values.uses if use.reads)
                 if plain != name and plain in self.buffers and not (read and plain != self.output):
                     # The adjoint of such an element may have the name of the buffer's: that is not used.
                     new = fresh(short, self.taken)
@@ -196,7 +198,7 @@ class Reversal:
         """The loop in its own order, or backwards where a value goes from one iteration to the next."""
         loop = loop_of(statement)
         path = self._loop_paths[id(statement)]
-        if not self._carries(len(path), path):
+        if not self._carries(path):
             return Loop(loop.var, "range", loop.start, loop.stop, loop.step)
         if loop.step == 1:
             last = expr("stop - 1", stop=loop.stop)
@@ -212,27 +214,27 @@ class Reversal:
         before = expr("a - s", a=loop.start, s=sign)
         return Loop(loop.var, "range", _folded(last), _folded(before), -loop.step)
 
-    def _carries(self, level: int, prefix: tuple[tuple[str, int], ...]) -> bool:
-        inside = [a for a in self.values.accesses if a.site.path[:level] == prefix and self._flows(a)]
+    def _carries(self, loop: Path) -> bool:
+        inside = [use for use in self.values.uses if use.site.path[: len(loop)] == loop and self._flows(use)]
         for a in inside:
             for b in inside:
-                if a.name != b.name or a.kind == b.kind == "read" or a.kind == b.kind == "add":
+                if a.name != b.name or a.access.kind == b.access.kind in ("read", "add"):
                     continue
                 if a.name in self.declared:
-                    if len(self.declared[a.name].path) <= level:
+                    if len(self.declared[a.name].path) <= len(loop):
                         return True
-                elif meets_later(a, b, carried_at=level):
+                elif a.meets_later(b, carried_by=loop):
                     return True
         return False
 
-    def _flows(self, access: Access) -> bool:
-        """Whether a gradient passes through an access: tests and constants read without one."""
-        if access.name not in self.active or isinstance(access.site.statement, ast.If):
+    def _flows(self, use: Use) -> bool:
+        """Whether a gradient passes through a use: tests and constants read without one."""
+        if use.name not in self.active or isinstance(use.site.node, ast.If):
             return False
-        if access.kind != "read":
+        if not use.reads:
             return True
-        value = access.site.statement.value  # type: ignore[attr-defined]
-        return access.name in {name_of(ref) for ref in active_references(value, self._is_active)}
+        value = use.site.node.value  # type: ignore[attr-defined]
+        return use.name in {name_of(ref) for ref in active_references(value, self._is_active)}
 
     # --- statements -----------------------------------------------------------------------------------------
     def _assignment(self, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> Body:
@@ -273,7 +275,7 @@ class Reversal:
             return self._finished(out, target, site)
         return self._finished([*shared, *out, *last], target, site)
 
-    def _finished(self, out: Body, target: ast.expr, site: Site) -> Body:
+    def _finished(self, out: Body, target: ast.expr, site: Statement) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
         out = self.values.check(out, site)
         return [substitute(part, {RESULT: load(target)}) for part in out]
@@ -291,11 +293,11 @@ class Reversal:
             return []
         site = self.sites[id(statement)]
         name = name_of(target)
-        here = next(a for a in accesses(site) if a.kind == "set")
+        here = use_of(target, "write", site)
         for write in self.values.writes:
-            if write.name != name or not self._consumes(write.site.statement):
+            if write.name != name or not self._consumes(write.site.node):
                 continue
-            if isinstance(target, ast.Name) or meets_later(write, here):
+            if isinstance(target, ast.Name) or write.meets_later(here):
                 self._guard_output(name)
                 return [assign(self.adjoint(target), expr("0.0"))]
         return []

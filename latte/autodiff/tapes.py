@@ -18,7 +18,6 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from latte.autodiff.order import Access, Site, variable_ranges
 from latte.autodiff.prepare import (
     Body,
     assign,
@@ -33,9 +32,11 @@ from latte.autodiff.prepare import (
 )
 from latte.autodiff.terms import name_of, same
 from latte.autodiff.tidy import written_names
+from latte.autodiff.uses import use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
+from swirl.ir.footprint import extremes
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -49,8 +50,9 @@ from swirl.ir.nest import (
     make_nest,
     names_in,
     reference,
-    subscripts,
 )
+from swirl.ir.sets import NotProved
+from swirl.ir.statements import Statement
 
 
 @dataclass
@@ -115,13 +117,13 @@ class Tapes:
         self.program, self.originals, self.taken = program, originals, taken
         self.tapes: list[Tape] = []
 
-    def keep(self, node: ast.expr, dtype: str, site: Site, values: Values) -> ast.expr:
+    def keep(self, node: ast.expr, dtype: str, site: Statement, values: Values) -> ast.expr:
         """An expression for the value that ``node`` has when the statement at ``site`` begins.
 
         Raises:
             DerivativeError: a loop around it has bounds that are not known.
         """
-        place = getattr(site.statement, "place", None)
+        place = getattr(site.node, "place", None)
         if place is None:
             raise self._refused(site, f"the value of {ast.unparse(node)} is gone, and cannot be kept")
         guards = _guards(self.originals[place], ast.unparse(node))
@@ -150,17 +152,13 @@ class Tapes:
                 return tape
         return None
 
-    def _new(self, node: ast.expr, dtype: str, site: Site, guards: list[ast.expr], point: Point) -> Tape:
-        ranges = variable_ranges(site)
-        if ranges is None:
-            raise self._refused(
-                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
-            )
+    def _new(self, node: ast.expr, dtype: str, site: Statement, guards: list[ast.expr], point: Point) -> Tape:
         shape, indices = [], []
-        for (_, loop), (low, high) in zip(site.loops, ranges, strict=True):
+        for loop in site.loops:
             if loop in point.around:
+                low, high = self._range(loop, node, site)
                 variable = ast.Name(loop.var, ast.Load())
-                shape.append(max(1, high - low + 1))
+                shape.append(high - low + 1)
                 indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
         name = fresh(f"kept_{name_of(node)}", self.taken)
         self.taken.add(name)
@@ -180,12 +178,21 @@ class Tapes:
             point.statement,
         )
 
-    def _refused(self, site: Site, why: str) -> DerivativeError:
+    def _range(self, loop: Loop, node: ast.expr, site: Statement) -> tuple[int, int]:
+        """The least and the greatest value of a loop's variable where a statement runs."""
+        try:
+            return extremes(site, f"{loop.var}@") or (0, 0)
+        except NotProved:
+            raise self._refused(
+                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
+            ) from None
+
+    def _refused(self, site: Statement, why: str) -> DerivativeError:
         return DerivativeError(
-            f"`{origin(site.statement)}` cannot be differentiated: {why}",
+            f"`{origin(site.node)}` cannot be differentiated: {why}",
             place=self.program.name,
             way_out="define backward and update by hand",
-            line=line_of(site.statement),
+            line=line_of(site.node),
         )
 
     def kept(self, *programs: Program | None) -> tuple[Program, list[str]]:
@@ -228,10 +235,10 @@ class TapedValues(Values):
         self.once = {
             name
             for name, home in self.declared.items()
-            if writes.count(name) == 1 and not local_type(home.statement).shape  # type: ignore[arg-type]
+            if writes.count(name) == 1 and not local_type(home.node).shape  # type: ignore[arg-type]
         }
 
-    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+    def check(self, trees: Body, site: Statement, locals_too: bool = True) -> Body:
         return [_Available(self, site).visit(clone(tree)) for tree in trees]
 
     def again(self, body: Body, result: Body) -> Body:
@@ -258,15 +265,15 @@ class TapedValues(Values):
 class _Available(ast.NodeTransformer):
     """References whose values are gone become what the forward program has kept of them."""
 
-    def __init__(self, values: TapedValues, site: Site):
+    def __init__(self, values: TapedValues, site: Statement):
         self.values, self.site = values, site
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         values, name = self.values, name_of(node)
         read = isinstance(node.ctx, ast.Load)
         if read and (name in values.declared or name in values.buffers):
-            use = Access(name, tuple(subscripts(node)), "read", self.site)
-            if name in values.declared or values.later_write(use, own=True) is not None:
+            use = use_of(node, "read", self.site)
+            if name in values.declared or values.later_write(use, itself=True) is not None:
                 return self._kept(node, name)
         node.slice = self.visit(node.slice)
         return node
@@ -284,21 +291,22 @@ class _Available(ast.NodeTransformer):
         return values.tapes.keep(node, values.dtype(name), self.site, values)
 
 
-def _point(node: ast.expr, site: Site, guarded: bool, values: Values) -> Point:
+def _point(node: ast.expr, site: Statement, guarded: bool, values: Values) -> Point:
     """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
     names = names_in(node)
     written = [write.site.path for write in values.writes if write.name in names]
+    loops = list(zip(site.loop_depths, site.loops, strict=True))
     free = [
         (depth, loop)
-        for depth, loop in site.loops
-        if not any(path[:depth] == site.path[:depth] for path in written)
+        for depth, loop in loops
+        if not any(path[: depth + 1] == site.path[: depth + 1] for path in written)
     ]
     moving = {loop.var for _, loop in free} & names
-    around = tuple(loop for depth, loop in site.loops if (depth, loop) not in free or loop.var in moving)
-    here = Point(site.path, site.statement, around, ())
+    around = tuple(loop for depth, loop in loops if (depth, loop) not in free or loop.var in moving)
+    here = Point(site.path, site.node, around, ())
     if len(around) == len(site.loops):
         return here
-    outermost = free[0][0]
+    outermost = free[0][0] + 1
     dropped = [loop for _, loop in free if loop.var not in moving]
     inside = tuple(loop for _, loop in free if loop.var in moving)
     bounds = set().union(*(names_in(loop.start) | names_in(loop.stop) for loop in inside), set())

@@ -25,11 +25,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from latte.autodiff.guarded import guards_as_selects
-from latte.autodiff.order import Site
 from latte.autodiff.prepare import (
     Body,
     add_to,
-    all_sites,
     assign,
     edited,
     load,
@@ -37,6 +35,7 @@ from latte.autodiff.prepare import (
 )
 from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
 from latte.autodiff.terms import literal, name_of, same
+from latte.autodiff.uses import sites
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
@@ -54,6 +53,7 @@ from swirl.ir.nest import (
     reference,
     subscripts,
 )
+from swirl.ir.statements import Statement
 from swirl.ir.trees import statements_in
 
 NOBODY, BEATEN = -1, -2
@@ -110,11 +110,11 @@ def _use_own_masks(program: Program, group: Round, own: list[tuple[ast.expr, Loo
     tests: list[ast.expr] = [ast.Compare(mask, [ast.Eq()], [_offset(loop)]) for mask, loop in own]
     edits.inside[found.site.path] = [_winner_alone(found, tests)]
     for start in group.starts:
-        edits.inside[start.path] = [_with_value(start.statement, expr("0.0"))]
+        edits.inside[start.path] = [_with_value(start.node, expr("0.0"))]
     names = {name_of(mask) for mask, _ in own}
-    for site in all_sites([list(nest.body) for nest in program.nests]):
+    for site in sites([list(nest.body) for nest in program.nests]):
         # For reversal a mask is what it is in the end.
-        if isinstance(site.statement, ast.Assign) and name_of(site.statement.targets[0]) in names:
+        if isinstance(site.node, ast.Assign) and name_of(site.node.targets[0]) in names:
             edits.inside[site.path] = [ast.Pass()]
 
 
@@ -156,7 +156,7 @@ def _save(
             mask = reference(name, place)
             body.append(assign(mask, expr(f"{BEATEN} if {better} else old", old=mask)))
         body.append(assign(target, expr(f"x if {better} else v", x=candidate, v=target)))
-        body[0].place = getattr(found.site.statement, "place", None)  # type: ignore[attr-defined]
+        body[0].place = getattr(found.site.node, "place", None)  # type: ignore[attr-defined]
         edits.forward[found.site.path] = body
         tests = [
             expr("m == j", m=reference(name, place), j=_offset(loop))
@@ -201,7 +201,7 @@ def _winner_alone(found: Reduction, tests: list[ast.expr]) -> ast.stmt:
     """``target += candidate if it won else 0.0``."""
     won = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
     value = ast.IfExp(won, found.candidate, expr("0.0"))
-    return with_origin(add_to(found.target, value), found.site.statement)
+    return with_origin(add_to(found.target, value), found.site.node)
 
 
 def _with_value(statement: ast.stmt, value: ast.expr) -> ast.stmt:
@@ -218,7 +218,7 @@ def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | 
     found = group.members[0]
     if found.test is not None:
         return None
-    if not all(_is_lowest(value) for start in group.starts if (value := start_value(start.statement))):
+    if not all(_is_lowest(value) for start in group.starts if (value := start_value(start.node))):
         return None
     path = found.site.path
     block: Body = program.nests[path[0][1]].body
@@ -240,13 +240,13 @@ def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | 
 
 
 def _declared_dtype(found: Reduction) -> str:
-    statement = next(s.statement for s in found.starts if isinstance(s.statement, ast.AnnAssign))
+    statement = next(s.node for s in found.starts if isinstance(s.node, ast.AnnAssign))
     return local_type(statement).dtype
 
 
-def _start(start: Site, group: Round, masks: list[list[str]], edits: Edits) -> None:
+def _start(start: Statement, group: Round, masks: list[list[str]], edits: Edits) -> None:
     """Masks get their first value where the target does: nobody won yet."""
-    statement = start.statement
+    statement = start.node
     value = start_value(statement)
     assert value is not None
     first = group.members[0]
@@ -268,7 +268,7 @@ def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None
     place = _place(first)
     none: Body = [assign(reference(name, place), expr(NOBODY)) for own in masks for name in own]
     kept = assign(first.target, ast.IfExp(_nobody(masks, place), first.target, expr("0.0")))
-    kept = with_origin(kept, first.site.statement)
+    kept = with_origin(kept, first.site.node)
     # Another target's reduction may have the same region.
     edits.forward_before.setdefault(first.region, []).extend(_looped(first.moved_inside, none))
     edits.inside_before.setdefault(first.region, []).extend(_looped(first.moved_inside, [kept]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
@@ -21,6 +21,10 @@ def parsed(text: str) -> ast.expr:
 
 
 # --- statements and accesses ----------------------------------------------------------------------------
+LocalLoops = Mapping[str, tuple[str, ...]]
+"""The locals that are visible somewhere, each with the variables of the loops around its declaration."""
+
+
 @dataclass(frozen=True)
 class Access:
     """One reference of a statement. ``kind``: ``read``, ``write``, or the reduction ``add``, ``mul``,
@@ -35,6 +39,13 @@ class Access:
     kind: str
     text: str
     when: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> tuple[ast.expr, ...]:
+        """The subscripts that the reference has; before them in ``indices`` stand the loops around a local's
+        declaration."""
+        tree = parsed(self.text)
+        return self.indices[len(self.indices) - len(subscripts(tree)) :] if isinstance(tree, ast.Subscript) else ()
 
     @cached_property
     def templates(self) -> tuple[str | None, ...]:
@@ -62,6 +73,11 @@ class Statement:
     loop_depths: tuple[int, ...]
     guards: tuple[str, ...]
     accesses: tuple[Access, ...]
+    scope: LocalLoops = field(compare=False)
+
+    def access(self, target: ast.expr, kind: str) -> Access:
+        """A reference that may stand here."""
+        return _access(target, kind, self.scope)
 
     @property
     def text(self) -> str:
@@ -200,9 +216,9 @@ def tag(body: list[ast.stmt]) -> None:
                 count += 1
 
 
-def statements(body: list[ast.stmt]) -> list[Statement]:
-    """The leaf statements and conditions of a nest's body, in textual order."""
-    return list(_collect(body, "body", (), (), (), (), {}))
+def statements(body: list[ast.stmt], prefix: Path = ()) -> list[Statement]:
+    """The leaf statements and conditions of a nest's body, in textual order; ``prefix`` comes before their paths."""
+    return list(_collect(body, "body", prefix, (), (), (), {}))
 
 
 LocalUse = tuple[ast.Subscript, bool, tuple[Loop, ...]]
@@ -240,8 +256,7 @@ def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
 
 
 def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],
-             guards: tuple[str, ...], scope: dict[str, tuple[str, ...]]) -> Iterator[Statement]:  # fmt: skip
-    scope = dict(scope)
+             guards: tuple[str, ...], scope: LocalLoops) -> Iterator[Statement]:  # fmt: skip
     for index, node in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(node, ast.For):
@@ -251,22 +266,22 @@ def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, 
             )
         elif isinstance(node, ast.If):
             test = unparse(node.test)
-            found = _outer_references(node.test, scope)
-            reads = tuple(replace(_access(part, "read", scope), when=when) for part, when in found)
-            yield Statement(path, node, heads, depths, guards, reads)
+            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
             yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
             yield from _collect(node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
         else:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                scope[node.target.id] = tuple(loop.var for loop in heads)
-            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)))
+                scope = {**scope, node.target.id: tuple(loop.var for loop in heads)}
+            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
 
 
-def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Access]:
-    if isinstance(node, ast.AnnAssign):
+def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
+    if isinstance(node, ast.If):
+        reads = [node.test]
+    elif isinstance(node, ast.AnnAssign):
         if not _is_empty(node.value):
             yield _access(node.target, "write", scope)
-        reads: list[ast.expr] = [node.value] if node.value is not None and not _is_empty(node.value) else []
+        reads = [node.value] if node.value is not None and not _is_empty(node.value) else []
     elif isinstance(node, ast.AugAssign):
         kinds: dict[type, str] = {ast.Add: "add", ast.Sub: "add", ast.Mult: "mul", ast.Div: "mul"}
         kind = kinds.get(type(node.op))
@@ -278,7 +293,7 @@ def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Acc
         reads = [extremum[1]] if extremum else [node.value]
     else:
         return
-    if not isinstance(node, ast.AnnAssign):
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
         target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
         if isinstance(target, ast.Subscript):
             reads += subscripts(target)
@@ -292,7 +307,7 @@ def _is_empty(value: ast.expr | None) -> bool:
 
 
 def _outer_references(
-    tree: ast.expr, scope: dict[str, tuple[str, ...]], when: tuple[str, ...] = ()
+    tree: ast.expr, scope: LocalLoops, when: tuple[str, ...] = ()
 ) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
     """References in an expression, those inside subscripts (index buffers) included, each with the conditions under
     which it is evaluated."""
@@ -319,7 +334,7 @@ def _outer_references(
                 yield from _outer_references(child, scope, when)
 
 
-def _access(target: ast.expr, kind: str, scope: dict[str, tuple[str, ...]]) -> Access:
+def _access(target: ast.expr, kind: str, scope: LocalLoops) -> Access:
     text = unparse(target)
     if isinstance(target, ast.Name):
         name, own = target.id, []
