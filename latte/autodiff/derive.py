@@ -17,7 +17,7 @@ from latte.autodiff.values import Choices, Overwritten, TooDear
 from latte.autodiff.winners import save_winners
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Program, clone, make_nest, names_in
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, statements_in
 
 ATTEMPTS = 32
 """Each attempt keeps one value more; a program that needs more is refused."""
@@ -116,12 +116,8 @@ def _kept_as_needed(
 
 def _declared_once(program: Program) -> frozenset[str]:
     """The locals that one declaration in the program names."""
-    names = [
-        node.target.id
-        for nest in program.nests
-        for node in nodes(nest.function)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    ]
+    every = (statement for nest in program.nests for statement in statements_in(nest.function))
+    names = [name_of(statement.target) for statement in every if isinstance(statement, ast.AnnAssign)]
     return frozenset(name for name in names if names.count(name) == 1)
 
 

@@ -7,7 +7,6 @@ import copy
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.prepare import Body, assign
-from latte.autodiff.terms import name_of
 from latte.autodiff.uses import sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
@@ -26,7 +25,7 @@ from swirl.ir.nest import (
     references,
     subscripts,
 )
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 

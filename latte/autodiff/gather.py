@@ -12,13 +12,15 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 from latte.autodiff.prepare import Body
-from latte.autodiff.terms import name_of, negated, summed
-from latte.autodiff.tidy import tidy, written_names
+from latte.autodiff.terms import negated, summed
+from latte.autodiff.tidy import tidy
 from latte.autodiff.uses import Use, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
+from swirl.ir.names import changed_in, stored_in
 from swirl.ir.nest import Path, at, names_in, references, replace_at, substitute
 from swirl.ir.statements import statements
+from swirl.ir.trees import name_of
 
 
 def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer]) -> tuple[Body, list[str]]:
@@ -95,8 +97,7 @@ def _term(body: Body, first: Use, left: Path, right: Path) -> ast.expr | None:
         for s in ast.walk(inside)
         if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.value
     }
-    changes = [s for s in ast.walk(inside) if isinstance(s, (ast.Assign, ast.AugAssign))]
-    changed = {name_of(s.targets[0] if isinstance(s, ast.Assign) else s.target) for s in changes}
+    changed = set(stored_in([inside]))
     term = statement.value
     while used := names_in(term) & set(declared):
         if used & changed:
@@ -114,19 +115,19 @@ def _available(body: Body, term: ast.expr, name: str, left: Path, right: Path) -
         for node in ast.walk(s)
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name)
     }
-    return not names_in(term) & (written_names(between) - loops) and name not in names_in(term)
+    return not names_in(term) & (changed_in(*between) - loops) and name not in names_in(term)
 
 
 def _bytes_saved(term: ast.expr, second: ast.stmt, first: Use, buffers: Mapping[str, Buffer]) -> int:
     """A store and a fetch of the gradient, less what ``term`` reads that ``second`` does not read anyway."""
     gradient = buffers[first.name].nbytes
     there = {ast.unparse(reference) for reference in references(second)}
-    again = {ast.unparse(r): buffers[ast.unparse(r.value)].nbytes for r in references(term)}
+    again = {ast.unparse(r): buffers[name_of(r)].nbytes for r in references(term)}
     dear = [
         node
         for node in ast.walk(term)
         if isinstance(node, ast.Call)
-        and any(buffers[ast.unparse(r.value)].nbytes >= gradient for r in references(node))
+        and any(buffers[name_of(r)].nbytes >= gradient for r in references(node))
     ]
     return 0 if dear else 2 * gradient - sum(size for text, size in again.items() if text not in there)
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from latte.autodiff.prepare import Body, assign, edited, load, target_of, with_origin
-from latte.autodiff.terms import name_of
+from latte.autodiff.prepare import Body, assign, edited, load, with_origin
 from latte.autodiff.uses import sites
 from swirl.ir.nest import LocalType, Path, Program, declare, fresh, make_nest, names_in
 from swirl.ir.statements import Statement
+from swirl.ir.trees import name_of, target_of
 
 
 def guards_as_selects(program: Program, active: set[str]) -> Program:

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Collection
 
 from latte.autodiff.prepare import assign, edit_block, edited, load, plain_updates, rebuild
-from latte.autodiff.terms import name_of
-from latte.autodiff.tidy import written_names
 from latte.autodiff.uses import sites, uses_of
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
+from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     Path,
     Program,
@@ -24,6 +23,7 @@ from swirl.ir.nest import (
     reference,
     substitute,
 )
+from swirl.ir.trees import name_of
 
 
 def keep_local(program: Program, local: str) -> Program:
@@ -58,7 +58,7 @@ def keep_local(program: Program, local: str) -> Program:
     store = assign(reference(name, indices or [expr(0)]), ast.Name(local, ast.Load()))
 
     def edit(body: list[ast.stmt]) -> list[ast.stmt]:
-        last = max(index for index, statement in enumerate(body) if local in written_names([statement]))
+        last = max(index for index, statement in enumerate(body) if local in changed_in(statement))
         return [*body[: last + 1], store, *body[last + 1 :]]
 
     index = home.path[0][1]

@@ -14,6 +14,7 @@ from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
+from swirl.ir.trees import name_of, statements_in, target_of
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,8 @@ def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program
 
 def _assigns(program: Program, name: str) -> bool:
     """Whether an element of a buffer is written by a plain ``=``."""
-    nodes = (node for nest in program.nests for node in ast.walk(nest.function))
-    targets = (target for node in nodes if isinstance(node, ast.Assign) for target in node.targets)
-    return any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in targets)
+    statements = (statement for nest in program.nests for statement in statements_in(nest.function))
+    return any(isinstance(s, ast.Assign) and name_of(target_of(s)) == name for s in statements)
 
 
 def _with_own(program: Program, name: str, ensemble: Ensemble) -> tuple[Program, str]:
@@ -212,7 +212,7 @@ def _elements(program: Program, name: str, statement: str) -> Nest:
         taken.add(variables[-1])
     body = stmts(statement)
     for node in ast.walk(body[0]):
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) != "accumulate":
+        if isinstance(node, ast.Subscript) and name_of(node) != "accumulate":
             node.slice = reference("", [ast.Name(variable, ast.Load()) for variable in variables]).slice
     for variable, extent in reversed(list(zip(variables, program.buffers[name].shape, strict=True))):
         body = [for_loop(variable, extent, body)]

@@ -23,7 +23,7 @@ from swirl.ir.nest import (
     names_in,
     substitute,
 )
-from swirl.ir.trees import nodes
+from swirl.ir.trees import ASSIGNMENTS, nodes, target_of
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
@@ -49,7 +49,7 @@ def line_of(statement: ast.stmt) -> int | None:
     return getattr(statement, "line", None) or getattr(statement, "lineno", None) or None
 
 
-def store(target: ast.expr) -> ast.expr:
+def store(target: ast.expr) -> ast.Name | ast.Subscript:
     result = clone(target)
     assert isinstance(result, (ast.Name, ast.Subscript))
     result.ctx = ast.Store()
@@ -63,18 +63,12 @@ def load(target: ast.expr) -> ast.expr:
     return result
 
 
-def _stored(target: ast.expr) -> ast.Name | ast.Subscript:
-    result = store(target)
-    assert isinstance(result, (ast.Name, ast.Subscript))
-    return result
-
-
 def assign(target: ast.expr, value: ast.expr) -> ast.stmt:
     return ast.fix_missing_locations(ast.Assign([store(target)], value, lineno=0))
 
 
 def add_to(target: ast.expr, value: ast.expr) -> ast.stmt:
-    return ast.fix_missing_locations(ast.AugAssign(_stored(target), ast.Add(), value))
+    return ast.fix_missing_locations(ast.AugAssign(store(target), ast.Add(), value))
 
 
 def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
@@ -163,12 +157,6 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
     new = list(nests)
     new[nest] = edit_block(nests[nest], block[1:], first.site.path[depth][0], edit)
     return new
-
-
-def target_of(statement: ast.stmt) -> ast.expr:
-    """What an assignment writes."""
-    assert isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
-    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
 
 
 def _first_value(statement: ast.stmt) -> ast.expr:
@@ -260,7 +248,7 @@ def selects(statement: ast.stmt) -> list[ast.stmt]:
     branches = [*statement.body, *statement.orelse]
     if not all(isinstance(s, (ast.Assign, ast.AugAssign)) for s in branches):
         return [statement]
-    targets = [s.targets[0] if isinstance(s, ast.Assign) else s.target for s in branches]  # type: ignore[attr-defined]
+    targets = [target_of(s) for s in branches]
     sets = [isinstance(s, ast.Assign) for s in branches]
     if len(statement.body) == len(statement.orelse) == 1 and all(sets) and same(targets[0], targets[1]):
         left, right = (s.value for s in branches)  # type: ignore[attr-defined]
@@ -322,12 +310,7 @@ def versions(body: Body, taken: set[str]) -> Body:
 
 
 def _local_target(statement: ast.stmt) -> str | None:
-    if isinstance(statement, ast.Assign):
-        target: ast.expr = statement.targets[0]
-    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        target = statement.target
-    else:
-        return None
+    target = target_of(statement) if isinstance(statement, ASSIGNMENTS) else None
     return target.id if isinstance(target, ast.Name) else None
 
 

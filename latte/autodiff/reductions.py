@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from latte.autodiff.prepare import Body, line_of, load, origin, target_of
-from latte.autodiff.terms import name_of, same
+from latte.autodiff.prepare import Body, line_of, load, origin
+from latte.autodiff.terms import same
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.deps import touched_once
 from swirl.ir.nest import Loop, Path, names_in
 from swirl.ir.statements import Statement, parsed
+from swirl.ir.trees import name_of, target_of
 
 
 @dataclass(frozen=True)
@@ -240,21 +241,17 @@ def _scope(site: Statement, target: ast.expr, every: list[Statement]) -> Path:
 
 
 def _sets(statement: ast.stmt, target: ast.expr) -> bool:
-    if isinstance(statement, ast.Assign):
-        other = statement.targets[0]
-    elif isinstance(statement, ast.AnnAssign):
-        other = statement.target
-    else:
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
         return False
+    other = target_of(statement)
     if isinstance(target, ast.Subscript) and isinstance(other, ast.Subscript):
-        return same(other.value, target.value) and start_value(statement) is not None
+        return name_of(other) == name_of(target) and start_value(statement) is not None
     return isinstance(target, ast.Name) and same(other, target) and start_value(statement) is not None
 
 
 def start_value(statement: ast.stmt) -> ast.expr | None:
-    value = statement.value  # type: ignore[attr-defined]
     assert isinstance(statement, (ast.Assign, ast.AnnAssign))
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    value, target = statement.value, target_of(statement)
     if isinstance(value, ast.Call) and any(same(arg, target) for arg in value.args):
         return None
     if isinstance(value, ast.IfExp) and (same(value.body, target) or same(value.orelse, target)):

@@ -14,7 +14,6 @@ from latte.autodiff.terms import (
     Term,
     inverted,
     leading_minus,
-    name_of,
     negated,
     same,
     selected,
@@ -43,6 +42,7 @@ from swirl.ir.nest import (
     walk,
 )
 from swirl.ir.statements import Statement
+from swirl.ir.trees import ASSIGNMENTS, name_of, target_of
 
 
 class OutputChanges(Exception):
@@ -190,7 +190,7 @@ class Reversal:
             if not body:
                 test = inverted(test) if self._is_guard(Condition(test)) else ast.UnaryOp(ast.Not(), test)
             return [ast.If(test, body or orelse, orelse if body else [])]
-        if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        if isinstance(statement, ASSIGNMENTS):
             return self._assignment(statement)
         return []
 
@@ -238,8 +238,7 @@ class Reversal:
 
     # --- statements -----------------------------------------------------------------------------------------
     def _assignment(self, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> Body:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-        value = statement.value
+        target, value = target_of(statement), statement.value
         assert value is not None
         name = name_of(target)
         if name not in self.active or not active_in(value, self._is_active):

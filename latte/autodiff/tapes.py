@@ -30,13 +30,13 @@ from latte.autodiff.prepare import (
     versions,
     with_origin,
 )
-from latte.autodiff.terms import name_of, same
-from latte.autodiff.tidy import written_names
+from latte.autodiff.terms import same
 from latte.autodiff.uses import use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.footprint import extremes
+from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -53,6 +53,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement
+from swirl.ir.trees import name_of
 
 
 @dataclass
@@ -145,7 +146,7 @@ class Tapes:
                 continue
             first, last = sorted((point.path[-1][1], tape.path[-1][1]))
             block = values.block_at(point.path)
-            if not names_in(node) & written_names(block[first:last]):
+            if not names_in(node) & changed_in(*block[first:last]):
                 if point.path < tape.path:
                     tape.path, tape.statement = point.path, point.statement
                     tape.place = getattr(point.statement, "place", tape.place)

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from latte.autodiff.prepare import Body, load
-from latte.autodiff.terms import name_of
-from latte.autodiff.tidy import written_names
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
+from swirl.ir.names import changed_in
 from swirl.ir.nest import Loop, Path, clone, local_type, loop_of, names_in, substitute
 from swirl.ir.statements import Statement
-from swirl.ir.trees import nodes
+from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
 
 
 class Overwritten(Exception):
@@ -137,13 +136,13 @@ class Values:
 
     def again(self, body: Body, result: Body) -> Body:
         """Locals of the forward block that ``result`` reads: read back from a buffer, or computed again."""
-        names = {s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        names = _declared(body)
         for name in names & set().union(*(names_in(s) for s in result), set()):
             kept = self._stored_as(name, body)
             if kept is not None:
                 result = [substitute(statement, {name: kept}) for statement in result]
         needed = names & set().union(*(names_in(s) for s in result), set())
-        self._inside = _declared_in(body)
+        self._inside = set().union(*map(declared_in, body))
         return [*self._slice_block(body, needed), *result]
 
     def _stored_as(self, name: str, body: Body) -> ast.expr | None:
@@ -165,7 +164,7 @@ class Values:
 
     def _slice_block(self, body: Body, needed: set[str]) -> Body:
         """What of ``body`` computes the ``needed`` locals, and the block's own locals that this reads."""
-        own = {s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        own = _declared(body)
         needed = set(needed)
         again: Body = []
         for statement in reversed(body):
@@ -188,20 +187,20 @@ class Values:
                 )
             except Overwritten:
                 # What computes the local is gone: its value must be kept.
-                for name in sorted(needed & written_names([statement]) & self.choices.keepable):
+                for name in sorted(needed & changed_in(statement) & self.choices.keepable):
                     raise TooDear(name, None, self._bytes_kept(name)) from None
                 raise
             if not body and not orelse:
                 return None
             if isinstance(statement, ast.For):
-                self._weigh(statement, needed & written_names(body))
+                self._weigh(statement, needed & changed_in(*body))
                 loop = loop_of(statement)
                 return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
             self._check_again(statement.test, self.sites[id(statement)])
             return ast.If(clone(statement.test), body or [ast.Pass()], orelse)
-        if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        if not isinstance(statement, ASSIGNMENTS):
             return None
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        target = target_of(statement)
         if not isinstance(target, ast.Name) or target.id not in needed:
             return None
         assert statement.value is not None
@@ -264,10 +263,9 @@ class Values:
         return self.block_at(path)[path[-1][1]]
 
 
-def _declared_in(body: Body) -> set[str]:
-    """The locals of a block and of the blocks inside it."""
-    found = (node for statement in body for node in nodes(statement))
-    return {n.target.id for n in found if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+def _declared(body: Body) -> set[str]:
+    """The locals of a block, without those of blocks inside it."""
+    return {name_of(statement.target) for statement in body if isinstance(statement, ast.AnnAssign)}
 
 
 def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:

@@ -34,7 +34,7 @@ from latte.autodiff.prepare import (
     with_origin,
 )
 from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
-from latte.autodiff.terms import literal, name_of, same
+from latte.autodiff.terms import literal, same
 from latte.autodiff.uses import sites
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
@@ -54,7 +54,7 @@ from swirl.ir.nest import (
     subscripts,
 )
 from swirl.ir.statements import Statement
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import name_of, statements_in
 
 NOBODY, BEATEN = -1, -2
 """In a mask: the target's first value is still there; another reduction of the same target won."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from swirl.ir.trees import target_of
+
 # A tree node's attribute that holds the conditions under which a padded read is inside its source.
 GUARD = "latte_inside"
 
@@ -17,9 +19,8 @@ def apply_guards(statement: ast.stmt) -> ast.stmt:
     if isinstance(statement, (ast.For, ast.If)):
         return statement
     assert isinstance(statement, (ast.Assign, ast.AugAssign))
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
     conditions: dict[str, ast.expr] = {}
-    _collect(target, conditions)
+    _collect(target_of(statement), conditions)
     adds = isinstance(statement, ast.AugAssign) and isinstance(statement.op, (ast.Add, ast.Sub))
     if adds and (factors := _guarded_factors(statement.value)) is not None:
         conditions |= factors

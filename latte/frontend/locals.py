@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 
 from swirl.ir.names import Named
 from swirl.ir.nest import LocalType, constant, declare, expr, names_in
+from swirl.ir.trees import name_of
 from swirl.ir.types import CASTS, DEFAULT, ORDER, arithmetic, dtype_of, is_float, joint, resolved
 
 Fail = Callable[[ast.AST, str], NoReturn]
@@ -43,7 +44,7 @@ def _first_use(statement: ast.stmt, name: str) -> Use | None:
         case ast.Assign([target], value):
             if mentions(value, name) or (isinstance(target, ast.Subscript) and mentions(target.slice, name)):
                 return "read"
-            return "store" if _target_name(target) == name else None
+            return "store" if name_of(target) == name else None
         case ast.AnnAssign(ast.Name(target_name), _, value):
             return (
                 "read"
@@ -62,11 +63,6 @@ def _first_use(statement: ast.stmt, name: str) -> Use | None:
                 return "read"
             return "store" if uses == ["store", "store"] else "maybe" if uses != [None, None] else None
     return "read" if mentions(statement, name) else None
-
-
-def _target_name(target: ast.expr) -> str:
-    base = target.value if isinstance(target, ast.Subscript) else target
-    return base.id if isinstance(base, ast.Name) else ""
 
 
 # --- types --------------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in, nodes, statements_in
+from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, statements_in, target_of
 
 
 @lru_cache(maxsize=4096)
@@ -229,30 +230,21 @@ def local_uses(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...] = ()
     """The references to a local array in statements behind its declaration, which stand in ``loops``."""
     for statement in body:
         parts: list[ast.AST] = [statement]
-        targets: list[ast.expr | None] = []
         if isinstance(statement, ast.For):
             yield from local_uses(statement.body, name, (*loops, loop_of(statement)))
             parts = [statement.iter]
         elif isinstance(statement, ast.If):
             yield from local_uses([*statement.body, *statement.orelse], name, loops)
             parts = [statement.test]
-        elif isinstance(statement, ast.Assign):
-            targets = [*statement.targets]
-        else:
-            targets = [getattr(statement, "target", None)]
-        for reference in (ref for part in parts for ref in references(part) if unparse(ref.value) == name):
-            yield reference, any(reference is target for target in targets), loops
+        target = target_of(statement) if isinstance(statement, ASSIGNMENTS) else None
+        for reference in (ref for part in parts for ref in references(part) if name_of(ref) == name):
+            yield reference, reference is target, loops
 
 
 def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
     """Locals that a loop somewhere in ``body`` assigns, and that are declared outside of it: one for all iterations."""
     outside = {name for statement in body for name in declared_in(statement)} - declared_in(loop)
-    written: dict[str, None] = {}
-    for node in statements_in(loop):
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            written[unparse(target.value if isinstance(target, ast.Subscript) else target)] = None
-    return [name for name in written if name in outside]
+    return [name for name in stored_in([loop]) if name in outside]
 
 
 def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],
@@ -294,7 +286,7 @@ def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
     else:
         return
     if isinstance(node, (ast.Assign, ast.AugAssign)):
-        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+        target = target_of(node)
         if isinstance(target, ast.Subscript):
             reads += subscripts(target)
     for tree in reads:
@@ -336,11 +328,7 @@ def _outer_references(
 
 def _access(target: ast.expr, kind: str, scope: LocalLoops) -> Access:
     text = unparse(target)
-    if isinstance(target, ast.Name):
-        name, own = target.id, []
-    else:
-        assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
-        name, own = target.value.id, subscripts(target)
+    name, own = name_of(target), subscripts(target) if isinstance(target, ast.Subscript) else []
     # A local is a new variable in each iteration of the loops around its declaration.
     instance: list[ast.expr] = [ast.Name(var, ast.Load()) for var in scope.get(name, ())]
     return Access(name, (*instance, *own), kind, text)

@@ -48,9 +48,26 @@ def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
             found += node.body
 
 
+ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+"""What sets a local or an element; a declaration does, too."""
+
+
+def target_of(statement: ast.stmt) -> ast.expr:
+    """What one of :data:`ASSIGNMENTS` sets."""
+    assert isinstance(statement, ASSIGNMENTS)
+    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+
+
+def name_of(target: ast.expr) -> str:
+    """The local or the buffer that a name, or a reference to an element, names."""
+    base = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(base, ast.Name)
+    return base.id
+
+
 def declared_in(tree: ast.stmt) -> set[str]:
     """The names of the locals that a statement declares, or one inside of it."""
-    return {ast.unparse(s.target) for s in statements_in(tree) if isinstance(s, ast.AnnAssign)}
+    return {name_of(s.target) for s in statements_in(tree) if isinstance(s, ast.AnnAssign)}
 
 
 def clone(tree: T) -> T:
