@@ -17,10 +17,11 @@ from swirl.ir.nest import (
     clone,
     clones,
     constant,
+    counting,
     expr,
-    for_loop,
     make_nest,
     names_in,
+    nested,
     reference,
     references,
     subscripts,
@@ -157,10 +158,8 @@ def _fill(
         value = expr("g if accumulate[0] != 0 else 0.0", g=target)
     if copied:
         value = reference(copied, indices)
-    statement = assign(target, value)
-    for variable, extent in zip(reversed(variables), reversed(buffer.shape), strict=True):
-        if variable:
-            statement = for_loop(variable, extent, [statement])
+    loops = (loop for loop in counting(variables, buffer.shape) if loop.var)
+    (statement,) = nested(loops, [assign(target, value)])
     return statement
 
 

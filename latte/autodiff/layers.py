@@ -13,7 +13,7 @@ from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ens
 from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
+from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
 from swirl.ir.trees import name_of, statements_in, target_of
 
 
@@ -214,7 +214,6 @@ def _elements(program: Program, name: str, statement: str) -> Nest:
     for node in ast.walk(body[0]):
         if isinstance(node, ast.Subscript) and name_of(node) != "accumulate":
             node.slice = reference("", [ast.Name(variable, ast.Load()) for variable in variables]).slice
-    for variable, extent in reversed(list(zip(variables, program.buffers[name].shape, strict=True))):
-        body = [for_loop(variable, extent, body)]
+    body = nested(counting(variables, program.buffers[name].shape), body)
     verb = "end" if "+=" in statement else "start"
     return make_nest(f"{program.name.replace('.', '_')}_{verb}_{name}", body, program.buffers)

@@ -30,13 +30,14 @@ from swirl.ir.nest import (
     Path,
     clone,
     constant,
+    counting,
     declare,
     expr,
-    for_loop,
     fresh,
     local_type,
     loop_of,
     names_in,
+    nested,
     reference,
     substitute,
     walk,
@@ -173,9 +174,7 @@ class Reversal:
             raise self.refuse(statement, "local arrays carry no gradient")
         variables = [self.new_local(f"i{axis}") for axis in range(len(type_.shape))]
         zero = assign(reference(name, [ast.Name(v, ast.Load()) for v in variables]), expr("0.0"))
-        for variable, extent in zip(reversed(variables), reversed(type_.shape), strict=True):
-            zero = for_loop(variable, extent, [zero])
-        return [declare(name, type_), zero]
+        return [declare(name, type_), *nested(counting(variables, type_.shape), [zero])]
 
     def statement(self, statement: ast.stmt) -> Body:
         if isinstance(statement, ast.For):
@@ -199,7 +198,7 @@ class Reversal:
         loop = loop_of(statement)
         path = self._loop_paths[id(statement)]
         if not self._carries(path):
-            return Loop(loop.var, "range", loop.start, loop.stop, loop.step)
+            return loop.plain
         if loop.step == 1:
             last = expr("stop - 1", stop=loop.stop)
         else:

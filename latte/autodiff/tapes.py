@@ -49,6 +49,7 @@ from swirl.ir.nest import (
     local_type,
     make_nest,
     names_in,
+    nested,
     reference,
 )
 from swirl.ir.sets import NotProved
@@ -87,9 +88,7 @@ class Tape:
         if self.guards:
             test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
             store = ast.If(clone(test), [store], [])
-        for loop in reversed(self.loops):
-            store = Loop(loop.var, "range", loop.start, loop.stop, loop.step).node([store])
-        return [store]
+        return nested((loop.plain for loop in self.loops), [store])
 
 
 @dataclass(frozen=True)

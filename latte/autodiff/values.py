@@ -13,7 +13,7 @@ from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
-from swirl.ir.nest import Loop, Path, clone, local_type, loop_of, names_in, substitute
+from swirl.ir.nest import Path, clone, local_type, loop_of, names_in, substitute
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
 
@@ -194,8 +194,7 @@ class Values:
                 return None
             if isinstance(statement, ast.For):
                 self._weigh(statement, needed & changed_in(*body))
-                loop = loop_of(statement)
-                return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
+                return loop_of(statement).plain.node(body)
             self._check_again(statement.test, self.sites[id(statement)])
             return ast.If(clone(statement.test), body or [ast.Pass()], orelse)
         if not isinstance(statement, ASSIGNMENTS):

@@ -50,6 +50,7 @@ from swirl.ir.nest import (
     local_type,
     make_nest,
     names_in,
+    nested,
     reference,
     subscripts,
 )
@@ -270,20 +271,15 @@ def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None
     kept = assign(first.target, ast.IfExp(_nobody(masks, place), first.target, expr("0.0")))
     kept = with_origin(kept, first.site.node)
     # Another target's reduction may have the same region.
-    edits.forward_before.setdefault(first.region, []).extend(_looped(first.moved_inside, none))
-    edits.inside_before.setdefault(first.region, []).extend(_looped(first.moved_inside, [kept]))
+    loops = [loop.plain for loop in first.moved_inside]
+    edits.forward_before.setdefault(first.region, []).extend(nested(loops, none))
+    edits.inside_before.setdefault(first.region, []).extend(nested(loops, [kept]))
 
 
 def _nobody(masks: list[list[str]], place: list[ast.expr]) -> ast.expr:
     """No reduction of the round has won the element."""
     tests = [expr(f"m == {NOBODY}", m=reference(own[0], place)) for own in masks]
     return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-
-
-def _looped(loops: tuple[Loop, ...], body: Body) -> Body:
-    for loop in reversed(loops):
-        body = [Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)]
-    return body
 
 
 def _is_lowest(value: ast.expr) -> bool:

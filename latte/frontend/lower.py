@@ -12,16 +12,14 @@ from collections.abc import Mapping
 
 from latte.frontend.locals import Types, declare_locals, first_use, mentions
 from latte.frontend.references import ArrayTranslator, NeuronTranslator
-from latte.frontend.translate import Translator, loop_node
+from latte.frontend.translate import Translator, loop_over
 from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
 from latte.model.ensemble import Ensemble
-from latte.model.index import as_index
 from latte.model.instances import stored_names
-from latte.model.mapping import Window
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, fresh, make_nest, reference, references, subscripts
+from swirl.ir.nest import Program, counting, fresh, make_nest, nested, reference, references, subscripts
 
 # Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
 # dimension's.
@@ -103,10 +101,8 @@ def _neuron_blocks(translator: NeuronTranslator, to_clear: list[str]) -> list[li
                 clearing.append(_zero(name, indices, spec.dtype))
             else:
                 blocks.append([_clear_nest(name, translator.buffers[name], body)])
-    nest = [*clearing, *body]
-    for dim in reversed(translator.dims):
-        nest = [loop_node(dim, translator.loops[dim], nest)]
-    return [*blocks, nest]
+    loops = (loop_over(dim, translator.loops[dim]) for dim in translator.dims)
+    return [*blocks, nested(loops, [*clearing, *body])]
 
 
 def _types(translator: Translator, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
@@ -213,7 +209,6 @@ def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
         taken.add(names[-1])
     if buffer.shape == (1,) and not any(plain or []):
         return _zero(name, [ast.Constant(0)], buffer.dtype)
-    nest = _zero(name, [ast.Name(variable, ast.Load()) for variable in names], buffer.dtype)
-    for variable, extent in reversed(list(zip(names, buffer.shape, strict=True))):
-        nest = loop_node(variable, Window(as_index(0), as_index(extent)), [nest])
+    zero = _zero(name, [ast.Name(variable, ast.Load()) for variable in names], buffer.dtype)
+    (nest,) = nested(counting(names, buffer.shape), [zero])
     return nest

@@ -14,7 +14,7 @@ from latte.model.index import as_index, variable
 from latte.model.instances import is_number
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
-from swirl.ir.nest import fresh
+from swirl.ir.nest import Loop, fresh
 
 
 class Translator(Expressions):
@@ -167,9 +167,10 @@ class Translator(Expressions):
         body = self.block(node.body)
         self.loops, self.ranges = outer_loops, outer_ranges
         self.many = {name: parts for name, parts in self.many.items() if parts is not names}
+        if not body:
+            return []
         for name, window in reversed(list(zip(names, windows, strict=True))):
-            if body:
-                body = [ast.copy_location(loop_node(name, window, body), node)]
+            body = [ast.copy_location(loop_over(name, window).node(body), node)]
         return body
 
     def enter(self, name: str, window: Window) -> None:
@@ -228,15 +229,9 @@ class Translator(Expressions):
         return Window(start, stop, step)
 
 
-def loop_node(name: str, window: Window, body: list[ast.stmt]) -> ast.For:
-    """``for name in range(…): body``."""
-    parts = [window.start.tree] if window.step != 1 or window.start.value != 0 else []
-    parts += [window.stop.tree]
-    if window.step != 1:
-        parts.append(ast.Constant(window.step))
-    return ast.For(
-        ast.Name(name, ast.Store()), ast.Call(ast.Name("range", ast.Load()), parts, []), body, [], None
-    )
+def loop_over(name: str, window: Window) -> Loop:
+    """``for name in range(…)``."""
+    return Loop(name, "range", window.start.tree, window.stop.tree, window.step)
 
 
 def extents_of(shape: tuple[int, ...]) -> list[Window]:
