@@ -11,7 +11,8 @@ import ast
 from collections.abc import Mapping
 
 from latte.frontend.locals import Types, declare_locals, first_use, mentions
-from latte.frontend.references import ArrayTranslator, NeuronTranslator
+from latte.frontend.references import ArrayReferences, NeuronReferences
+from latte.frontend.scope import BodyScope, Source
 from latte.frontend.translate import Translator, loop_over
 from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
@@ -50,16 +51,16 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         if phase == "forward":
             return Program(name, (), {})
         raise DeclarationError(f"{ensemble!r} has no {phase} of its own; it is derived from forward")
-    body = ensemble.body(phase)
     buffers = body_buffers(ensemble, batch_size)
-    to_clear = _clearable(ensemble, phase, buffers)
-    arguments = (ensemble, body, buffers, batch_size, training, phase)
+    source = Source(ensemble, ensemble.body(phase), buffers, batch_size, training, phase)
+    to_clear = _clearable(ensemble, phase)
     if ensemble.phase_is_explicit(phase):
-        translator: Translator = ArrayTranslator(*arguments)
+        translator = Translator(ArrayReferences(source))
         blocks, buffers, aliases = _array_blocks(translator, to_clear)
     else:
-        neuron = translator = NeuronTranslator(*arguments)
-        blocks = _neuron_blocks(neuron, to_clear)
+        neuron = NeuronReferences(source)
+        translator = Translator(neuron)
+        blocks = _neuron_blocks(translator, neuron, to_clear)
         aliases = {
             f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"
         }
@@ -73,7 +74,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     )
 
 
-def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) -> list[str]:
+def _clearable(ensemble: Ensemble, phase: str) -> list[str]:
     """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor
     state, in the other phases those of them that forward does not compute."""
     declared = [name for name, field in ensemble.declared_fields().items() if field.role == "value"]
@@ -84,57 +85,59 @@ def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) ->
 
 
 # --- neurons ------------------------------------------------------------------------------------------------
-def _neuron_blocks(translator: NeuronTranslator, to_clear: list[str]) -> list[list[ast.stmt]]:
-    body = translator.block(translator.body.statements)
+def _neuron_blocks(translator: Translator, neuron: NeuronReferences, to_clear: list[str]) -> list[list[ast.stmt]]:
+    scope = translator.scope
+    body = translator.block(scope.body.statements)
     if not body:
         return []
-    types = _types(translator, body, translator.buffers)
-    body = declare_locals(body, types.locals, types, translator.fail)
+    types = _types(scope, body, scope.buffers)
+    body = declare_locals(body, types.locals, types, scope.fail)
     body = [types.statement(statement) for statement in body]
     clearing: list[ast.stmt] = []
     blocks = []
     for name in to_clear:
         if first_use(body, name) in ("read", "maybe"):
-            spec = translator.specs[name]
-            if spec.dims == translator.dims and len(spec.shape) == len(spec.dims):
-                indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in translator.dims]
+            spec = neuron.specs[name]
+            if spec.dims == neuron.dims and len(spec.shape) == len(spec.dims):
+                indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in neuron.dims]
                 clearing.append(_zero(name, indices, spec.dtype))
             else:
-                blocks.append([_clear_nest(name, translator.buffers[name], body)])
-    loops = (loop_over(dim, translator.loops[dim]) for dim in translator.dims)
+                blocks.append([_clear_nest(name, scope.buffers[name], body)])
+    loops = (loop_over(dim, scope.loops[dim]) for dim in neuron.dims)
     return [*blocks, nested(loops, [*clearing, *body])]
 
 
-def _types(translator: Translator, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
-    return Types(body, {name: buffer.dtype for name, buffer in buffers.items()}, translator.fail)
+def _types(scope: BodyScope, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
+    return Types(body, {name: buffer.dtype for name, buffer in buffers.items()}, scope.fail)
 
 
 # --- ensembles ----------------------------------------------------------------------------------------------
 def _array_blocks(
     translator: Translator, to_clear: list[str]
 ) -> tuple[list[list[ast.stmt]], dict[str, Buffer], dict[str, tuple[str, ...]]]:
-    body = translator.block(translator.body.statements)
-    buffers = dict(translator.buffers)
-    types = _types(translator, body, buffers)
-    body, shared = _share_locals(translator, body, types, buffers)
+    scope = translator.scope
+    body = translator.block(scope.body.statements)
+    buffers = dict(scope.buffers)
+    types = _types(scope, body, buffers)
+    body, shared = _share_locals(scope, body, types, buffers)
     own = [name for name in types.locals if name not in shared]
     if shared:
-        types = _types(translator, body, buffers)
+        types = _types(scope, body, buffers)
     blocks: list[list[ast.stmt]] = []
     for statement in body:
-        block = declare_locals([statement], own, types, translator.fail)
+        block = declare_locals([statement], own, types, scope.fail)
         blocks.append([types.statement(part) for part in block])
     everything = [statement for block in blocks for statement in block]
     for name in to_clear:
         if first_use(everything, name) in ("read", "maybe"):
             where = next(i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block))
             blocks.insert(where, [_clear_nest(name, buffers[name], blocks[where])])
-    aliases = _structural_aliases(translator.ensemble, [s for block in blocks for s in block])
+    aliases = _structural_aliases(scope.ensemble, [s for block in blocks for s in block])
     return blocks, buffers, aliases
 
 
 def _share_locals(
-    translator: Translator, body: list[ast.stmt], types: Types, buffers: dict[str, Buffer]
+    scope: BodyScope, body: list[ast.stmt], types: Types, buffers: dict[str, Buffer]
 ) -> tuple[list[ast.stmt], set[str]]:
     """Locals that live across top-level statements become temporary buffers of one element (added to
     ``buffers``)."""
@@ -149,9 +152,9 @@ def _share_locals(
             continue
         if first_use(body, name) == "read":
             node = next(statement for statement in body if mentions(statement, name))
-            translator.fail(node, f"the local variable {name} may be read before it is assigned")
+            scope.fail(node, f"the local variable {name} may be read before it is assigned")
         shared.add(name)
-        buffers[name] = Buffer(f"{translator.ensemble.name}.{name}", (1,), dtype, "temporary")
+        buffers[name] = Buffer(f"{scope.ensemble.name}.{name}", (1,), dtype, "temporary")
     replace = _ToElement(shared)
     return [replace.visit(statement) for statement in body], shared
 
