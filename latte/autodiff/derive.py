@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from latte.autodiff.activity import active_names
-from latte.autodiff.finish import finish
+from latte.autodiff.finish import Gradients, finish
 from latte.autodiff.gather import gather
 from latte.autodiff.kept import keep_local, keep_version
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
@@ -187,17 +187,7 @@ def _phases(
             nests = [[statement] for statement in body]
             reversal.values.notes.extend(gathered)
         found.extend(f"{name}: {note}" for note in reversal.values.notes)
-        return finish(
-            name,
-            nests,
-            known,
-            reversal.adjoints,
-            wanted=wanted,
-            output=output,
-            inputs=inputs,
-            params=params,
-            add_to=add_to,
-        )
+        return finish(name, nests, Gradients(known, reversal.adjoints, wanted, output, inputs, params, add_to))
 
     backward = phase("backward", inputs)
     update = phase("update", params)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from latte.autodiff.prepare import Body, assign
 from latte.autodiff.uses import sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.nest import (
-    Nest,
     Path,
     Program,
     clone,
@@ -31,83 +31,93 @@ from swirl.ir.trees import name_of, nodes
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
 
-def finish(
-    name: str,
-    nests: list[Body],
-    forward: Program,
-    adjoints: Mapping[str, str],
-    *,
-    wanted: Collection[str],
-    output: str,
-    inputs: Collection[str],
-    params: Collection[str],
-    add_to: Collection[str],
-) -> Program | None:
+@dataclass(frozen=True)
+class Gradients:
+    """What a phase's gradients are of.
+
+    Args:
+        forward: the forward program.
+        adjoints: buffers of gradients, each with the forward buffer that it is of.
+        wanted: those forward buffers whose gradients the phase is for.
+        output: the buffer whose gradient is given.
+        inputs, params: the buffers that the layer reads, and its parameters.
+        add_to: those of ``inputs`` whose gradient has been started by another reader.
+    """
+
+    forward: Program
+    adjoints: Mapping[str, str]
+    wanted: Collection[str]
+    output: str
+    inputs: Collection[str]
+    params: Collection[str]
+    add_to: Collection[str]
+
+    def buffer(self, adjoint: str, of: str) -> Buffer:
+        """The buffer of a gradient."""
+        buffer, ensemble = self.forward.buffers[of], self.forward.name.split(".")[0]
+        if adjoint == "grad":
+            return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
+        if of in self.inputs:
+            stem = buffer.name.removesuffix(".value")
+            return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
+        if of in self.params:
+            owner, _, field = buffer.name.rpartition(".")
+            return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
+        return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+
+
+def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None:
     """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
 
     Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all
     others start at zero, or are assigned by the one statement that meets each element first. Gradients of
     ``wanted`` inputs that the output does not depend on are zero, so that other readers may add to them.
     """
-    ensemble = forward.name.split(".")[0]
+    forward = gradients.forward
+    buffers: dict[str, Buffer] = {}
     starts: list[tuple[int, Body]] = []
-    buffers = {}
-    for adjoint, of in adjoints.items():
-        buffer = forward.buffers[of]
-        buffers[adjoint] = _buffer(adjoint, of, buffer, ensemble, output, inputs, params)
+    for adjoint, of in gradients.adjoints.items():
+        buffers[adjoint] = gradients.buffer(adjoint, of)
         where = _first_nest(nests, adjoint)
-        if where is None or adjoint == "grad" or of in add_to:
+        if where is None or adjoint == "grad" or of in gradients.add_to:
             continue
-        if of in params:
-            starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), keep=True)]))
-        elif of == output and (first := _from_output(nests[where], adjoint, buffer)) is not None:
-            nests = [*nests[:where], first, *nests[where + 1 :]]
-            buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
-        elif of == output:
-            starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), copied="grad")]))
-            buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
-        else:
-            assigned = _assigned(nests, adjoint, buffer)
-            if assigned is None:
-                starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"))]))
-            else:
-                nests = assigned
-    for where, start in sorted(starts, key=lambda pair: -pair[0]):
-        nests = [*nests[:where], start, *nests[where:]]
-    for of in wanted:
-        adjoint = f"grad_{of}"
-        if of in inputs and of not in add_to and of in forward.buffers and _first_nest(nests, adjoint) is None:
-            buffers[adjoint] = _buffer(adjoint, of, forward.buffers[of], ensemble, output, inputs, params)
+        if of == gradients.output:
+            buffers["grad"] = gradients.buffer("grad", of)
+        nests, start = _started(nests, where, adjoint, gradients)
+        if start is not None:
+            starts.append((where, [start]))
+    for where, body in sorted(starts, key=lambda pair: -pair[0]):
+        nests = [*nests[:where], body, *nests[where:]]
+    for of in gradients.wanted:
+        adjoint, reads = f"grad_{of}", of in gradients.inputs and of in forward.buffers
+        if reads and of not in gradients.add_to and _first_nest(nests, adjoint) is None:
+            buffers[adjoint] = gradients.buffer(adjoint, of)
             nests = [[_fill(adjoint, forward.buffers[of], nests, expr("0.0"))], *nests]
     everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
-    made: list[Nest] = []
-    for index, body in enumerate(nests):
-        made.append(make_nest(f"{name.replace('.', '_')}_{index}", clones(body), everything))
-    used = {argument for nest in made for argument in nest.arguments}
+    label = name.replace(".", "_")
+    made = [make_nest(f"{label}_{index}", clones(body), everything) for index, body in enumerate(nests)]
     if not made:
         return None
+    used = {argument for nest in made for argument in nest.arguments}
     kept = {key: buffer for key, buffer in everything.items() if key in used}
     return Program(name, tuple(made), kept, dict(forward.aliases))
 
 
-def _buffer(
-    adjoint: str,
-    of: str,
-    buffer: Buffer,
-    ensemble: str,
-    output: str,
-    inputs: Collection[str],
-    params: Collection[str],
-) -> Buffer:
-    if adjoint == "grad":
-        return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
-    if of in inputs:
-        stem = buffer.name.removesuffix(".value")
-        return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
-    if of in params:
-        owner, _, field = buffer.name.rpartition(".")
-        return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
-    return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+def _started(
+    nests: list[Body], where: int, adjoint: str, gradients: Gradients
+) -> tuple[list[Body], ast.stmt | None]:
+    """The nests with the first values of a gradient; or the statement that sets them, for before the nest ``where``."""
+    of = gradients.adjoints[adjoint]
+    buffer = gradients.forward.buffers[of]
+    if of in gradients.params:
+        return nests, _fill(adjoint, buffer, nests, expr("0.0"), keep=True)
+    if of == gradients.output:
+        first = _from_output(nests[where], adjoint, buffer)
+        if first is not None:
+            return [*nests[:where], first, *nests[where + 1 :]], None
+        return nests, _fill(adjoint, buffer, nests, expr("0.0"), copied="grad")
+    assigned = _assigned(nests, adjoint, buffer)
+    return (nests, _fill(adjoint, buffer, nests, expr("0.0"))) if assigned is None else (assigned, None)
 
 
 def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:

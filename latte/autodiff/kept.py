@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection
 
 from latte.autodiff.prepare import assign, edit_block, edited, load, plain_updates, rebuild
-from latte.autodiff.uses import sites, uses_of
+from latte.autodiff.uses import Use, sites, uses_of
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
@@ -87,17 +87,8 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
     if not touches_all_once(first.site, first.access, program.buffers[name].shape):
         return None
     old = fresh(f"{name}_before", _taken(program))
-    before: dict[Path, tuple[ast.stmt, set[str]]] = {}
-    for use in here:
-        if use is first:
-            continue
-        earlier = use.site is first.site or use.meets_later(first)
-        if earlier and (not use.reads or first.meets_later(use)):
-            return None
-        if earlier:  # other reads in the statement may come after the element is set
-            _, texts = before.setdefault(use.site.path, (use.site.node, set()))
-            texts.add(use.text)
-    if any(isinstance(statement, ast.If) for statement, _ in before.values()):
+    before = _earlier_reads(first, here)
+    if before is None or any(isinstance(statement, ast.If) for statement, _ in before.values()):
         return None
     edits = {path: [_Reads(texts, old).visit(clone(statement))] for path, (statement, texts) in before.items()}
     nests[nest] = edited(nests, edits)[nest]
@@ -110,6 +101,27 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
             body = [substitute(statement, {name: expr(old)}) for statement in body]
         made.append(make_nest(program.nests[index].label, body, buffers))
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands), old
+
+
+def _earlier_reads(first: Use, here: list[Use]) -> dict[Path, tuple[ast.stmt, set[str]]] | None:
+    """By path, the statements of a nest that read elements before ``first`` sets them, and the references that do; None
+    where one reads, or writes, both before and after.
+
+    Args:
+        first: sets every element once.
+        here: all uses of the buffer in the nest.
+    """
+    before: dict[Path, tuple[ast.stmt, set[str]]] = {}
+    for use in here:
+        if use is first:
+            continue
+        earlier = use.site is first.site or use.meets_later(first)
+        if earlier and (not use.reads or first.meets_later(use)):
+            return None
+        if earlier:  # other reads in the statement may come after the element is set
+            _, texts = before.setdefault(use.site.path, (use.site.node, set()))
+            texts.add(use.text)
+    return before
 
 
 def _as_assignment(statement: ast.stmt, name: str) -> ast.stmt:

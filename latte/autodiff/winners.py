@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -78,21 +77,18 @@ def save_winners(program: Program, active: set[str]) -> tuple[Program, list[Body
     for number, statement in originals.items():
         statement.place = number  # type: ignore[attr-defined]
     inside = [list(nest) for nest in nests]
-    buffers = dict(program.buffers)
-    edits = Edits()
-    taken = set(buffers).union(*(names_in(s) for nest in nests for s in nest), set())
-    allotted: set[str] = set()
+    edits, masks = Edits(), _Masks(program, nests)
     for group in rounds(reductions(program.name, nests, active), nests, active):
         alone = len(group.members) == 1 and group.starts
         own = _own_masks(program, group) if alone else None
         if own is not None:
             _use_own_masks(program, group, own, edits)
         else:
-            _save(program, group, buffers, taken, allotted, edits)
+            _save(group, masks, edits)
     nests = edited(nests, edits.forward, edits.forward_before)
     inside = edited(inside, edits.inside, edits.inside_before)
-    new = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
-    return replace(program, nests=tuple(new), buffers=buffers), inside, originals
+    new = [make_nest(old.label, body, masks.buffers) for old, body in zip(program.nests, nests, strict=True)]
+    return replace(program, nests=tuple(new), buffers=masks.buffers), inside, originals
 
 
 @dataclass(frozen=True)
@@ -119,55 +115,104 @@ def _use_own_masks(program: Program, group: Round, own: list[tuple[ast.expr, Loo
             edits.inside[site.path] = [ast.Pass()]
 
 
-def _save(
-    program: Program,
-    group: Round,
-    buffers: dict[str, Buffer],
-    taken: set[str],
-    allotted: set[str],
-    edits: Edits,
-) -> None:
-    """The reductions of one round save who won; one that wins takes the place from the others."""
-    masks = [_new_masks(program, found, buffers, taken, allotted) for found in group.members]
-    for found, own in zip(group.members, masks, strict=True):
-        place = _place(found)
-        target = found.target
-        dtype = buffers[name_of(target)].dtype if name_of(target) in buffers else _declared_dtype(found)
-        body: Body = []
-        candidate = found.candidate
-        if found.test is None and (
-            not isinstance(candidate, (ast.Name, ast.Subscript))
-            or any(isinstance(n, ast.Call) for n in ast.walk(candidate))
-        ):
-            local = fresh("candidate", taken)
-            taken.add(local)
-            body.append(declare(local, LocalType(dtype), candidate))
-            candidate = ast.Name(local, ast.Load())
-        if isinstance(found.test, ast.Name):
-            better = found.test.id
+class _Masks:
+    """The index buffers that a program gets, and the names that are in use.
+
+    Args:
+        program: the forward program.
+        nests: its statements.
+    """
+
+    def __init__(self, program: Program, nests: list[Body]):
+        self.program, self.buffers = program, dict(program.buffers)
+        self._taken = set(self.buffers).union(*(names_in(s) for nest in nests for s in nest), set())
+        self._allotted: set[str] = set()
+
+    def local(self, base: str) -> str:
+        """A new name."""
+        name = fresh(base, self._taken)
+        self._taken.add(name)
+        return name
+
+    def of(self, found: Reduction) -> list[str]:
+        """Index buffers for the winner of a reduction, one a loop; none of another reduction."""
+        if isinstance(found.target, ast.Subscript):
+            shape = self.buffers[name_of(found.target)].shape
         else:
-            better = fresh("better", taken)
-            taken.add(better)
-            test = found.test or expr(f"x {found.sign} v or x != x", x=candidate, v=target)
-            body.append(declare(better, LocalType("bool"), test))
-        for name, loop in zip(own, found.loops, strict=True):
-            mask = reference(name, place)
-            body.append(assign(mask, expr(f"j if {better} else old", j=_offset(loop), old=mask)))
-        for name in (name for other in masks if other is not own for name in other):
-            mask = reference(name, place)
-            body.append(assign(mask, expr(f"{BEATEN} if {better} else old", old=mask)))
-        body.append(assign(target, expr(f"x if {better} else v", x=candidate, v=target)))
-        body[0].place = getattr(found.site.node, "place", None)  # type: ignore[attr-defined]
-        edits.forward[found.site.path] = body
+            shape = tuple(loop.extent or 0 for loop in found.home) or (1,)
+        masks = []
+        for loop in found.loops:
+            name = f"mask_{loop.var}"
+            if name in self._allotted or not self._is_free(name, shape):
+                name = self.local(name)
+            self._taken.add(name)
+            self._allotted.add(name)
+            if name not in self.buffers:
+                storage = f"{self.program.name.split('.')[0]}.{name}"
+                self.buffers[name] = Buffer(storage, shape, "int32", "value")
+            masks.append(name)
+        return masks
+
+    def _is_free(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether a field of that name is there for the purpose: right shape and type, not used otherwise."""
+        buffer = self.program.buffers.get(name)
+        used = any(name in nest.arguments for nest in self.program.nests)
+        return buffer is not None and buffer.shape == shape and buffer.dtype == "int32" and not used
+
+    def dtype(self, found: Reduction) -> str:
+        """The type of a reduction's target."""
+        if name_of(found.target) in self.buffers:
+            return self.buffers[name_of(found.target)].dtype
+        return local_type(next(s.node for s in found.starts if isinstance(s.node, ast.AnnAssign))).dtype
+
+
+def _save(group: Round, masks: _Masks, edits: Edits) -> None:
+    """The reductions of one round save who won; one that wins takes the place from the others."""
+    every = [masks.of(found) for found in group.members]
+    for found, own in zip(group.members, every, strict=True):
+        others = [name for other in every if other is not own for name in other]
+        edits.forward[found.site.path] = _saving(found, own, others, masks)
+        place = _place(found)
         tests = [
             expr("m == j", m=reference(name, place), j=_offset(loop))
             for name, loop in zip(own, found.loops, strict=True)
         ]
         edits.inside[found.site.path] = [_winner_alone(found, tests)]
     for start in group.starts:
-        _start(start, group, masks, edits)
+        _start(start, group, every, edits)
     if not group.starts:
-        _start_from_here(group, masks, edits)
+        _start_from_here(group, every, edits)
+
+
+def _saving(found: Reduction, own: list[str], others: list[str], masks: _Masks) -> Body:
+    """The reduction for the forward program: its ``own`` masks, and ``others`` of the same target, tell who won."""
+    body: Body = []
+    place, target, candidate = _place(found), found.target, found.candidate
+    if found.test is None and not _is_cheap(candidate):
+        local = masks.local("candidate")
+        body.append(declare(local, LocalType(masks.dtype(found)), candidate))
+        candidate = ast.Name(local, ast.Load())
+    if isinstance(found.test, ast.Name):
+        better = found.test.id
+    else:
+        better = masks.local("better")
+        test = found.test or expr(f"x {found.sign} v or x != x", x=candidate, v=target)
+        body.append(declare(better, LocalType("bool"), test))
+    for name, loop in zip(own, found.loops, strict=True):
+        mask = reference(name, place)
+        body.append(assign(mask, expr(f"j if {better} else old", j=_offset(loop), old=mask)))
+    for name in others:
+        mask = reference(name, place)
+        body.append(assign(mask, expr(f"{BEATEN} if {better} else old", old=mask)))
+    body.append(assign(target, expr(f"x if {better} else v", x=candidate, v=target)))
+    body[0].place = getattr(found.site.node, "place", None)  # type: ignore[attr-defined]
+    return body
+
+
+def _is_cheap(candidate: ast.expr) -> bool:
+    """Whether a candidate may be written twice: a name, or an element."""
+    calls = any(isinstance(node, ast.Call) for node in ast.walk(candidate))
+    return isinstance(candidate, (ast.Name, ast.Subscript)) and not calls
 
 
 def _place(found: Reduction) -> list[ast.expr]:
@@ -175,27 +220,6 @@ def _place(found: Reduction) -> list[ast.expr]:
     if isinstance(found.target, ast.Subscript):
         return subscripts(found.target)
     return [_offset(loop) for loop in found.home] or [expr(0)]
-
-
-def _new_masks(
-    program: Program, found: Reduction, buffers: dict[str, Buffer], taken: set[str], allotted: set[str]
-) -> list[str]:
-    """Index buffers for the winner of a reduction, one a loop; ``allotted`` are those of other reductions."""
-    if isinstance(found.target, ast.Subscript):
-        shape = buffers[name_of(found.target)].shape
-    else:
-        shape = tuple(loop.extent or 0 for loop in found.home) or (1,)
-    masks = []
-    for loop in found.loops:
-        name = f"mask_{loop.var}"
-        if name in allotted or not _is_free_mask(program, buffers, name, shape):
-            name = fresh(name, taken)
-        taken.add(name)
-        allotted.add(name)
-        if name not in buffers:
-            buffers[name] = Buffer(f"{program.name.split('.')[0]}.{name}", shape, "int32", "value")
-        masks.append(name)
-    return masks
 
 
 def _winner_alone(found: Reduction, tests: list[ast.expr]) -> ast.stmt:
@@ -238,11 +262,6 @@ def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | 
     wanted = [(masks.get(ast.unparse(_offset(loop))), loop) for loop in found.loops]
     complete = [(mask, loop) for mask, loop in wanted if mask is not None]
     return complete if len(complete) == len(wanted) else None
-
-
-def _declared_dtype(found: Reduction) -> str:
-    statement = next(s.node for s in found.starts if isinstance(s.node, ast.AnnAssign))
-    return local_type(statement).dtype
 
 
 def _start(start: Statement, group: Round, masks: list[list[str]], edits: Edits) -> None:
@@ -291,13 +310,6 @@ def _is_lowest(value: ast.expr) -> bool:
     return (number is not None and number >= LOWEST) or (
         isinstance(value, ast.Constant) and value.value == float("inf")
     )
-
-
-def _is_free_mask(program: Program, buffers: Mapping[str, Buffer], name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a field of that name is there for the purpose: right shape and type, not used otherwise."""
-    buffer = buffers.get(name)
-    used = any(name in nest.arguments for nest in program.nests) or (buffer is not None and name not in program.buffers)
-    return buffer is not None and buffer.shape == shape and buffer.dtype == "int32" and not used
 
 
 def _offset(loop: Loop) -> ast.expr:
