@@ -295,28 +295,32 @@ def _point(node: ast.expr, site: Statement, guarded: bool, values: Values) -> Po
     """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
     names = names_in(node)
     written = [write.site.path for write in values.writes if write.name in names]
-    loops = list(zip(site.loop_depths, site.loops, strict=True))
-    free = [
-        (depth, loop)
-        for depth, loop in loops
-        if not any(path[: depth + 1] == site.path[: depth + 1] for path in written)
-    ]
-    moving = {loop.var for _, loop in free} & names
-    around = tuple(loop for depth, loop in loops if (depth, loop) not in free or loop.var in moving)
+    outermost, free = _unwritten_loops(site, written)
+    moving = [loop for loop in free if loop.var in names]
+    dropped = [loop for loop in free if loop.var not in names]
+    around = tuple(loop for loop in site.loops if loop not in dropped)
     here = Point(site.path, site.node, around, ())
-    if len(around) == len(site.loops):
+    if not dropped:
         return here
-    outermost = free[0][0] + 1
-    dropped = [loop for _, loop in free if loop.var not in moving]
-    inside = tuple(loop for _, loop in free if loop.var in moving)
-    bounds = set().union(*(names_in(loop.start) | names_in(loop.stop) for loop in inside), set())
     between = [values.statement_at(site.path[:depth]) for depth in range(outermost, len(site.path))]
     # Before the loops the element must be there although they may have no iteration.
     runs = isinstance(node, ast.Name) or all(loop.extent for loop in dropped)
     conditional = guarded or any(isinstance(statement, ast.If) for statement in between)
+    bounds = {name for loop in moving for end in (loop.start, loop.stop) for name in names_in(end)}
     if conditional or not runs or bounds & {loop.var for loop in dropped}:
         return here
-    return Point(site.path[:outermost], between[0], around, inside)
+    return Point(site.path[:outermost], between[0], around, tuple(moving))
+
+
+def _unwritten_loops(site: Statement, written: list[Path]) -> tuple[int, list[Loop]]:
+    """The loops around ``site`` in which nothing at the paths ``written`` stands, and the length of the path of the
+    first of them."""
+    found = [
+        (depth + 1, loop)
+        for depth, loop in zip(site.loop_depths, site.loops, strict=True)
+        if not any(path[: depth + 1] == site.path[: depth + 1] for path in written)
+    ]
+    return (found[0][0] if found else 0), [loop for _, loop in found]
 
 
 def _same_block(a: Path, b: Path) -> bool:

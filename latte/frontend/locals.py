@@ -174,27 +174,36 @@ class Types:
                 return ast.Compare(self.cast(left, joined), operations, [self.cast(right, joined)])
             case ast.BoolOp(operation, values) if found == "bool":
                 return ast.BoolOp(operation, [self.truth(value) for value in values])
-            case ast.BoolOp(operation, [*first, last]):
-                chosen = self.cast(last, inner)
-                for value in reversed(first):
-                    test, own = self.truth(value), self.cast(value, inner)
-                    chosen = ast.IfExp(test, *((chosen, own) if isinstance(operation, ast.And) else (own, chosen)))
-                return chosen
+            case ast.BoolOp(operation, values):
+                return self._chosen(isinstance(operation, ast.And), values, inner)
             case ast.IfExp(test, body, orelse):
                 return ast.IfExp(self.truth(test), self.cast(body, inner), self.cast(orelse, inner))
             case ast.Call(ast.Name("rand")) | ast.Subscript() | ast.Name() | ast.Constant():
                 return node
+            case ast.Call():
+                return self._call(node, inner)
+        return node
+
+    def _chosen(self, conjunction: bool, values: list[ast.expr], wanted: str) -> ast.expr:
+        """``a and b`` as a value: ``b if a else a``; ``a or b``: ``a if a else b``."""
+        *first, last = values
+        chosen = self.cast(last, wanted)
+        for value in reversed(first):
+            test, own = self.truth(value), self.cast(value, wanted)
+            chosen = ast.IfExp(test, *((chosen, own) if conjunction else (own, chosen)))
+        return chosen
+
+    def _call(self, node: ast.Call, wanted: str) -> ast.expr:
+        match node:
             case ast.Call(ast.Name(name), [argument]) if name in CASTS:
                 found = self.of(argument)
                 if found in DEFAULT and is_float(name):
                     return self.convert(argument, name)
                 return ast.Call(node.func, [self.convert(argument, resolved(found, None))], [])
             case ast.Call(_, [base, _]) if (exponent := self._whole_power(node)) is not None:
-                factors = [self.cast(base, inner) for _ in range(exponent)]
+                factors = [self.cast(base, wanted) for _ in range(exponent)]
                 return reduce(lambda left, right: ast.BinOp(left, ast.Mult(), right), factors)
-            case ast.Call(function, arguments):
-                return ast.Call(function, [self.cast(argument, inner) for argument in arguments], [])
-        return node
+        return ast.Call(node.func, [self.cast(argument, wanted) for argument in node.args], [])
 
     def statement(self, node: ast.stmt) -> ast.stmt:
         """A copy of a statement with its casts."""

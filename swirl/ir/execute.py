@@ -242,25 +242,9 @@ def execute(
         RaceError: two iterations of a parallel loop share an element (checking mode).
     """
     environment = _loops() | calls(arithmetic)
-    names = {name for nest in program.nests for name in nest.arguments}
-    own = {name: _garbage(program.buffers[name], arithmetic) for name in sorted(names - set(arrays))
-           if name in program.buffers and program.buffers[name].role == "temporary"}  # fmt: skip
-    missing = sorted(names - set(arrays) - set(own))
-    if missing:
-        raise LatteError(f"{program.name}: no array given for {', '.join(missing)}")
-    given: dict[str, Any] = {name: own[name] if name in own else arrays[name] for name in names}
-    for name in names & set(program.buffers):
-        layout = program.buffers[name].layout
-        if layout.halo:
-            given[name] = _Padded(name, given[name], layout)
+    given = _arrays(program, arrays, arithmetic)
     if checking:
-        recorder = _Recorder()
-        shuffle = random.Random(seed)
-        environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
-        given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
-        numbers = itertools.count(1)
-        for dtype in DTYPES:
-            environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder, numbers)
+        given = _watched(given, environment, seed)
     rational = arithmetic == "rational"
     around = buffers_in_scope(program.buffers)
     with np.errstate(all="ignore"):
@@ -275,6 +259,31 @@ def execute(
             scope = environment | literals.numbers
             exec(compile(module, f"<{nest.label}>", "exec"), scope)
             scope[nest.label](*(given[name] for name in nest.arguments))
+
+
+def _arrays(program: Program, arrays: Mapping[str, np.ndarray], arithmetic: str) -> dict[str, Any]:
+    """The arrays that the nests touch: those given, temporary ones made, those with a halo readable there."""
+    names = {name for nest in program.nests for name in nest.arguments}
+    own = {name: _garbage(program.buffers[name], arithmetic) for name in sorted(names - set(arrays))
+           if name in program.buffers and program.buffers[name].role == "temporary"}  # fmt: skip
+    missing = sorted(names - set(arrays) - set(own))
+    if missing:
+        raise LatteError(f"{program.name}: no array given for {', '.join(missing)}")
+    given: dict[str, Any] = {name: own[name] if name in own else arrays[name] for name in names}
+    for name in names & set(program.buffers):
+        layout = program.buffers[name].layout
+        if layout.halo:
+            given[name] = _Padded(name, given[name], layout)
+    return given
+
+
+def _watched(arrays: Mapping[str, Any], environment: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The arrays, and in ``environment`` local arrays and parallel loops, such that races show."""
+    recorder, shuffle, numbers = _Recorder(), random.Random(seed), itertools.count(1)
+    environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
+    for dtype in DTYPES:
+        environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder, numbers)
+    return {name: _Recorded(name, array, recorder) for name, array in arrays.items()}
 
 
 def _garbage(buffer: Buffer, arithmetic: str) -> np.ndarray:
