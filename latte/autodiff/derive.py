@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from latte.autodiff.activity import active_names
 from latte.autodiff.finish import Gradients, finish
 from latte.autodiff.gather import gather
-from latte.autodiff.kept import keep_local, keep_version
+from latte.autodiff.kept import save_local, save_version
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
-from latte.autodiff.winners import save_winners
+from latte.autodiff.winners import save_argmax
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Program, clone, make_nest, names_in
 from swirl.ir.trees import name_of, statements_in
@@ -89,13 +89,13 @@ def _kept_as_needed(
         try:
             return _attempt(program, inputs, params, output, add_to, choices, notes)
         except TooDear as found:
-            program = keep_local(program, found.local)
+            program = save_local(program, found.local)
             again = f"computing it again would move {found.bytes_again}"
             if found.bytes_again is None:
                 again = "it cannot be computed again"
             notes.append(f"{found.local} is kept: {found.bytes_kept} bytes a time, {again}")
         except Overwritten as found:
-            changed = keep_version(program, found.name, found.by.path[0][1])
+            changed = save_version(program, found.name, found.by.path[0][1])
             if changed is None:
                 name = found.name.removesuffix(ELEMENT)
                 used, by = origin(found.used.node), origin(found.by.node)
@@ -132,7 +132,7 @@ def _attempt(
 ) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
-    saved, inside, _ = save_winners(program, everything)
+    saved, inside, _ = save_argmax(program, everything)
     taken = _taken(saved, inside)
     prepared = prepare(inside, saved.buffers, taken)
     return _phases(saved, prepared, inputs, params, output, add_to, taken, choices, notes)
@@ -146,12 +146,12 @@ def _taped(
     program = normalised(forward, taken)
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
-    saved, inside, originals = save_winners(program, everything)
+    saved, inside, originals = save_argmax(program, everything)
     taken = _taken(saved, inside)
     tapes = Tapes(saved, originals, taken)
     prepared = [rebuild(nest, first_wins) for nest in inside]
     derived = _phases(saved, prepared, inputs, params, output, add_to, taken, Choices(), [], tapes)
-    kept, notes = tapes.kept(derived.backward, derived.update)
+    kept, notes = tapes.saving(derived.backward, derived.update)
     return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes), taped=True)
 
 

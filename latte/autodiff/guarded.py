@@ -1,6 +1,6 @@
-"""Guarded assignments under a loop, ``if test: t = e``, as selects: ``t = e if test else t``.
+"""Conditional assignments under a loop, ``if test: t = e``, as selects: ``t = e if test else t``.
 
-The test is asked once, before anything that it reads is written; what else stands behind it stays behind it::
+The test is asked once, before anything that it reads is written; what else depends on it still does::
 
     if x[i, j] > value[i]:            better: bool = x[i, j] > value[i]
         value[i] = x[i, j]      ->    value[i] = x[i, j] if better else value[i]
@@ -22,8 +22,8 @@ from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of, target_of
 
 
-def guards_as_selects(program: Program, active: set[str]) -> Program:
-    """The program with guarded assignments to ``active`` names as selects, where their tests cannot be asked again."""
+def branches_as_selects(program: Program, active: set[str]) -> Program:
+    """The program with conditional assignments to ``active`` names as selects, where a test cannot be asked again."""
     nests = [list(nest.body) for nest in program.nests]
     taken = set(program.buffers).union(*(names_in(s) for nest in nests for s in nest), set())
     edits: dict[Path, Body] = {}
@@ -41,7 +41,7 @@ def guards_as_selects(program: Program, active: set[str]) -> Program:
             target = load(statement.targets[0])
             if name_of(target) in active:
                 chosen = with_origin(assign(target, ast.IfExp(asked, statement.value, target)), statement)
-                chosen.was_guarded = True  # type: ignore[attr-defined]
+                chosen.was_branch = True  # type: ignore[attr-defined]
                 edits[site.path].append(chosen)
             else:
                 edits[site.path].append(ast.If(asked, [statement], []))

@@ -26,7 +26,7 @@ from swirl.ir.nest import (
 from swirl.ir.trees import name_of
 
 
-def keep_local(program: Program, local: str) -> Program:
+def save_local(program: Program, local: str) -> Program:
     """``kept_<local>[…] = local`` after the local's last change, one element an iteration.
 
     Raises:
@@ -68,7 +68,7 @@ def keep_local(program: Program, local: str) -> Program:
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
 
 
-def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
+def save_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
     """The program with the value of buffer ``name`` before the nest number ``nest`` in a buffer of its own.
 
     Earlier nests then write that buffer, and what the nest reads before it sets an element comes from there.

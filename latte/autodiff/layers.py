@@ -117,7 +117,7 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     add_to = [name for name in started if name in inputs]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
-        programs["forward"] = _with_winners(ensemble, forward)
+        programs["forward"] = _with_argmax(ensemble, forward)
         return LayerPrograms(ensemble, programs)
     written = {
         phase: _started(program, ensemble, add_to)
@@ -156,7 +156,7 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
         ) from error
 
 
-def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
+def _with_argmax(ensemble: Ensemble, forward: Program) -> Program:
     """The forward program of a layer that sends no gradient back: its fields are those of one that does."""
     sources = [edge.name for edge in ensemble.connections if not edge.is_label and edge.name in forward.buffers]
     if isinstance(ensemble, AccuracyEnsemble) or not sources:

@@ -40,7 +40,7 @@ def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
     """``statement`` with the text, the line and the number of the statement that it is made from."""
     statement.origin = origin(source)  # type: ignore[attr-defined]
     statement.line = line_of(source)  # type: ignore[attr-defined]
-    statement.place = getattr(source, "place", None)  # type: ignore[attr-defined]
+    statement.number = getattr(source, "number", None)  # type: ignore[attr-defined]
     return statement
 
 

@@ -58,7 +58,7 @@ class Round:
     starts: tuple[Statement, ...]
 
 
-def reductions(place: str, nests: list[Body], active: set[str]) -> list[Reduction]:
+def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduction]:
     """Every ``t = max(t, x)`` and ``t = x if test else t`` of an active ``t`` under a loop that does not move ``t``.
 
     Raises:
@@ -84,7 +84,7 @@ def reductions(place: str, nests: list[Body], active: set[str]) -> list[Reductio
         if not starts:
             raise DerivativeError(
                 f"`{origin(statement)}` starts from nothing",
-                place=place,
+                place=program,
                 way_out="set the target before the loops",
                 line=line_of(statement),
             )
@@ -113,7 +113,7 @@ def _choice(statement: ast.stmt) -> tuple[ast.expr, ast.expr, str, ast.expr | No
 
 
 def _reads_choice(statement: ast.stmt, test: ast.expr, target: ast.expr) -> bool:
-    return getattr(statement, "was_guarded", False) or name_of(target) in names_in(test)
+    return getattr(statement, "was_branch", False) or name_of(target) in names_in(test)
 
 
 def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[Round]:
@@ -135,7 +135,7 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
             and name_of(target_of(site.node)) == name_of(group[0].target)
         ]
         reads = [site for site in others if _flows(site, group[0], active)]
-        if all(_told_by_winners(member, group, writes, reads) for member in group):
+        if all(_told_by_argmax(member, group, writes, reads) for member in group):
             divided = _divided(group, writes, reads)
             if all(part.starts or _alike(part.members) for part in divided):
                 found += divided
@@ -195,7 +195,7 @@ def _changes(found: Reduction) -> Use:
     return use_of(found.target, "write", found.site)
 
 
-def _told_by_winners(
+def _told_by_argmax(
     found: Reduction, group: list[Reduction], writes: list[Statement], reads: list[Statement]
 ) -> bool:
     region = found.region

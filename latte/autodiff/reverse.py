@@ -187,7 +187,7 @@ class Reversal:
                 return []
             test = clone(self.values.value(statement.test, self.sites[id(statement)]))
             if not body:
-                test = inverted(test) if self._is_guard(Condition(test)) else ast.UnaryOp(ast.Not(), test)
+                test = inverted(test) if self._needs_branch(Condition(test)) else ast.UnaryOp(ast.Not(), test)
             return [ast.If(test, body or orelse, orelse if body else [])]
         if isinstance(statement, ASSIGNMENTS):
             return self._assignment(statement)
@@ -244,11 +244,11 @@ class Reversal:
             return self._clear(statement, target) if name in self.active else []
         site = self.sites[id(statement)]
         shared: Body = []
-        given = self.adjoint(target)
+        upstream = self.adjoint(target)
         partials = Partials(self._is_active, self.new_local, self.values.dtype(name), shared)
         result = ast.Name(RESULT, ast.Load()) if self.values.result_at_hand(statement, target) else None
         try:
-            partials.walk(value, Term(over=(given,)), result)
+            partials.walk(value, Term(over=(upstream,)), result)
         except DerivativeError as error:
             raise self.refuse(statement, error.message) from error
         own = [(ref, term) for ref, term in partials.found if same(ref, target)]
@@ -257,19 +257,19 @@ class Reversal:
         if isinstance(statement, ast.AugAssign):
             last: Body = []
         elif own:
-            self._guard_output(name)
-            last = [assign(given, summed(selected(term.product(), term.conditions) for _, term in own))]
+            self._check_output(name)
+            last = [assign(upstream, summed(selected(term.product(), term.conditions) for _, term in own))]
         else:
             last = self._clear(statement, target)
         if (last or len(rest) > 1) and any(name_of(ref) == name for ref, _ in rest):
             # The statement reads other elements of what it writes: take its adjoint first.
             local = self.new_local(f"{self.adjoint_name(name)}_here")
             taken = ast.Name(local, ast.Load())
-            shared, out, last = (_replaced(part, given, taken) for part in (shared, out, last))
+            shared, out, last = (_replaced(part, upstream, taken) for part in (shared, out, last))
             for part in last:
                 if isinstance(part, ast.Assign):
-                    part.targets = [store(given)]
-            out = [declare(local, LocalType(self.values.dtype(name)), given), *shared, *last, *out]
+                    part.targets = [store(upstream)]
+            out = [declare(local, LocalType(self.values.dtype(name)), upstream), *shared, *last, *out]
             return self._finished(out, target, site)
         return self._finished([*shared, *out, *last], target, site)
 
@@ -281,7 +281,7 @@ class Reversal:
     def _is_active(self, name: str) -> bool:
         return name in self.active
 
-    def _guard_output(self, name: str) -> None:
+    def _check_output(self, name: str) -> None:
         if name == self.output and not self.choices.copy_output:
             raise OutputChanges
 
@@ -296,7 +296,7 @@ class Reversal:
             if write.name != name or not self._consumes(write.site.node):
                 continue
             if isinstance(target, ast.Name) or write.meets_later(here):
-                self._guard_output(name)
+                self._check_output(name)
                 return [assign(self.adjoint(target), expr("0.0"))]
         return []
 
@@ -311,19 +311,19 @@ class Reversal:
         for group in grouped.values():
             parts = []
             for _, term in group:
-                guards = [c for c in term.conditions if self._is_guard(c)]
-                chosen = selected(term.product(), [c for c in term.conditions if c not in guards])
-                parts.append((guards, chosen))
-            self._guard_output(name_of(group[0][0]))
+                branches = [c for c in term.conditions if self._needs_branch(c)]
+                chosen = selected(term.product(), [c for c in term.conditions if c not in branches])
+                parts.append((branches, chosen))
+            self._check_output(name_of(group[0][0]))
             target = self.adjoint(group[0][0])
-            if all(not guards for guards, _ in parts):
+            if all(not branches for branches, _ in parts):
                 chosen = _either([term for _, term in group]) or summed(chosen for _, chosen in parts)
                 out.append(self._add(target, chosen))
                 continue
-            for guards, chosen in parts:
+            for branches, chosen in parts:
                 statement = self._add(target, chosen)
-                if guards:
-                    tests = [clone(g.test) if g.wanted else inverted(g.test) for g in guards]
+                if branches:
+                    tests = [clone(c.test) if c.wanted else inverted(c.test) for c in branches]
                     test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
                     last = out[-1] if out else None
                     if isinstance(last, ast.If) and same(last.test, test):
@@ -340,8 +340,8 @@ class Reversal:
             statement.op = ast.Sub()
         return statement
 
-    def _is_guard(self, condition: Condition) -> bool:
-        """A test of loop variables alone guards the subscripts too: it must be an ``if``, not a select."""
+    def _needs_branch(self, condition: Condition) -> bool:
+        """A test of loop variables alone decides about the subscripts too: it must be an ``if``, not a select."""
         names = names_in(condition.test)
         return not names & {RESULT, *self.buffers, *self.declared}
 

@@ -59,9 +59,9 @@ from swirl.ir.trees import name_of
 
 @dataclass
 class Tape:
-    """The value that ``value`` has right before the statement number ``place``, kept in the buffer ``name``.
+    """The value that ``value`` has right before the statement number ``number``, kept in the buffer ``name``.
 
-    ``loops`` stand around the store where it is put before a loop, ``guards`` are tests one of which must hold.
+    ``loops`` stand around the store where it is put before a loop, ``conditions`` are tests one of which must hold.
     """
 
     name: str
@@ -70,8 +70,8 @@ class Tape:
     buffer: Buffer
     indices: list[ast.expr]
     loops: tuple[Loop, ...]
-    guards: list[ast.expr]
-    place: int
+    conditions: list[ast.expr]
+    number: int
     path: Path
     statement: ast.stmt
 
@@ -85,8 +85,8 @@ class Tape:
         """The statement that keeps the value, for the forward program."""
         value = expr("1 if v else 0", v=self.value) if self.dtype == "bool" else clone(self.value)
         store = assign(reference(self.name, self.indices), value)
-        if self.guards:
-            test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
+        if self.conditions:
+            test = self.conditions[0] if len(self.conditions) == 1 else ast.BoolOp(ast.Or(), self.conditions)
             store = ast.If(clone(test), [store], [])
         return nested((loop.plain for loop in self.loops), [store])
 
@@ -108,7 +108,7 @@ class Tapes:
     """What one forward program keeps, for backward and update alike.
 
     Args:
-        program: the forward program, its statements with their numbers (see ``winners.save_winners``).
+        program: the forward program, its statements with their numbers (see ``argmax.save_argmax``).
         originals: number → the statement as the forward program executes it.
         taken: names in use; grows.
     """
@@ -123,36 +123,36 @@ class Tapes:
         Raises:
             DerivativeError: a loop around it has bounds that are not known.
         """
-        place = getattr(site.node, "place", None)
-        if place is None:
+        number = getattr(site.node, "number", None)
+        if number is None:
             raise self._refused(site, f"the value of {ast.unparse(node)} is gone, and cannot be kept")
-        guards = _guards(self.originals[place], ast.unparse(node))
-        point = _point(node, site, bool(guards), values)
-        found = self._there(node, point, guards, values)
+        conditions = _conditions(self.originals[number], ast.unparse(node))
+        point = _point(node, site, bool(conditions), values)
+        found = self._there(node, point, conditions, values)
         if found is None:
-            found = self._new(node, dtype, site, guards, point)
+            found = self._new(node, dtype, site, conditions, point)
             self.tapes.append(found)
         return found.element
 
-    def _there(self, node: ast.expr, point: Point, guards: list[ast.expr], values: Values) -> Tape | None:
+    def _there(self, node: ast.expr, point: Point, conditions: list[ast.expr], values: Values) -> Tape | None:
         """A tape that has the value already, or can have it."""
         for tape in self.tapes:
             if not same(tape.value, node) or tape.loops != point.inside:
                 continue
             if tape.path == point.path:
                 return tape
-            if guards or tape.guards or not _same_block(tape.path, point.path):
+            if conditions or tape.conditions or not _same_block(tape.path, point.path):
                 continue
             first, last = sorted((point.path[-1][1], tape.path[-1][1]))
             block = values.block_at(point.path)
             if not names_in(node) & changed_in(*block[first:last]):
                 if point.path < tape.path:
                     tape.path, tape.statement = point.path, point.statement
-                    tape.place = getattr(point.statement, "place", tape.place)
+                    tape.number = getattr(point.statement, "number", tape.number)
                 return tape
         return None
 
-    def _new(self, node: ast.expr, dtype: str, site: Statement, guards: list[ast.expr], point: Point) -> Tape:
+    def _new(self, node: ast.expr, dtype: str, site: Statement, conditions: list[ast.expr], point: Point) -> Tape:
         shape, indices = [], []
         for loop in site.loops:
             if loop in point.around:
@@ -164,7 +164,7 @@ class Tapes:
         self.taken.add(name)
         stored = "int32" if dtype == "bool" else dtype
         buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", tuple(shape) or (1,), stored, "value")
-        place = getattr(point.statement, "place")  # noqa: B009
+        number = getattr(point.statement, "number")  # noqa: B009
         return Tape(
             name,
             clone(node),
@@ -172,8 +172,8 @@ class Tapes:
             buffer,
             indices or [expr(0)],
             point.inside,
-            guards,
-            place,
+            conditions,
+            number,
             point.path,
             point.statement,
         )
@@ -195,17 +195,17 @@ class Tapes:
             line=line_of(site.node),
         )
 
-    def kept(self, *programs: Program | None) -> tuple[Program, list[str]]:
+    def saving(self, *programs: Program | None) -> tuple[Program, list[str]]:
         """The forward program that keeps what ``programs`` read, and a note on each buffer."""
         read = {name for program in programs if program for nest in program.nests for name in nest.names}
         used = [tape for tape in self.tapes if tape.name in read]
         buffers = {**self.program.buffers, **{tape.name: tape.buffer for tape in used}}
         stores: dict[int, Body] = {}
         for tape in used:
-            stores.setdefault(tape.place, []).extend(tape.store())
+            stores.setdefault(tape.number, []).extend(tape.store())
 
         def with_stores(statement: ast.stmt) -> Body:
-            return [*stores.get(getattr(statement, "place", -1), []), statement]
+            return [*stores.get(getattr(statement, "number", -1), []), statement]
 
         nests = [
             make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests
@@ -291,7 +291,7 @@ class _Available(ast.NodeTransformer):
         return values.tapes.keep(node, values.dtype(name), self.site, values)
 
 
-def _point(node: ast.expr, site: Statement, guarded: bool, values: Values) -> Point:
+def _point(node: ast.expr, site: Statement, conditional: bool, values: Values) -> Point:
     """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
     names = names_in(node)
     written = [write.site.path for write in values.writes if write.name in names]
@@ -305,7 +305,7 @@ def _point(node: ast.expr, site: Statement, guarded: bool, values: Values) -> Po
     between = [values.statement_at(site.path[:depth]) for depth in range(outermost, len(site.path))]
     # Before the loops the element must be there although they may have no iteration.
     runs = isinstance(node, ast.Name) or all(loop.extent for loop in dropped)
-    conditional = guarded or any(isinstance(statement, ast.If) for statement in between)
+    conditional = conditional or any(isinstance(statement, ast.If) for statement in between)
     bounds = {name for loop in moving for end in (loop.start, loop.stop) for name in names_in(end)}
     if conditional or not runs or bounds & {loop.var for loop in dropped}:
         return here
@@ -327,7 +327,7 @@ def _same_block(a: Path, b: Path) -> bool:
     return a[:-1] == b[:-1] and a[-1][0] == b[-1][0]
 
 
-def _guards(statement: ast.stmt, text: str) -> list[ast.expr]:
+def _conditions(statement: ast.stmt, text: str) -> list[ast.expr]:
     """Tests one of which must hold where ``statement`` reads ``text``; none where it always does."""
     if isinstance(statement, ast.If):
         parts = [statement.test]

@@ -1,4 +1,4 @@
-"""Reductions that choose one iteration (``max``, ``min``, guarded assignments): the forward program saves which.
+"""Reductions that choose one iteration (``max``, ``min``, conditional assignments): the forward program saves which.
 
 The forward program gets index buffers, one a reduction loop::
 
@@ -7,8 +7,8 @@ The forward program gets index buffers, one a reduction loop::
                                              value[i] = x[i, j] if better else value[i]
 
 For reversal the same statement is ``value[i] += x[i, j] if mask_j[i] == j else 0.0``: a sum with one term. The first
-largest element wins. A guarded assignment, ``if test: value[i] = e``, is the same with a test of the user's: the last
-iteration in which it holds wins (of ``>`` the first largest element, of ``>=`` the last).
+largest element wins. A conditional assignment, ``if test: value[i] = e``, is the same with a test of the user's: the
+last iteration in which it holds wins (of ``>`` the first largest element, of ``>=`` the last).
 
 A target that holds something else than a first value when the loop begins, such as a sum, starts from that::
 
@@ -23,7 +23,7 @@ import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from latte.autodiff.guarded import guards_as_selects
+from latte.autodiff.guarded import branches_as_selects
 from latte.autodiff.prepare import (
     Body,
     add_to,
@@ -63,19 +63,19 @@ LOWEST = 3e38
 """A literal beyond this size is no candidate: every number wins over it."""
 
 
-def save_winners(program: Program, active: set[str]) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
+def save_argmax(program: Program, active: set[str]) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
     """The forward program that saves winners, its nests in the form for reversal, and its statements by number.
 
-    Statements of both forms have the number (``place``) of the one that they come from.
+    Statements of both forms have the number (``number``) of the one that they come from.
 
     Raises:
         DerivativeError: a reduction whose target is never set.
     """
-    program = guards_as_selects(program, active)
+    program = branches_as_selects(program, active)
     nests = [clones(list(nest.body)) for nest in program.nests]
     originals = dict(enumerate(part for nest in nests for tree in nest for part in statements_in(tree)))
     for number, statement in originals.items():
-        statement.place = number  # type: ignore[attr-defined]
+        statement.number = number  # type: ignore[attr-defined]
     inside = [list(nest) for nest in nests]
     edits, masks = Edits(), _Masks(program, nests)
     for group in rounds(reductions(program.name, nests, active), nests, active):
@@ -105,7 +105,7 @@ class Edits:
 def _use_own_masks(program: Program, group: Round, own: list[tuple[ast.expr, Loop]], edits: Edits) -> None:
     found = group.members[0]
     tests: list[ast.expr] = [ast.Compare(mask, [ast.Eq()], [_offset(loop)]) for mask, loop in own]
-    edits.inside[found.site.path] = [_winner_alone(found, tests)]
+    edits.inside[found.site.path] = [_where_chosen(found, tests)]
     for start in group.starts:
         edits.inside[start.path] = [_with_value(start.node, expr("0.0"))]
     names = {name_of(mask) for mask, _ in own}
@@ -172,12 +172,12 @@ def _save(group: Round, masks: _Masks, edits: Edits) -> None:
     for found, own in zip(group.members, every, strict=True):
         others = [name for other in every if other is not own for name in other]
         edits.forward[found.site.path] = _saving(found, own, others, masks)
-        place = _place(found)
+        indices = _mask_indices(found)
         tests = [
-            expr("m == j", m=reference(name, place), j=_offset(loop))
+            expr("m == j", m=reference(name, indices), j=_offset(loop))
             for name, loop in zip(own, found.loops, strict=True)
         ]
-        edits.inside[found.site.path] = [_winner_alone(found, tests)]
+        edits.inside[found.site.path] = [_where_chosen(found, tests)]
     for start in group.starts:
         _start(start, group, every, edits)
     if not group.starts:
@@ -187,7 +187,7 @@ def _save(group: Round, masks: _Masks, edits: Edits) -> None:
 def _saving(found: Reduction, own: list[str], others: list[str], masks: _Masks) -> Body:
     """The reduction for the forward program: its ``own`` masks, and ``others`` of the same target, tell who won."""
     body: Body = []
-    place, target, candidate = _place(found), found.target, found.candidate
+    indices, target, candidate = _mask_indices(found), found.target, found.candidate
     if found.test is None and not _is_cheap(candidate):
         local = masks.local("candidate")
         body.append(declare(local, LocalType(masks.dtype(found)), candidate))
@@ -199,13 +199,13 @@ def _saving(found: Reduction, own: list[str], others: list[str], masks: _Masks) 
         test = found.test or expr(f"x {found.sign} v or x != x", x=candidate, v=target)
         body.append(declare(better, LocalType("bool"), test))
     for name, loop in zip(own, found.loops, strict=True):
-        mask = reference(name, place)
+        mask = reference(name, indices)
         body.append(assign(mask, expr(f"j if {better} else old", j=_offset(loop), old=mask)))
     for name in others:
-        mask = reference(name, place)
+        mask = reference(name, indices)
         body.append(assign(mask, expr(f"{BEATEN} if {better} else old", old=mask)))
     body.append(assign(target, expr(f"x if {better} else v", x=candidate, v=target)))
-    body[0].place = getattr(found.site.node, "place", None)  # type: ignore[attr-defined]
+    body[0].number = getattr(found.site.node, "number", None)  # type: ignore[attr-defined]
     return body
 
 
@@ -215,14 +215,14 @@ def _is_cheap(candidate: ast.expr) -> bool:
     return isinstance(candidate, (ast.Name, ast.Subscript)) and not calls
 
 
-def _place(found: Reduction) -> list[ast.expr]:
+def _mask_indices(found: Reduction) -> list[ast.expr]:
     """The subscripts of the masks of one target: its own, or the loops around a local's declaration."""
     if isinstance(found.target, ast.Subscript):
         return subscripts(found.target)
     return [_offset(loop) for loop in found.home] or [expr(0)]
 
 
-def _winner_alone(found: Reduction, tests: list[ast.expr]) -> ast.stmt:
+def _where_chosen(found: Reduction, tests: list[ast.expr]) -> ast.stmt:
     """``target += candidate if it won else 0.0``."""
     won = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
     value = ast.IfExp(won, found.candidate, expr("0.0"))
@@ -270,24 +270,24 @@ def _start(start: Statement, group: Round, masks: list[list[str]], edits: Edits)
     value = start_value(statement)
     assert value is not None
     first = group.members[0]
-    place = _place(first)
+    indices = _mask_indices(first)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
-        place = subscripts(statement.targets[0])
+        indices = subscripts(statement.targets[0])
     # Every candidate of a maximum beats the lowest number.
     hopeless = len(group.members) == 1 and first.test is None and _is_lowest(value)
     none = expr(0 if hopeless else NOBODY)
     names = [name for own in masks for name in own]
-    edits.forward[start.path] = [statement, *(assign(reference(name, place), none) for name in names)]
-    mine = expr("0.0") if hopeless else ast.IfExp(_nobody(masks, place), value, expr("0.0"))
+    edits.forward[start.path] = [statement, *(assign(reference(name, indices), none) for name in names)]
+    mine = expr("0.0") if hopeless else ast.IfExp(_nobody(masks, indices), value, expr("0.0"))
     edits.inside[start.path] = [_with_value(statement, mine)]
 
 
 def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None:
     """Before the region nobody has won; what the target holds there counts where it stays so."""
     first = group.members[0]
-    place = _place(first)
-    none: Body = [assign(reference(name, place), expr(NOBODY)) for own in masks for name in own]
-    kept = assign(first.target, ast.IfExp(_nobody(masks, place), first.target, expr("0.0")))
+    indices = _mask_indices(first)
+    none: Body = [assign(reference(name, indices), expr(NOBODY)) for own in masks for name in own]
+    kept = assign(first.target, ast.IfExp(_nobody(masks, indices), first.target, expr("0.0")))
     kept = with_origin(kept, first.site.node)
     # Another target's reduction may have the same region.
     loops = [loop.plain for loop in first.moved_inside]
@@ -295,9 +295,9 @@ def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None
     edits.inside_before.setdefault(first.region, []).extend(nested(loops, [kept]))
 
 
-def _nobody(masks: list[list[str]], place: list[ast.expr]) -> ast.expr:
+def _nobody(masks: list[list[str]], indices: list[ast.expr]) -> ast.expr:
     """No reduction of the round has won the element."""
-    tests = [expr(f"m == {NOBODY}", m=reference(own[0], place)) for own in masks]
+    tests = [expr(f"m == {NOBODY}", m=reference(own[0], indices)) for own in masks]
     return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
 
 

@@ -41,7 +41,7 @@ class Expressions:
         self._rand_calls = 0
 
     def expression(self, node: ast.expr) -> ast.expr:
-        """An expression, translated; padded reads in it are marked (see :func:`apply_guards`)."""
+        """An expression, translated; padded reads in it are marked (see :func:`with_padding`)."""
         known = self.scope.constants.fold(node)
         if known is not MISSING:
             if not is_number(known):

@@ -7,7 +7,7 @@ import ast
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from latte.frontend.guards import GUARD
+from latte.frontend.guards import INSIDE
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.subscripts import check_constant_subscripts, index_of, subscript_list
 from latte.model.buffers import repeated_sources
@@ -165,7 +165,7 @@ class NeuronReferences(References):
         batch = self.scope.ranges[self.scope.ensemble.batch_dim]
         result = reference(name, [index.tree for index in (batch, *positions)])
         if conditions:
-            setattr(result, GUARD, tuple(conditions))
+            setattr(result, INSIDE, tuple(conditions))
         return result
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from latte.frontend.constants import called, literal
 from latte.frontend.expressions import Expressions
-from latte.frontend.guards import apply_guards, guarded_value
+from latte.frontend.guards import padded_value, with_padding
 from latte.frontend.references import References
 from latte.frontend.subscripts import index_of
 from latte.model.body import MISSING
@@ -57,7 +57,7 @@ class Translator:
                 chosen = self.scope.constants.fold(test)
                 if chosen is not MISSING:
                     return self.block(body if chosen else orelse)
-                condition = guarded_value(self.expressions.expression(test))
+                condition = padded_value(self.expressions.expression(test))
                 with self.scope.under_condition():
                     inside, outside = self.block(body), self.block(orelse)
                 if not inside and not outside:
@@ -71,7 +71,7 @@ class Translator:
                 )
             case _:
                 self.scope.unknown(node)
-        return [apply_guards(ast.copy_location(statement, node)) for statement in new]
+        return [with_padding(ast.copy_location(statement, node)) for statement in new]
 
     def _assign(self, node: ast.Assign, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
         if isinstance(target, ast.Tuple):
