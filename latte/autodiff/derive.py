@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from latte.autodiff.activity import active_names
+from latte.autodiff.argmax import save_argmax
 from latte.autodiff.finish import Gradients, finish
 from latte.autodiff.gather import gather
 from latte.autodiff.kept import save_local, save_version
@@ -14,7 +15,6 @@ from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebu
 from latte.autodiff.reverse import OutputChanges, Reversal
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
-from latte.autodiff.winners import save_argmax
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Program, clone, make_nest, names_in
 from swirl.ir.trees import name_of, statements_in
