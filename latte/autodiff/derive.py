@@ -10,9 +10,9 @@ from latte.autodiff.activity import active_names
 from latte.autodiff.argmax import save_argmax
 from latte.autodiff.finish import Gradients, finish
 from latte.autodiff.gather import gather
-from latte.autodiff.kept import save_local, save_version
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
+from latte.autodiff.saved import save_local, save_version
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from swirl.errors import DerivativeError
