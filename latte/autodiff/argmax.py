@@ -23,7 +23,7 @@ import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from latte.autodiff.guarded import branches_as_selects
+from latte.autodiff.branches import branches_as_selects
 from latte.autodiff.prepare import (
     Body,
     add_to,
