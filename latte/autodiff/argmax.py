@@ -23,6 +23,7 @@ import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from latte.autodiff.adjoint_terms import literal, same
 from latte.autodiff.branches import branches_as_selects
 from latte.autodiff.prepare import (
     Body,
@@ -33,7 +34,6 @@ from latte.autodiff.prepare import (
     with_origin,
 )
 from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
-from latte.autodiff.terms import literal, same
 from latte.autodiff.uses import sites
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (

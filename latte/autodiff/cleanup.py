@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from latte.autodiff.terms import leading_minus, negated, same, summed
+from latte.autodiff.adjoint_terms import leading_minus, negated, same, summed
 from swirl.ir.names import changed_in
 from swirl.ir.nest import names_in, substitute
 from swirl.ir.trees import name_of, nodes, target_of

@@ -11,9 +11,9 @@ import ast
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
+from latte.autodiff.adjoint_terms import negated, summed
 from latte.autodiff.cleanup import tidy
 from latte.autodiff.prepare import Body
-from latte.autodiff.terms import negated, summed
 from latte.autodiff.uses import Use, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once

@@ -10,7 +10,7 @@ import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from latte.autodiff.terms import negated, same
+from latte.autodiff.adjoint_terms import negated, same
 from latte.autodiff.uses import Use, sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
+from latte.autodiff.adjoint_terms import same
 from latte.autodiff.prepare import Body, line_of, load, origin
-from latte.autodiff.terms import same
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.deps import touched_once

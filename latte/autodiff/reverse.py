@@ -6,11 +6,7 @@ import ast
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.activity import active_names
-from latte.autodiff.cleanup import merge_first, tidy
-from latte.autodiff.partials import RESULT, Partials, active_in, active_references
-from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
-from latte.autodiff.tapes import TapedValues, Tapes
-from latte.autodiff.terms import (
+from latte.autodiff.adjoint_terms import (
     Condition,
     Term,
     inverted,
@@ -20,6 +16,10 @@ from latte.autodiff.terms import (
     selected,
     summed,
 )
+from latte.autodiff.cleanup import merge_first, tidy
+from latte.autodiff.partials import RESULT, Partials, active_in, active_references
+from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
+from latte.autodiff.tapes import TapedValues, Tapes
 from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError

@@ -18,6 +18,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from latte.autodiff.adjoint_terms import same
 from latte.autodiff.prepare import (
     Body,
     assign,
@@ -30,7 +31,6 @@ from latte.autodiff.prepare import (
     versions,
     with_origin,
 )
-from latte.autodiff.terms import same
 from latte.autodiff.uses import use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
