@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from latte.autodiff.layers import differentiate
+from latte.autodiff.differentiated import differentiate
 from latte.frontend.layers import lower_layers
 from latte.model.graph import Graph
 from latte.planning.plan import make_plan

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from latte.autodiff.layers import differentiate
+from latte.autodiff.differentiated import differentiate
 from latte.explain.explanation import find_ensemble
 from latte.explain.showing import amount
 from latte.frontend.layers import lower_layers

@@ -22,7 +22,7 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.autodiff.layers import differentiate
+from latte.autodiff.differentiated import differentiate
 from latte.ensemble import Ensemble
 from latte.frontend.layers import lower_layers
 from latte.neuron import Neuron
