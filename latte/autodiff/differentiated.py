@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient
 from latte.autodiff.finish import ACCUMULATE
-from latte.frontend.layers import LoweredLayer, lower_layers
+from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from swirl.errors import DerivativeError
