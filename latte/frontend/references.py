@@ -7,7 +7,7 @@ import ast
 from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from latte.frontend.guards import INSIDE
+from latte.frontend.padding import INSIDE
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.subscripts import check_constant_subscripts, index_of, subscript_list
 from latte.model.buffers import repeated_sources

@@ -7,7 +7,7 @@ from typing import Any
 
 from latte.frontend.constants import called, literal
 from latte.frontend.expressions import Expressions
-from latte.frontend.guards import padded_value, with_padding
+from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
 from latte.frontend.subscripts import index_of
 from latte.model.body import MISSING
