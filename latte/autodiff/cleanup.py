@@ -39,7 +39,7 @@ def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def tidy(body: Body) -> Body:
+def cleaned(body: Body) -> Body:
     """Locals that stand for one reference, or that are used once, are written out in place; unused ones go.
 
     Updates of one element in one block become one statement.

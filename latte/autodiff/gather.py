@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 from latte.autodiff.adjoint_terms import negated, summed
-from latte.autodiff.cleanup import tidy
+from latte.autodiff.cleanup import cleaned
 from latte.autodiff.prepare import Body
 from latte.autodiff.uses import Use, uses_of
 from swirl.ir.buffers import Buffer
@@ -156,4 +156,4 @@ def _pruned(body: Body) -> Body:
                 result.append(ast.If(statement.test, inner or [ast.Pass()], other))
         else:
             result.append(statement)
-    return tidy(result)
+    return cleaned(result)

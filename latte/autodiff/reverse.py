@@ -16,7 +16,7 @@ from latte.autodiff.adjoint_terms import (
     selected,
     summed,
 )
-from latte.autodiff.cleanup import merge_first, tidy
+from latte.autodiff.cleanup import cleaned, merge_first
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
 from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
 from latte.autodiff.tapes import TapedValues, Tapes
@@ -166,7 +166,7 @@ class Reversal:
                 else:
                     result = merge_first(result, declare(self._names[name], type_, expr("0.0")))
         result = self.values.again(body, result)
-        return tidy(result)
+        return cleaned(result)
 
     def _array_of_zeros(self, name: str, type_: LocalType, statement: ast.stmt) -> Body:
         """The adjoint of a local array."""
