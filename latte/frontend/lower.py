@@ -21,6 +21,7 @@ from latte.model.instances import stored_names
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, counting, fresh, make_nest, nested, reference, references, subscripts
+from swirl.ir.trees import name_of
 
 # Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
 # dimension's.
@@ -180,8 +181,7 @@ def _structural_aliases(ensemble: Ensemble, body: list[ast.stmt]) -> dict[str, t
     ]
     for statement in body:
         for element in references(statement):
-            assert isinstance(element.value, ast.Name)
-            if element.value.id in names:
+            if name_of(element) in names:
                 for position, index in enumerate(subscripts(element)):
                     loops = found.setdefault(f"_neuron_index_{position}", [])
                     if isinstance(index, ast.Name) and index.id not in loops:
@@ -201,8 +201,7 @@ def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
     plain = None
     for statement in body:
         for element in references(statement):
-            assert isinstance(element.value, ast.Name)
-            if element.value.id == name and plain is None:
+            if name_of(element) == name and plain is None:
                 plain = [index.id if isinstance(index, ast.Name) else "" for index in subscripts(element)]
     taken: set[str] = {name, *filter(None, plain or [])}
     names = []

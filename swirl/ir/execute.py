@@ -23,7 +23,7 @@ from swirl.ir.arithmetic import Literals, calls
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
-from swirl.ir.trees import located
+from swirl.ir.trees import declared_in, located
 from swirl.ir.types import Conversions
 
 
@@ -168,11 +168,7 @@ class _Lanes(ast.NodeTransformer):
         if loop.kind != "vector":
             self.generic_visit(node)
             return node
-        declared = {
-            s.target.id
-            for s in ast.walk(node)
-            if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
-        }
+        declared = declared_in(node)
         result: list[ast.stmt] = [
             ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)
         ]  # fmt: skip
