@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from latte.autodiff.layers import differentiate  # noqa: E402
-from latte.frontend.layers import lower_layers  # noqa: E402
+from latte.autodiff.differentiated import differentiate  # noqa: E402
+from latte.frontend.lowered import lower_layers  # noqa: E402
 from latte.planning.plan import make_plan  # noqa: E402
 from latte.tools.bench import nets  # noqa: E402
 from latte.tools.bench.assembly import Counts, counts, innermost_loops, instructions  # noqa: E402

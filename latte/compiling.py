@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from latte.autodiff.layers import differentiate
-from latte.frontend.layers import lower_layers
+from latte.autodiff.differentiated import differentiate
+from latte.frontend.lowered import lower_layers
 from latte.model.graph import Graph
 from latte.planning.plan import make_plan
 from latte.runtime.executable import Executable, bind

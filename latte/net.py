@@ -14,8 +14,8 @@ from latte.model.checks import is_integer
 from latte.model.ensemble import ActivationEnsemble, Connection, Ensemble
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
-from latte.model.place import user_place
 from latte.model.settings import NetSettings
+from latte.model.source_location import user_place
 from latte.planning.chains import recipe_name
 from latte.runtime.accessors import Accessors
 from latte.runtime.executable import Executable

@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from latte.model.instances import is_number
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.net import Net
 from latte.runtime.report import make_report
 from swirl.errors import DeclarationError, TrainingError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import count, pair, source_of
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.net import Net
 from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
 

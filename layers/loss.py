@@ -5,7 +5,7 @@ from __future__ import annotations
 from latte.ensemble import AccuracyEnsemble, Ensemble, LossEnsemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.net import Net
 from latte.neuron import Field, exp, float32, log, stop_gradient
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import pair, source_of
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.net import Net
 from latte.neuron import INFINITY, Neuron, range_dim
 

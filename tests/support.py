@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from swirl.codegen.emit import emit
+from swirl.ir.arithmetic import UNDEFINED, Undefined
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.execute import UNDEFINED, Undefined, execute, random_arrays
+from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, clones, make_nest, parse_program
 from swirl.ir.trees import nodes
 from swirl.ir.validate import validate

@@ -1,9 +1,9 @@
 """Reverse-mode differentiation of programs of loop nests.
 
-``derive`` follows the modules in this order: ``winners`` (max reductions save their index), ``prepare``
-(single assignment), ``reverse`` with ``partials``, ``terms`` and ``values`` (statement by statement),
+``derive`` follows the modules in this order: ``argmax`` (max reductions save their index), ``prepare``
+(single assignment), ``reverse`` with ``partials``, ``adjoint_terms`` and ``values`` (statement by statement),
 ``gather`` (fewer passes over a gradient), ``finish`` (zeroing, names). Where a value that is needed has been written
-over and ``kept`` has no buffer for it, all is done again with ``tapes``: one value is kept for each iteration.
+over and ``saved`` has no buffer for it, all is done again with ``tapes``: one value is kept for each iteration.
 """
 
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 
-from latte.autodiff.order import Site, accesses
 from latte.autodiff.partials import active_in
-from latte.autodiff.prepare import FLOATS, Body, all_sites
+from latte.autodiff.prepare import FLOATS, Body
+from latte.autodiff.uses import sites, uses
 from swirl.ir.buffers import Buffer
+from swirl.ir.statements import Statement
 
 
 def active_names(
@@ -16,12 +17,13 @@ def active_names(
 ) -> set[str]:
     """Locals and buffers that depend on ``wanted`` and that ``output`` depends on."""
     flows: list[tuple[str, list[str]]] = []
-    for site in all_sites(nests):
-        reads = [a.name for a in accesses(site) if a.kind == "read"]
-        for a in accesses(site):
-            if a.kind != "read" and _carries_gradient(a.name, site, buffers):
-                value = site.statement.value  # type: ignore[attr-defined]
-                flows.append((a.name, [name for name in reads if active_in(value, lambda n, r=name: n == r)]))  # type: ignore[misc]
+    for site in sites(nests):
+        found = uses(site)
+        reads = [use.name for use in found if use.reads]
+        for use in found:
+            if not use.reads and _carries_gradient(use.name, site, buffers):
+                value = site.node.value  # type: ignore[attr-defined]
+                flows.append((use.name, [name for name in reads if active_in(value, lambda n, r=name: n == r)]))  # type: ignore[misc]
     varied, useful = set(wanted), {output}
     size = -1
     while size != len(varied) + len(useful):
@@ -38,10 +40,10 @@ def _is_float(buffer: Buffer) -> bool:
     return buffer.dtype in FLOATS and buffer.role not in ("state", "scalar")
 
 
-def _carries_gradient(name: str, site: Site, buffers: Mapping[str, Buffer]) -> bool:
+def _carries_gradient(name: str, site: Statement, buffers: Mapping[str, Buffer]) -> bool:
     if name in buffers:
         return _is_float(buffers[name])
-    statement = site.statement
+    statement = site.node
     if isinstance(statement, ast.AnnAssign):
         return ast.unparse(statement.annotation).split("[")[0] in FLOATS
     return True

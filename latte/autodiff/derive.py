@@ -7,17 +7,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from latte.autodiff.activity import active_names
-from latte.autodiff.finish import finish
+from latte.autodiff.argmax import save_argmax
+from latte.autodiff.finish import Gradients, finish
 from latte.autodiff.gather import gather
-from latte.autodiff.kept import keep_local, keep_version
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
+from latte.autodiff.saved import save_local, save_version
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
-from latte.autodiff.winners import save_winners
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Program, clone, make_nest, names_in
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, statements_in
 
 ATTEMPTS = 32
 """Each attempt keeps one value more; a program that needs more is refused."""
@@ -89,26 +89,26 @@ def _kept_as_needed(
         try:
             return _attempt(program, inputs, params, output, add_to, choices, notes)
         except TooDear as found:
-            program = keep_local(program, found.local)
+            program = save_local(program, found.local)
             again = f"computing it again would move {found.bytes_again}"
             if found.bytes_again is None:
                 again = "it cannot be computed again"
             notes.append(f"{found.local} is kept: {found.bytes_kept} bytes a time, {again}")
         except Overwritten as found:
-            changed = keep_version(program, found.name, found.by.path[0][1])
+            changed = save_version(program, found.name, found.by.path[0][1])
             if changed is None:
                 name = found.name.removesuffix(ELEMENT)
-                used, by = origin(found.used.statement), origin(found.by.statement)
+                used, by = origin(found.used.node), origin(found.by.node)
                 raise DerivativeError(
                     f"`{used}` cannot be differentiated: "
                     f"it needs a value of {name} that `{by}` writes over",
                     place=forward.name,
                     way_out=f"give the new value a name of its own instead of writing over {name}",
-                    line=line_of(found.used.statement),
+                    line=line_of(found.used.node),
                 ) from found
             program, kept = changed
             notes.append(
-                f"the value of {found.name} before `{origin(found.by.statement)}` is kept as {kept}: "
+                f"the value of {found.name} before `{origin(found.by.node)}` is kept as {kept}: "
                 f"{program.buffers[kept].nbytes} bytes"
             )
     raise DerivativeError(f"more than {ATTEMPTS} values would have to be kept", place=forward.name)
@@ -116,12 +116,8 @@ def _kept_as_needed(
 
 def _declared_once(program: Program) -> frozenset[str]:
     """The locals that one declaration in the program names."""
-    names = [
-        node.target.id
-        for nest in program.nests
-        for node in nodes(nest.function)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    ]
+    every = (statement for nest in program.nests for statement in statements_in(nest.function))
+    names = [name_of(statement.target) for statement in every if isinstance(statement, ast.AnnAssign)]
     return frozenset(name for name in names if names.count(name) == 1)
 
 
@@ -136,7 +132,7 @@ def _attempt(
 ) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
-    saved, inside, _ = save_winners(program, everything)
+    saved, inside, _ = save_argmax(program, everything)
     taken = _taken(saved, inside)
     prepared = prepare(inside, saved.buffers, taken)
     return _phases(saved, prepared, inputs, params, output, add_to, taken, choices, notes)
@@ -150,12 +146,12 @@ def _taped(
     program = normalised(forward, taken)
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
-    saved, inside, originals = save_winners(program, everything)
+    saved, inside, originals = save_argmax(program, everything)
     taken = _taken(saved, inside)
     tapes = Tapes(saved, originals, taken)
     prepared = [rebuild(nest, first_wins) for nest in inside]
     derived = _phases(saved, prepared, inputs, params, output, add_to, taken, Choices(), [], tapes)
-    kept, notes = tapes.kept(derived.backward, derived.update)
+    kept, notes = tapes.saving(derived.backward, derived.update)
     return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes), taped=True)
 
 
@@ -191,17 +187,7 @@ def _phases(
             nests = [[statement] for statement in body]
             reversal.values.notes.extend(gathered)
         found.extend(f"{name}: {note}" for note in reversal.values.notes)
-        return finish(
-            name,
-            nests,
-            known,
-            reversal.adjoints,
-            wanted=wanted,
-            output=output,
-            inputs=inputs,
-            params=params,
-            add_to=add_to,
-        )
+        return finish(name, nests, Gradients(known, reversal.adjoints, wanted, output, inputs, params, add_to))
 
     backward = phase("backward", inputs)
     update = phase("update", params)

@@ -5,121 +5,133 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from latte.autodiff.order import Access, accesses, covers_once, meets_later
-from latte.autodiff.prepare import Body, all_sites, assign
-from latte.autodiff.terms import name_of
+from latte.autodiff.prepare import Body, assign
+from latte.autodiff.uses import sites, uses_of
 from swirl.ir.buffers import Buffer
+from swirl.ir.coverage import touches_all_once
 from swirl.ir.nest import (
-    Nest,
     Path,
     Program,
     clone,
     clones,
     constant,
+    counting,
     expr,
-    for_loop,
     make_nest,
+    names_in,
+    nested,
     reference,
     references,
     subscripts,
 )
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
 
-def finish(
-    name: str,
-    nests: list[Body],
-    forward: Program,
-    adjoints: Mapping[str, str],
-    *,
-    wanted: Collection[str],
-    output: str,
-    inputs: Collection[str],
-    params: Collection[str],
-    add_to: Collection[str],
-) -> Program | None:
+@dataclass(frozen=True)
+class Gradients:
+    """What a phase's gradients are of.
+
+    Args:
+        forward: the forward program.
+        adjoints: buffers of gradients, each with the forward buffer that it is of.
+        wanted: those forward buffers whose gradients the phase is for.
+        output: the buffer whose gradient is given.
+        inputs, params: the buffers that the layer reads, and its parameters.
+        add_to: those of ``inputs`` whose gradient has been started by another reader.
+    """
+
+    forward: Program
+    adjoints: Mapping[str, str]
+    wanted: Collection[str]
+    output: str
+    inputs: Collection[str]
+    params: Collection[str]
+    add_to: Collection[str]
+
+    def buffer(self, adjoint: str, of: str) -> Buffer:
+        """The buffer of a gradient."""
+        buffer, ensemble = self.forward.buffers[of], self.forward.name.split(".")[0]
+        if adjoint == "grad":
+            return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
+        if of in self.inputs:
+            stem = buffer.name.removesuffix(".value")
+            return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
+        if of in self.params:
+            owner, _, field = buffer.name.rpartition(".")
+            return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
+        return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+
+
+def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None:
     """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
 
     Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all
     others start at zero, or are assigned by the one statement that meets each element first. Gradients of
     ``wanted`` inputs that the output does not depend on are zero, so that other readers may add to them.
     """
-    ensemble = forward.name.split(".")[0]
+    forward = gradients.forward
+    buffers: dict[str, Buffer] = {}
     starts: list[tuple[int, Body]] = []
-    buffers = {}
-    for adjoint, of in adjoints.items():
-        buffer = forward.buffers[of]
-        buffers[adjoint] = _buffer(adjoint, of, buffer, ensemble, output, inputs, params)
+    for adjoint, of in gradients.adjoints.items():
+        buffers[adjoint] = gradients.buffer(adjoint, of)
         where = _first_nest(nests, adjoint)
-        if where is None or adjoint == "grad" or of in add_to:
+        if where is None or adjoint == "grad" or of in gradients.add_to:
             continue
-        if of in params:
-            starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), keep=True)]))
-        elif of == output and (first := _from_output(nests[where], adjoint, buffer)) is not None:
-            nests = [*nests[:where], first, *nests[where + 1 :]]
-            buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
-        elif of == output:
-            starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"), copied="grad")]))
-            buffers["grad"] = _buffer("grad", of, buffer, ensemble, output, inputs, params)
-        else:
-            assigned = _assigned(nests, adjoint, buffer)
-            if assigned is None:
-                starts.append((where, [_fill(adjoint, buffer, nests, expr("0.0"))]))
-            else:
-                nests = assigned
-    for where, start in sorted(starts, key=lambda pair: -pair[0]):
-        nests = [*nests[:where], start, *nests[where:]]
-    for of in wanted:
-        adjoint = f"grad_{of}"
-        if of in inputs and of not in add_to and of in forward.buffers and _first_nest(nests, adjoint) is None:
-            buffers[adjoint] = _buffer(adjoint, of, forward.buffers[of], ensemble, output, inputs, params)
+        if of == gradients.output:
+            buffers["grad"] = gradients.buffer("grad", of)
+        nests, start = _started(nests, where, adjoint, gradients)
+        if start is not None:
+            starts.append((where, [start]))
+    for where, body in sorted(starts, key=lambda pair: -pair[0]):
+        nests = [*nests[:where], body, *nests[where:]]
+    for of in gradients.wanted:
+        adjoint, reads = f"grad_{of}", of in gradients.inputs and of in forward.buffers
+        if reads and of not in gradients.add_to and _first_nest(nests, adjoint) is None:
+            buffers[adjoint] = gradients.buffer(adjoint, of)
             nests = [[_fill(adjoint, forward.buffers[of], nests, expr("0.0"))], *nests]
     everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
-    made: list[Nest] = []
-    for index, body in enumerate(nests):
-        made.append(make_nest(f"{name.replace('.', '_')}_{index}", clones(body), everything))
-    used = {argument for nest in made for argument in nest.arguments}
+    label = name.replace(".", "_")
+    made = [make_nest(f"{label}_{index}", clones(body), everything) for index, body in enumerate(nests)]
     if not made:
         return None
+    used = {argument for nest in made for argument in nest.arguments}
     kept = {key: buffer for key, buffer in everything.items() if key in used}
     return Program(name, tuple(made), kept, dict(forward.aliases))
 
 
-def _buffer(
-    adjoint: str,
-    of: str,
-    buffer: Buffer,
-    ensemble: str,
-    output: str,
-    inputs: Collection[str],
-    params: Collection[str],
-) -> Buffer:
-    if adjoint == "grad":
-        return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
-    if of in inputs:
-        stem = buffer.name.removesuffix(".value")
-        return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
-    if of in params:
-        owner, _, field = buffer.name.rpartition(".")
-        return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
-    return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+def _started(
+    nests: list[Body], where: int, adjoint: str, gradients: Gradients
+) -> tuple[list[Body], ast.stmt | None]:
+    """The nests with the first values of a gradient; or the statement that sets them, for before the nest ``where``."""
+    of = gradients.adjoints[adjoint]
+    buffer = gradients.forward.buffers[of]
+    if of in gradients.params:
+        return nests, _fill(adjoint, buffer, nests, expr("0.0"), keep=True)
+    if of == gradients.output:
+        first = _from_output(nests[where], adjoint, buffer)
+        if first is not None:
+            return [*nests[:where], first, *nests[where + 1 :]], None
+        return nests, _fill(adjoint, buffer, nests, expr("0.0"), copied="grad")
+    assigned = _assigned(nests, adjoint, buffer)
+    return (nests, _fill(adjoint, buffer, nests, expr("0.0"))) if assigned is None else (assigned, None)
 
 
 def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:
     """``nest`` reading ``grad`` itself, where it sets each element once and reads it only before."""
-    users = _touching([nest], adjoint)
-    setting = [user for user in users if user.kind != "read"]
-    if len(setting) != 1 or setting[0].kind != "set":
+    users = uses_of(adjoint, sites([nest]))
+    setting = [user for user in users if not user.reads]
+    if len(setting) != 1 or isinstance(setting[0].site.node, ast.AugAssign):
         return None
-    site, indices = setting[0].site, [ast.unparse(index) for index in setting[0].indices]
+    site = setting[0].site
     for user in users:
         same_block = user.site.path[:-1] == site.path[:-1] and user.site.path <= site.path
-        if not same_block or [ast.unparse(index) for index in user.indices] != indices:
+        if not same_block or user.text != setting[0].text:
             return None
-    return _read_grad(nest, adjoint) if covers_once(site, setting[0].indices, buffer.shape) else None
+    return _read_grad(nest, adjoint) if touches_all_once(site, setting[0].access, buffer.shape) else None
 
 
 def _read_grad(nest: Body, adjoint: str) -> Body:
@@ -139,10 +151,6 @@ def _first_nest(nests: list[Body], name: str) -> int | None:
     return None
 
 
-def _touching(nests: list[Body], name: str) -> list[Access]:
-    return [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
-
-
 def _fill(
     adjoint: str,
     buffer: Buffer,
@@ -160,10 +168,8 @@ def _fill(
         value = expr("g if accumulate[0] != 0 else 0.0", g=target)
     if copied:
         value = reference(copied, indices)
-    statement = assign(target, value)
-    for variable, extent in zip(reversed(variables), reversed(buffer.shape), strict=True):
-        if variable:
-            statement = for_loop(variable, extent, [statement])
+    loops = (loop for loop in counting(variables, buffer.shape) if loop.var)
+    (statement,) = nested(loops, [assign(target, value)])
     return statement
 
 
@@ -173,8 +179,8 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
     No loop (an empty name) over a dimension of extent 1 that all users index with 0.
     """
     names: list[str] = []
-    users = _touching(nests, adjoint)
-    taken = {a.name for site in all_sites(nests) for a in accesses(site)}
+    users = uses_of(adjoint, sites(nests))
+    taken = set().union(*(names_in(statement) for nest in nests for statement in nest))
     for axis in range(len(buffer.shape)):
         found = ""
         if buffer.shape[axis] == 1 and all(constant(user.indices[axis]) == 0 for user in users):
@@ -185,7 +191,7 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
             if (
                 isinstance(index, ast.Name)
                 and index.id not in names
-                and index.id in {v.var for _, v in user.site.loops}
+                and index.id in user.site.variables()
             ):
                 found = index.id
                 break
@@ -200,17 +206,17 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
 
 def _assigned(nests: list[Body], adjoint: str, buffer: Buffer) -> list[Body] | None:
     """``nests`` with the first ``+=`` to ``adjoint`` made ``=`` where it meets every element once, first."""
-    users = _touching(nests, adjoint)
+    users = uses_of(adjoint, sites(nests))
     first = users[0]
-    statement = first.site.statement
-    if isinstance(statement, ast.Assign) and first.kind == "set":
-        return nests if covers_once(first.site, first.indices, buffer.shape) else None
-    if not isinstance(statement, ast.AugAssign) or first.kind != "add":
+    statement = first.site.node
+    if first.reads or not touches_all_once(first.site, first.access, buffer.shape):
         return None
-    if not covers_once(first.site, first.indices, buffer.shape):
+    if isinstance(statement, ast.Assign):
+        return nests
+    if not isinstance(statement, ast.AugAssign):
         return None
     others = [user for user in users if user.site is not first.site]
-    if any(meets_later(other, first) for other in others):
+    if any(other.meets_later(first) for other in others):
         return None
     value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
     target = reference(adjoint, subscripts(statement.target))  # type: ignore[arg-type]

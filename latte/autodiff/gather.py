@@ -11,12 +11,16 @@ import ast
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 
-from latte.autodiff.order import Access, accesses, injective, sites
+from latte.autodiff.adjoint_terms import negated, summed
+from latte.autodiff.cleanup import cleaned
 from latte.autodiff.prepare import Body
-from latte.autodiff.terms import name_of, negated, summed
-from latte.autodiff.tidy import tidy, written_names
+from latte.autodiff.uses import Use, uses_of
 from swirl.ir.buffers import Buffer
+from swirl.ir.deps import touched_once
+from swirl.ir.names import changed_in, stored_in
 from swirl.ir.nest import Path, at, names_in, references, replace_at, substitute
+from swirl.ir.statements import statements
+from swirl.ir.trees import name_of
 
 
 def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer]) -> tuple[Body, list[str]]:
@@ -31,7 +35,7 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
         moved = True
         while moved:
             moved = False
-            touching = [a for site in sites(body) for a in accesses(site) if a.name == name and a.indices]
+            touching = uses_of(name, statements(body))
             for first, second in pairwise(touching):
                 pair = _siblings(body, touching, first, second)
                 if pair is None or not _same_place(first, second, *pair):
@@ -49,7 +53,7 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
     return body, notes
 
 
-def _siblings(body: Body, touching: list[Access], first: Access, second: Access) -> tuple[Path, Path] | None:
+def _siblings(body: Body, touching: list[Use], first: Use, second: Use) -> tuple[Path, Path] | None:
     """The two loops of one block in which the additions stand, each alone there in touching the gradient."""
     a, b = first.site.path, second.site.path
     depth = 0
@@ -60,32 +64,32 @@ def _siblings(body: Body, touching: list[Access], first: Access, second: Access)
     left, right = a[: depth + 1], b[: depth + 1]
     alone = all(sum(t.site.path[: depth + 1] == side for t in touching) == 1 for side in (left, right))
     loops = isinstance(at(body, left), ast.For) and isinstance(at(body, right), ast.For)
-    adds = all(isinstance(t.site.statement, ast.AugAssign) and t.kind == "add" for t in (first, second))
+    adds = all(isinstance(t.site.node, ast.AugAssign) and not t.reads for t in (first, second))
     return (left, right) if alone and loops and adds else None
 
 
-def _same_place(first: Access, second: Access, left: Path, right: Path) -> bool:
+def _same_place(first: Use, second: Use, left: Path, right: Path) -> bool:
     """Whether both add to the same elements, each once, unconditionally, by the same loops."""
 
-    def key(access: Access, side: Path) -> tuple[object, ...]:
+    def key(use: Use, side: Path) -> tuple[object, ...]:
         inner = {
             (loop.var, ast.unparse(loop.start), ast.unparse(loop.stop), abs(loop.step))
-            for depth, loop in access.site.loops
-            if depth >= len(side)
+            for depth, loop in zip(use.site.loop_depths, use.site.loops, strict=True)
+            if depth >= len(side) - 1
         }
-        guards = [ast.unparse(test) for test, _ in access.site.guards]
-        return frozenset(inner), tuple(guards), tuple(ast.unparse(index) for index in access.indices)
+        return frozenset(inner), use.text
 
     return (
         key(first, left) == key(second, right)
         and not first.site.guards
-        and injective(first.site, first.indices)
+        and not second.site.guards
+        and touched_once(first.site, first.access, first.site.loops)
     )
 
 
-def _term(body: Body, first: Access, left: Path, right: Path) -> ast.expr | None:
+def _term(body: Body, first: Use, left: Path, right: Path) -> ast.expr | None:
     """What ``first`` adds, the locals of its loop written out; None where one is not a plain definition."""
-    statement = first.site.statement
+    statement = first.site.node
     assert isinstance(statement, ast.AugAssign)
     inside = at(body, left)
     declared = {
@@ -93,8 +97,7 @@ def _term(body: Body, first: Access, left: Path, right: Path) -> ast.expr | None
         for s in ast.walk(inside)
         if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.value
     }
-    changes = [s for s in ast.walk(inside) if isinstance(s, (ast.Assign, ast.AugAssign))]
-    changed = {name_of(s.targets[0] if isinstance(s, ast.Assign) else s.target) for s in changes}
+    changed = set(stored_in([inside]))
     term = statement.value
     while used := names_in(term) & set(declared):
         if used & changed:
@@ -112,19 +115,19 @@ def _available(body: Body, term: ast.expr, name: str, left: Path, right: Path) -
         for node in ast.walk(s)
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name)
     }
-    return not names_in(term) & (written_names(between) - loops) and name not in names_in(term)
+    return not names_in(term) & (changed_in(*between) - loops) and name not in names_in(term)
 
 
-def _bytes_saved(term: ast.expr, second: ast.stmt, first: Access, buffers: Mapping[str, Buffer]) -> int:
+def _bytes_saved(term: ast.expr, second: ast.stmt, first: Use, buffers: Mapping[str, Buffer]) -> int:
     """A store and a fetch of the gradient, less what ``term`` reads that ``second`` does not read anyway."""
     gradient = buffers[first.name].nbytes
     there = {ast.unparse(reference) for reference in references(second)}
-    again = {ast.unparse(r): buffers[ast.unparse(r.value)].nbytes for r in references(term)}
+    again = {ast.unparse(r): buffers[name_of(r)].nbytes for r in references(term)}
     dear = [
         node
         for node in ast.walk(term)
         if isinstance(node, ast.Call)
-        and any(buffers[ast.unparse(r.value)].nbytes >= gradient for r in references(node))
+        and any(buffers[name_of(r)].nbytes >= gradient for r in references(node))
     ]
     return 0 if dear else 2 * gradient - sum(size for text, size in again.items() if text not in there)
 
@@ -153,4 +156,4 @@ def _pruned(body: Body) -> Body:
                 result.append(ast.If(statement.test, inner or [ast.Pass()], other))
         else:
             result.append(statement)
-    return tidy(result)
+    return cleaned(result)

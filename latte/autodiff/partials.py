@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from latte.autodiff.terms import Term, is_call, literal, same, selected
+from latte.autodiff.adjoint_terms import Term, is_call, literal, same, selected
 from swirl.errors import DerivativeError
 from swirl.ir.nest import LocalType, declare, expr
 

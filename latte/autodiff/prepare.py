@@ -10,9 +10,10 @@ import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from latte.autodiff.order import Access, Site, accesses, injective, sites
-from latte.autodiff.terms import negated, same
+from latte.autodiff.adjoint_terms import negated, same
+from latte.autodiff.uses import Use, sites, uses_of
 from swirl.ir.buffers import Buffer
+from swirl.ir.deps import touched_once
 from swirl.ir.nest import (
     LocalType,
     Path,
@@ -22,7 +23,7 @@ from swirl.ir.nest import (
     names_in,
     substitute,
 )
-from swirl.ir.trees import nodes
+from swirl.ir.trees import ASSIGNMENTS, nodes, target_of
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
@@ -39,7 +40,7 @@ def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
     """``statement`` with the text, the line and the number of the statement that it is made from."""
     statement.origin = origin(source)  # type: ignore[attr-defined]
     statement.line = line_of(source)  # type: ignore[attr-defined]
-    statement.place = getattr(source, "place", None)  # type: ignore[attr-defined]
+    statement.number = getattr(source, "number", None)  # type: ignore[attr-defined]
     return statement
 
 
@@ -48,7 +49,7 @@ def line_of(statement: ast.stmt) -> int | None:
     return getattr(statement, "line", None) or getattr(statement, "lineno", None) or None
 
 
-def store(target: ast.expr) -> ast.expr:
+def store(target: ast.expr) -> ast.Name | ast.Subscript:
     result = clone(target)
     assert isinstance(result, (ast.Name, ast.Subscript))
     result.ctx = ast.Store()
@@ -62,23 +63,12 @@ def load(target: ast.expr) -> ast.expr:
     return result
 
 
-def _stored(target: ast.expr) -> ast.Name | ast.Subscript:
-    result = store(target)
-    assert isinstance(result, (ast.Name, ast.Subscript))
-    return result
-
-
 def assign(target: ast.expr, value: ast.expr) -> ast.stmt:
     return ast.fix_missing_locations(ast.Assign([store(target)], value, lineno=0))
 
 
 def add_to(target: ast.expr, value: ast.expr) -> ast.stmt:
-    return ast.fix_missing_locations(ast.AugAssign(_stored(target), ast.Add(), value))
-
-
-def all_sites(nests: list[Body]) -> list[Site]:
-    """The sites of all nests; the first part of a path is the nest's number."""
-    return [site for index, nest in enumerate(nests) for site in sites(nest, (("body", index),))]
+    return ast.fix_missing_locations(ast.AugAssign(store(target), ast.Add(), value))
 
 
 def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
@@ -134,21 +124,21 @@ def localise(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) 
 
 
 def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list[Body]:
-    found = [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
-    writing = {a.site.path[0] for a in found if a.kind != "read"}
+    found = uses_of(name, sites(nests))
+    writing = {use.site.path[0] for use in found if not use.reads}
     if len(writing) != 1:
         return nests
-    inside = [a for a in found if a.site.path[0] in writing]
-    block = _common_block([a.site.path for a in inside])
-    if block is None or len({a.site.path for a in inside}) == 1:
+    inside = [use for use in found if use.site.path[0] in writing]
+    block = _common_block([use.site.path for use in inside])
+    if block is None or len({use.site.path for use in inside}) == 1:
         return nests
     depth = len(block)
-    first = min(inside, key=lambda a: (a.site.path, a.kind == "read"))
+    first = min(inside, key=lambda use: (use.site.path, use.reads))
     if not _is_element(first, inside, depth):
         return nests
     local = fresh(name + ELEMENT, taken)
     taken.add(local)
-    last_write = max(a.site.path[depth][1] for a in inside if a.kind != "read")
+    last_write = max(use.site.path[depth][1] for use in inside if not use.reads)
     start = first.site.path[depth][1]
 
     def edit(body: Body) -> Body:
@@ -167,12 +157,6 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
     new = list(nests)
     new[nest] = edit_block(nests[nest], block[1:], first.site.path[depth][0], edit)
     return new
-
-
-def target_of(statement: ast.stmt) -> ast.expr:
-    """What an assignment writes."""
-    assert isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign))
-    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
 
 
 def _first_value(statement: ast.stmt) -> ast.expr:
@@ -196,19 +180,18 @@ def _common_block(paths: list[Path]) -> Path | None:
     return prefix or None
 
 
-def _is_element(first: Access, inside: list[Access], depth: int) -> bool:
+def _is_element(first: Use, inside: list[Use], depth: int) -> bool:
     """Whether the block starts with ``name[e] = …`` and touches no other element of that buffer."""
-    statement = first.site.statement
+    statement = first.site.node
     if not isinstance(statement, (ast.Assign, ast.AugAssign)) or len(first.site.path) != depth + 1:
         return False
     target = target_of(statement)
-    texts = {ast.unparse(ast.Tuple(list(a.indices), ast.Load())) for a in inside}
-    variables = {loop.var for _, loop in first.site.loops}
+    texts = {use.text for use in inside}
     return (
         isinstance(target, ast.Subscript)
         and len(texts) == 1
-        and names_in(target.slice) - {"min", "max"} <= variables
-        and injective(first.site, first.indices)
+        and names_in(target.slice) - {"min", "max"} <= set(first.site.variables())
+        and touched_once(first.site, first.access, first.site.loops)
     )
 
 
@@ -265,7 +248,7 @@ def selects(statement: ast.stmt) -> list[ast.stmt]:
     branches = [*statement.body, *statement.orelse]
     if not all(isinstance(s, (ast.Assign, ast.AugAssign)) for s in branches):
         return [statement]
-    targets = [s.targets[0] if isinstance(s, ast.Assign) else s.target for s in branches]  # type: ignore[attr-defined]
+    targets = [target_of(s) for s in branches]
     sets = [isinstance(s, ast.Assign) for s in branches]
     if len(statement.body) == len(statement.orelse) == 1 and all(sets) and same(targets[0], targets[1]):
         left, right = (s.value for s in branches)  # type: ignore[attr-defined]
@@ -327,12 +310,7 @@ def versions(body: Body, taken: set[str]) -> Body:
 
 
 def _local_target(statement: ast.stmt) -> str | None:
-    if isinstance(statement, ast.Assign):
-        target: ast.expr = statement.targets[0]
-    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        target = statement.target
-    else:
-        return None
+    target = target_of(statement) if isinstance(statement, ASSIGNMENTS) else None
     return target.id if isinstance(target, ast.Name) else None
 
 

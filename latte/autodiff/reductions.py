@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from latte.autodiff.order import Access, Site, injective, meets_later
-from latte.autodiff.prepare import Body, all_sites, line_of, load, origin, target_of
-from latte.autodiff.terms import name_of, same
+from latte.autodiff.adjoint_terms import same
+from latte.autodiff.prepare import Body, line_of, load, origin
+from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
-from swirl.ir.nest import Loop, Path, names_in, subscripts
+from swirl.ir.deps import touched_once
+from swirl.ir.nest import Loop, Path, names_in
+from swirl.ir.statements import Statement, parsed
+from swirl.ir.trees import name_of, target_of
 
 
 @dataclass(frozen=True)
@@ -19,25 +22,28 @@ class Reduction:
     ``test`` is None for ``max`` and ``min``, whose ``sign`` says which candidates are better.
     """
 
-    site: Site
+    site: Statement
     target: ast.expr
     candidate: ast.expr
     sign: str
     test: ast.expr | None
     loops: tuple[Loop, ...]
     home: tuple[Loop, ...]
-    starts: tuple[Site, ...]
-
+    starts: tuple[Statement, ...]
 
     @property
     def region(self) -> Path:
         """The path of the outermost loop of the reduction."""
-        return self.site.path[: next(depth for depth, loop in self.site.loops if loop in self.loops)]
+        return self.site.path[: next(depth for depth, loop in self._around if loop in self.loops) + 1]
 
     @property
     def moved_inside(self) -> tuple[Loop, ...]:
         """The loops inside of the region that move the target."""
-        return tuple(loop for depth, loop in self.site.loops if loop in self.home and depth > len(self.region))
+        return tuple(loop for depth, loop in self._around if loop in self.home and depth >= len(self.region))
+
+    @property
+    def _around(self) -> list[tuple[int, Loop]]:
+        return list(zip(self.site.loop_depths, self.site.loops, strict=True))
 
 
 @dataclass(frozen=True)
@@ -49,19 +55,19 @@ class Round:
     """
 
     members: tuple[Reduction, ...]
-    starts: tuple[Site, ...]
+    starts: tuple[Statement, ...]
 
 
-def reductions(place: str, nests: list[Body], active: set[str]) -> list[Reduction]:
+def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduction]:
     """Every ``t = max(t, x)`` and ``t = x if test else t`` of an active ``t`` under a loop that does not move ``t``.
 
     Raises:
         DerivativeError: nothing sets the target before.
     """
-    every = all_sites(nests)
+    every = sites(nests)
     found = []
     for site in every:
-        statement = site.statement
+        statement = site.node
         choice = _choice(statement)
         if choice is None:
             continue
@@ -70,15 +76,15 @@ def reductions(place: str, nests: list[Body], active: set[str]) -> list[Reductio
             continue
         scope = _scope(site, target, every)
         earlier = [s for s in every if s.path < site.path and s.path[: len(scope)] == scope]
-        starts = [s for s in earlier if _sets(s.statement, target)]
+        starts = [s for s in earlier if _sets(s.node, target)]
         home = _home(site, target, starts)
-        loops = tuple(loop for _, loop in site.loops if loop not in home)
+        loops = tuple(loop for loop in site.loops if loop not in home)
         if not loops:
             continue
         if not starts:
             raise DerivativeError(
                 f"`{origin(statement)}` starts from nothing",
-                place=place,
+                place=program,
                 way_out="set the target before the loops",
                 line=line_of(statement),
             )
@@ -107,7 +113,7 @@ def _choice(statement: ast.stmt) -> tuple[ast.expr, ast.expr, str, ast.expr | No
 
 
 def _reads_choice(statement: ast.stmt, test: ast.expr, target: ast.expr) -> bool:
-    return getattr(statement, "was_guarded", False) or name_of(target) in names_in(test)
+    return getattr(statement, "was_branch", False) or name_of(target) in names_in(test)
 
 
 def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[Round]:
@@ -116,20 +122,20 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
     One can where its target has one value at the end of the region: nothing else writes the target in there or sends a
     gradient through a value that is not the last, and no other region is about the same element.
     """
-    every_site = all_sites(nests)
+    every_site = sites(nests)
     found: list[Round] = []
     for group in _by_target(every):
-        own = {id(member.site.statement) for member in group}
+        own = {id(member.site.node) for member in group}
         scope = _scope(group[0].site, group[0].target, every_site)
-        others = [s for s in every_site if s.path[: len(scope)] == scope and id(s.statement) not in own]
+        others = [s for s in every_site if s.path[: len(scope)] == scope and id(s.node) not in own]
         writes = [
             site
             for site in others
-            if not isinstance(site.statement, ast.If)
-            and name_of(target_of(site.statement)) == name_of(group[0].target)
+            if not isinstance(site.node, ast.If)
+            and name_of(target_of(site.node)) == name_of(group[0].target)
         ]
         reads = [site for site in others if _flows(site, group[0], active)]
-        if all(_told_by_winners(member, group, writes, reads) for member in group):
+        if all(_told_by_argmax(member, group, writes, reads) for member in group):
             divided = _divided(group, writes, reads)
             if all(part.starts or _alike(part.members) for part in divided):
                 found += divided
@@ -142,14 +148,14 @@ def _alike(members: tuple[Reduction, ...]) -> bool:
     return all(same(m.target, first.target) and m.moved_inside == first.moved_inside for m in members)
 
 
-def _flows(site: Site, found: Reduction, active: set[str]) -> bool:
+def _flows(site: Statement, found: Reduction, active: set[str]) -> bool:
     """Whether a gradient flows back from a site to the target of a reduction."""
-    if isinstance(site.statement, ast.If) or name_of(target_of(site.statement)) not in active:
+    if isinstance(site.node, ast.If) or name_of(target_of(site.node)) not in active:
         return False
-    return name_of(found.target) in names_in(site.statement.value)  # type: ignore[attr-defined]
+    return name_of(found.target) in names_in(site.node.value)  # type: ignore[attr-defined]
 
 
-def _divided(group: list[Reduction], writes: list[Site], reads: list[Site]) -> list[Round]:
+def _divided(group: list[Reduction], writes: list[Statement], reads: list[Statement]) -> list[Round]:
     """A group in rounds: all that are reached from starts alone, then those of one region each."""
     starts = {site.path for member in group for site in member.starts}
     first = [site for site in writes if site.path < group[0].region]
@@ -171,54 +177,50 @@ def _divided(group: list[Reduction], writes: list[Site], reads: list[Site]) -> l
     ]
 
 
-def _before(site: Site, found: Reduction) -> bool:
+def _before(site: Statement, found: Reduction) -> bool:
     """Whether a site may read an element before the reduction changes it: as it stands, or in an earlier iteration."""
     if isinstance(found.target, ast.Name):
         return site.path < found.region
-    return any(meets_later(read, _changes(found)) for read in site.accesses if read.kind == "read")
+    return any(read.meets_later(_changes(found)) for read in uses(site) if read.reads)
 
 
-def _after(site: Site, found: Reduction) -> bool:
+def _after(site: Statement, found: Reduction) -> bool:
     """Whether a site may read an element after the reduction has changed it."""
     if isinstance(found.target, ast.Name):
         return site.path > found.region
-    return any(meets_later(_changes(found), read) for read in site.accesses if read.kind == "read")
+    return any(_changes(found).meets_later(read) for read in uses(site) if read.reads)
 
 
-def _changes(found: Reduction) -> Access:
-    assert isinstance(found.target, ast.Subscript)
-    return Access(name_of(found.target), tuple(subscripts(found.target)), "set", found.site)
+def _changes(found: Reduction) -> Use:
+    return use_of(found.target, "write", found.site)
 
 
-def _told_by_winners(
-    found: Reduction, group: list[Reduction], writes: list[Site], reads: list[Site]
+def _told_by_argmax(
+    found: Reduction, group: list[Reduction], writes: list[Statement], reads: list[Statement]
 ) -> bool:
     region = found.region
     if any(site.path[: len(region)] == region for site in (*writes, *reads)):
         return False
     variables = {loop.var for loop in found.moved_inside}
     around = variables | {loop.var for loop in found.loops}
-    if variables and any(names_in(test) & variables for test, _ in found.site.guards):
+    if variables and any(names_in(parsed(test)) & variables for test in found.site.guards):
         return False
     if any((names_in(loop.start) | names_in(loop.stop)) & around for loop in found.moved_inside):
         return False
     if isinstance(found.target, ast.Name):  # its masks have an element for each iteration of these
         return all(loop.extent is not None and loop.step == 1 for loop in found.home)
-    if any(isinstance(target_of(site.statement), ast.Name) for site in writes):  # a local array has no masks
+    if any(isinstance(target_of(site.node), ast.Name) for site in writes):  # a local array has no masks
         return False
-    home = tuple((depth, loop) for depth, loop in found.site.loops if loop in found.home)
-    alone = injective(replace(found.site, loops=home, guards=()), subscripts(found.target))  # type: ignore[arg-type]
+    everywhere = replace(found.site, guards=())
+    alone = touched_once(everywhere, everywhere.access(found.target, "write"), found.home)
     others = [*writes, *(member.site for member in group if member.region != region)]
     return alone and all(_in_textual_order(found, site) for site in others)
 
 
-def _in_textual_order(found: Reduction, other: Site) -> bool:
+def _in_textual_order(found: Reduction, other: Statement) -> bool:
     """Whether ``other``, a write of the same buffer, meets an element before the region or after it, as it stands."""
-    here = _changes(found)
-    target = target_of(other.statement)
-    assert isinstance(target, ast.Subscript)
-    there = Access(here.name, tuple(subscripts(target)), "set", other)
-    return not (meets_later(here, there) if other.path < found.region else meets_later(there, here))
+    here, there = _changes(found), use_of(target_of(other.node), "write", other)
+    return not (here.meets_later(there) if other.path < found.region else there.meets_later(here))
 
 
 def _by_target(every: list[Reduction]) -> list[list[Reduction]]:
@@ -230,30 +232,26 @@ def _by_target(every: list[Reduction]) -> list[list[Reduction]]:
     return list(groups.values())
 
 
-def _scope(site: Site, target: ast.expr, every: list[Site]) -> Path:
+def _scope(site: Statement, target: ast.expr, every: list[Statement]) -> Path:
     """The path of the block in which a local target is declared; a buffer is seen everywhere."""
     if isinstance(target, ast.Subscript):
         return ()
-    blocks = [s.path[:-1] for s in every if isinstance(s.statement, ast.AnnAssign) and same(s.statement.target, target)]
+    blocks = [s.path[:-1] for s in every if isinstance(s.node, ast.AnnAssign) and same(s.node.target, target)]
     return max((block for block in blocks if site.path[: len(block)] == block), key=len, default=())
 
 
 def _sets(statement: ast.stmt, target: ast.expr) -> bool:
-    if isinstance(statement, ast.Assign):
-        other = statement.targets[0]
-    elif isinstance(statement, ast.AnnAssign):
-        other = statement.target
-    else:
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
         return False
+    other = target_of(statement)
     if isinstance(target, ast.Subscript) and isinstance(other, ast.Subscript):
-        return same(other.value, target.value) and start_value(statement) is not None
+        return name_of(other) == name_of(target) and start_value(statement) is not None
     return isinstance(target, ast.Name) and same(other, target) and start_value(statement) is not None
 
 
 def start_value(statement: ast.stmt) -> ast.expr | None:
-    value = statement.value  # type: ignore[attr-defined]
     assert isinstance(statement, (ast.Assign, ast.AnnAssign))
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    value, target = statement.value, target_of(statement)
     if isinstance(value, ast.Call) and any(same(arg, target) for arg in value.args):
         return None
     if isinstance(value, ast.IfExp) and (same(value.body, target) or same(value.orelse, target)):
@@ -261,10 +259,10 @@ def start_value(statement: ast.stmt) -> ast.expr | None:
     return value
 
 
-def _home(site: Site, target: ast.expr, starts: list[Site]) -> tuple[Loop, ...]:
+def _home(site: Statement, target: ast.expr, starts: list[Statement]) -> tuple[Loop, ...]:
     """The loops that move the target: by its subscripts, or those around a local's declaration."""
     if isinstance(target, ast.Subscript):
         moving = names_in(target.slice)
-        return tuple(loop for _, loop in site.loops if loop.var in moving)
-    declaration = next((s for s in starts if isinstance(s.statement, ast.AnnAssign)), None)
-    return tuple(loop for _, loop in (declaration.loops if declaration else ()))
+        return tuple(loop for loop in site.loops if loop.var in moving)
+    declaration = next((s for s in starts if isinstance(s.node, ast.AnnAssign)), None)
+    return declaration.loops if declaration else ()

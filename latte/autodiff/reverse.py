@@ -6,41 +6,44 @@ import ast
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.activity import active_names
-from latte.autodiff.order import Access, Site, accesses, meets_later
-from latte.autodiff.partials import RESULT, Partials, active_in, active_references
-from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
-from latte.autodiff.tapes import TapedValues, Tapes
-from latte.autodiff.terms import (
+from latte.autodiff.adjoint_terms import (
     Condition,
     Term,
     inverted,
     leading_minus,
-    name_of,
     negated,
     same,
     selected,
     summed,
 )
-from latte.autodiff.tidy import merge_first, tidy
+from latte.autodiff.cleanup import cleaned, merge_first
+from latte.autodiff.partials import RESULT, Partials, active_in, active_references
+from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
+from latte.autodiff.tapes import TapedValues, Tapes
+from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
+    Path,
     clone,
     constant,
+    counting,
     declare,
     expr,
-    for_loop,
     fresh,
     local_type,
     loop_of,
     names_in,
+    nested,
     reference,
     substitute,
     walk,
 )
+from swirl.ir.statements import Statement
+from swirl.ir.trees import ASSIGNMENTS, name_of, target_of
 
 
 class OutputChanges(Exception):
@@ -116,7 +119,7 @@ class Reversal:
                 short = "grad_" + name.removesuffix(ELEMENT)
                 new = fresh(short, self.taken | {"grad_" + buffer for buffer in self.buffers})
                 plain = name.removesuffix(ELEMENT)
-                read = any(a.name == plain for a in self.values.accesses if a.kind == "read")
+                read = any(use.name == plain for use in self.values.uses if use.reads)
                 if plain != name and plain in self.buffers and not (read and plain != self.output):
                     # The adjoint of such an element may have the name of the buffer's: that is not used.
                     new = fresh(short, self.taken)
@@ -163,7 +166,7 @@ class Reversal:
                 else:
                     result = merge_first(result, declare(self._names[name], type_, expr("0.0")))
         result = self.values.again(body, result)
-        return tidy(result)
+        return cleaned(result)
 
     def _array_of_zeros(self, name: str, type_: LocalType, statement: ast.stmt) -> Body:
         """The adjoint of a local array."""
@@ -171,9 +174,7 @@ class Reversal:
             raise self.refuse(statement, "local arrays carry no gradient")
         variables = [self.new_local(f"i{axis}") for axis in range(len(type_.shape))]
         zero = assign(reference(name, [ast.Name(v, ast.Load()) for v in variables]), expr("0.0"))
-        for variable, extent in zip(reversed(variables), reversed(type_.shape), strict=True):
-            zero = for_loop(variable, extent, [zero])
-        return [declare(name, type_), zero]
+        return [declare(name, type_), *nested(counting(variables, type_.shape), [zero])]
 
     def statement(self, statement: ast.stmt) -> Body:
         if isinstance(statement, ast.For):
@@ -186,9 +187,9 @@ class Reversal:
                 return []
             test = clone(self.values.value(statement.test, self.sites[id(statement)]))
             if not body:
-                test = inverted(test) if self._is_guard(Condition(test)) else ast.UnaryOp(ast.Not(), test)
+                test = inverted(test) if self._needs_branch(Condition(test)) else ast.UnaryOp(ast.Not(), test)
             return [ast.If(test, body or orelse, orelse if body else [])]
-        if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        if isinstance(statement, ASSIGNMENTS):
             return self._assignment(statement)
         return []
 
@@ -196,8 +197,8 @@ class Reversal:
         """The loop in its own order, or backwards where a value goes from one iteration to the next."""
         loop = loop_of(statement)
         path = self._loop_paths[id(statement)]
-        if not self._carries(len(path), path):
-            return Loop(loop.var, "range", loop.start, loop.stop, loop.step)
+        if not self._carries(path):
+            return loop.plain
         if loop.step == 1:
             last = expr("stop - 1", stop=loop.stop)
         else:
@@ -212,43 +213,42 @@ class Reversal:
         before = expr("a - s", a=loop.start, s=sign)
         return Loop(loop.var, "range", _folded(last), _folded(before), -loop.step)
 
-    def _carries(self, level: int, prefix: tuple[tuple[str, int], ...]) -> bool:
-        inside = [a for a in self.values.accesses if a.site.path[:level] == prefix and self._flows(a)]
+    def _carries(self, loop: Path) -> bool:
+        inside = [use for use in self.values.uses if use.site.path[: len(loop)] == loop and self._flows(use)]
         for a in inside:
             for b in inside:
-                if a.name != b.name or a.kind == b.kind == "read" or a.kind == b.kind == "add":
+                if a.name != b.name or a.access.kind == b.access.kind in ("read", "add"):
                     continue
                 if a.name in self.declared:
-                    if len(self.declared[a.name].path) <= level:
+                    if len(self.declared[a.name].path) <= len(loop):
                         return True
-                elif meets_later(a, b, carried_at=level):
+                elif a.meets_later(b, carried_by=loop):
                     return True
         return False
 
-    def _flows(self, access: Access) -> bool:
-        """Whether a gradient passes through an access: tests and constants read without one."""
-        if access.name not in self.active or isinstance(access.site.statement, ast.If):
+    def _flows(self, use: Use) -> bool:
+        """Whether a gradient passes through a use: tests and constants read without one."""
+        if use.name not in self.active or isinstance(use.site.node, ast.If):
             return False
-        if access.kind != "read":
+        if not use.reads:
             return True
-        value = access.site.statement.value  # type: ignore[attr-defined]
-        return access.name in {name_of(ref) for ref in active_references(value, self._is_active)}
+        value = use.site.node.value  # type: ignore[attr-defined]
+        return use.name in {name_of(ref) for ref in active_references(value, self._is_active)}
 
     # --- statements -----------------------------------------------------------------------------------------
     def _assignment(self, statement: ast.Assign | ast.AugAssign | ast.AnnAssign) -> Body:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-        value = statement.value
+        target, value = target_of(statement), statement.value
         assert value is not None
         name = name_of(target)
         if name not in self.active or not active_in(value, self._is_active):
             return self._clear(statement, target) if name in self.active else []
         site = self.sites[id(statement)]
         shared: Body = []
-        given = self.adjoint(target)
+        upstream = self.adjoint(target)
         partials = Partials(self._is_active, self.new_local, self.values.dtype(name), shared)
         result = ast.Name(RESULT, ast.Load()) if self.values.result_at_hand(statement, target) else None
         try:
-            partials.walk(value, Term(over=(given,)), result)
+            partials.walk(value, Term(over=(upstream,)), result)
         except DerivativeError as error:
             raise self.refuse(statement, error.message) from error
         own = [(ref, term) for ref, term in partials.found if same(ref, target)]
@@ -257,23 +257,23 @@ class Reversal:
         if isinstance(statement, ast.AugAssign):
             last: Body = []
         elif own:
-            self._guard_output(name)
-            last = [assign(given, summed(selected(term.product(), term.conditions) for _, term in own))]
+            self._check_output(name)
+            last = [assign(upstream, summed(selected(term.product(), term.conditions) for _, term in own))]
         else:
             last = self._clear(statement, target)
         if (last or len(rest) > 1) and any(name_of(ref) == name for ref, _ in rest):
             # The statement reads other elements of what it writes: take its adjoint first.
             local = self.new_local(f"{self.adjoint_name(name)}_here")
             taken = ast.Name(local, ast.Load())
-            shared, out, last = (_replaced(part, given, taken) for part in (shared, out, last))
+            shared, out, last = (_replaced(part, upstream, taken) for part in (shared, out, last))
             for part in last:
                 if isinstance(part, ast.Assign):
-                    part.targets = [store(given)]
-            out = [declare(local, LocalType(self.values.dtype(name)), given), *shared, *last, *out]
+                    part.targets = [store(upstream)]
+            out = [declare(local, LocalType(self.values.dtype(name)), upstream), *shared, *last, *out]
             return self._finished(out, target, site)
         return self._finished([*shared, *out, *last], target, site)
 
-    def _finished(self, out: Body, target: ast.expr, site: Site) -> Body:
+    def _finished(self, out: Body, target: ast.expr, site: Statement) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
         out = self.values.check(out, site)
         return [substitute(part, {RESULT: load(target)}) for part in out]
@@ -281,7 +281,7 @@ class Reversal:
     def _is_active(self, name: str) -> bool:
         return name in self.active
 
-    def _guard_output(self, name: str) -> None:
+    def _check_output(self, name: str) -> None:
         if name == self.output and not self.choices.copy_output:
             raise OutputChanges
 
@@ -291,12 +291,12 @@ class Reversal:
             return []
         site = self.sites[id(statement)]
         name = name_of(target)
-        here = next(a for a in accesses(site) if a.kind == "set")
+        here = use_of(target, "write", site)
         for write in self.values.writes:
-            if write.name != name or not self._consumes(write.site.statement):
+            if write.name != name or not self._consumes(write.site.node):
                 continue
-            if isinstance(target, ast.Name) or meets_later(write, here):
-                self._guard_output(name)
+            if isinstance(target, ast.Name) or write.meets_later(here):
+                self._check_output(name)
                 return [assign(self.adjoint(target), expr("0.0"))]
         return []
 
@@ -311,19 +311,19 @@ class Reversal:
         for group in grouped.values():
             parts = []
             for _, term in group:
-                guards = [c for c in term.conditions if self._is_guard(c)]
-                chosen = selected(term.product(), [c for c in term.conditions if c not in guards])
-                parts.append((guards, chosen))
-            self._guard_output(name_of(group[0][0]))
+                branches = [c for c in term.conditions if self._needs_branch(c)]
+                chosen = selected(term.product(), [c for c in term.conditions if c not in branches])
+                parts.append((branches, chosen))
+            self._check_output(name_of(group[0][0]))
             target = self.adjoint(group[0][0])
-            if all(not guards for guards, _ in parts):
+            if all(not branches for branches, _ in parts):
                 chosen = _either([term for _, term in group]) or summed(chosen for _, chosen in parts)
                 out.append(self._add(target, chosen))
                 continue
-            for guards, chosen in parts:
+            for branches, chosen in parts:
                 statement = self._add(target, chosen)
-                if guards:
-                    tests = [clone(g.test) if g.wanted else inverted(g.test) for g in guards]
+                if branches:
+                    tests = [clone(c.test) if c.wanted else inverted(c.test) for c in branches]
                     test = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
                     last = out[-1] if out else None
                     if isinstance(last, ast.If) and same(last.test, test):
@@ -340,8 +340,8 @@ class Reversal:
             statement.op = ast.Sub()
         return statement
 
-    def _is_guard(self, condition: Condition) -> bool:
-        """A test of loop variables alone guards the subscripts too: it must be an ``if``, not a select."""
+    def _needs_branch(self, condition: Condition) -> bool:
+        """A test of loop variables alone decides about the subscripts too: it must be an ``if``, not a select."""
         names = names_in(condition.test)
         return not names & {RESULT, *self.buffers, *self.declared}
 

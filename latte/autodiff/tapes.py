@@ -18,7 +18,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from latte.autodiff.order import Access, Site, variable_ranges
+from latte.autodiff.adjoint_terms import same
 from latte.autodiff.prepare import (
     Body,
     assign,
@@ -31,11 +31,12 @@ from latte.autodiff.prepare import (
     versions,
     with_origin,
 )
-from latte.autodiff.terms import name_of, same
-from latte.autodiff.tidy import written_names
+from latte.autodiff.uses import use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
+from swirl.ir.footprint import extremes
+from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -48,16 +49,19 @@ from swirl.ir.nest import (
     local_type,
     make_nest,
     names_in,
+    nested,
     reference,
-    subscripts,
 )
+from swirl.ir.sets import NotProved
+from swirl.ir.statements import Statement
+from swirl.ir.trees import name_of
 
 
 @dataclass
 class Tape:
-    """The value that ``value`` has right before the statement number ``place``, kept in the buffer ``name``.
+    """The value that ``value`` has right before the statement number ``number``, kept in the buffer ``name``.
 
-    ``loops`` stand around the store where it is put before a loop, ``guards`` are tests one of which must hold.
+    ``loops`` stand around the store where it is put before a loop, ``conditions`` are tests one of which must hold.
     """
 
     name: str
@@ -66,8 +70,8 @@ class Tape:
     buffer: Buffer
     indices: list[ast.expr]
     loops: tuple[Loop, ...]
-    guards: list[ast.expr]
-    place: int
+    conditions: list[ast.expr]
+    number: int
     path: Path
     statement: ast.stmt
 
@@ -81,12 +85,10 @@ class Tape:
         """The statement that keeps the value, for the forward program."""
         value = expr("1 if v else 0", v=self.value) if self.dtype == "bool" else clone(self.value)
         store = assign(reference(self.name, self.indices), value)
-        if self.guards:
-            test = self.guards[0] if len(self.guards) == 1 else ast.BoolOp(ast.Or(), self.guards)
+        if self.conditions:
+            test = self.conditions[0] if len(self.conditions) == 1 else ast.BoolOp(ast.Or(), self.conditions)
             store = ast.If(clone(test), [store], [])
-        for loop in reversed(self.loops):
-            store = Loop(loop.var, "range", loop.start, loop.stop, loop.step).node([store])
-        return [store]
+        return nested((loop.plain for loop in self.loops), [store])
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Tapes:
     """What one forward program keeps, for backward and update alike.
 
     Args:
-        program: the forward program, its statements with their numbers (see ``winners.save_winners``).
+        program: the forward program, its statements with their numbers (see ``argmax.save_argmax``).
         originals: number → the statement as the forward program executes it.
         taken: names in use; grows.
     """
@@ -115,58 +117,54 @@ class Tapes:
         self.program, self.originals, self.taken = program, originals, taken
         self.tapes: list[Tape] = []
 
-    def keep(self, node: ast.expr, dtype: str, site: Site, values: Values) -> ast.expr:
+    def keep(self, node: ast.expr, dtype: str, site: Statement, values: Values) -> ast.expr:
         """An expression for the value that ``node`` has when the statement at ``site`` begins.
 
         Raises:
             DerivativeError: a loop around it has bounds that are not known.
         """
-        place = getattr(site.statement, "place", None)
-        if place is None:
+        number = getattr(site.node, "number", None)
+        if number is None:
             raise self._refused(site, f"the value of {ast.unparse(node)} is gone, and cannot be kept")
-        guards = _guards(self.originals[place], ast.unparse(node))
-        point = _point(node, site, bool(guards), values)
-        found = self._there(node, point, guards, values)
+        conditions = _conditions(self.originals[number], ast.unparse(node))
+        point = _point(node, site, bool(conditions), values)
+        found = self._there(node, point, conditions, values)
         if found is None:
-            found = self._new(node, dtype, site, guards, point)
+            found = self._new(node, dtype, site, conditions, point)
             self.tapes.append(found)
         return found.element
 
-    def _there(self, node: ast.expr, point: Point, guards: list[ast.expr], values: Values) -> Tape | None:
+    def _there(self, node: ast.expr, point: Point, conditions: list[ast.expr], values: Values) -> Tape | None:
         """A tape that has the value already, or can have it."""
         for tape in self.tapes:
             if not same(tape.value, node) or tape.loops != point.inside:
                 continue
             if tape.path == point.path:
                 return tape
-            if guards or tape.guards or not _same_block(tape.path, point.path):
+            if conditions or tape.conditions or not _same_block(tape.path, point.path):
                 continue
             first, last = sorted((point.path[-1][1], tape.path[-1][1]))
             block = values.block_at(point.path)
-            if not names_in(node) & written_names(block[first:last]):
+            if not names_in(node) & changed_in(*block[first:last]):
                 if point.path < tape.path:
                     tape.path, tape.statement = point.path, point.statement
-                    tape.place = getattr(point.statement, "place", tape.place)
+                    tape.number = getattr(point.statement, "number", tape.number)
                 return tape
         return None
 
-    def _new(self, node: ast.expr, dtype: str, site: Site, guards: list[ast.expr], point: Point) -> Tape:
-        ranges = variable_ranges(site)
-        if ranges is None:
-            raise self._refused(
-                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
-            )
+    def _new(self, node: ast.expr, dtype: str, site: Statement, conditions: list[ast.expr], point: Point) -> Tape:
         shape, indices = [], []
-        for (_, loop), (low, high) in zip(site.loops, ranges, strict=True):
+        for loop in site.loops:
             if loop in point.around:
+                low, high = self._range(loop, node, site)
                 variable = ast.Name(loop.var, ast.Load())
-                shape.append(max(1, high - low + 1))
+                shape.append(high - low + 1)
                 indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
         name = fresh(f"kept_{name_of(node)}", self.taken)
         self.taken.add(name)
         stored = "int32" if dtype == "bool" else dtype
         buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", tuple(shape) or (1,), stored, "value")
-        place = getattr(point.statement, "place")  # noqa: B009
+        number = getattr(point.statement, "number")  # noqa: B009
         return Tape(
             name,
             clone(node),
@@ -174,31 +172,40 @@ class Tapes:
             buffer,
             indices or [expr(0)],
             point.inside,
-            guards,
-            place,
+            conditions,
+            number,
             point.path,
             point.statement,
         )
 
-    def _refused(self, site: Site, why: str) -> DerivativeError:
+    def _range(self, loop: Loop, node: ast.expr, site: Statement) -> tuple[int, int]:
+        """The least and the greatest value of a loop's variable where a statement runs."""
+        try:
+            return extremes(site, f"{loop.var}@") or (0, 0)
+        except NotProved:
+            raise self._refused(
+                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
+            ) from None
+
+    def _refused(self, site: Statement, why: str) -> DerivativeError:
         return DerivativeError(
-            f"`{origin(site.statement)}` cannot be differentiated: {why}",
+            f"`{origin(site.node)}` cannot be differentiated: {why}",
             place=self.program.name,
             way_out="define backward and update by hand",
-            line=line_of(site.statement),
+            line=line_of(site.node),
         )
 
-    def kept(self, *programs: Program | None) -> tuple[Program, list[str]]:
+    def saving(self, *programs: Program | None) -> tuple[Program, list[str]]:
         """The forward program that keeps what ``programs`` read, and a note on each buffer."""
         read = {name for program in programs if program for nest in program.nests for name in nest.names}
         used = [tape for tape in self.tapes if tape.name in read]
         buffers = {**self.program.buffers, **{tape.name: tape.buffer for tape in used}}
         stores: dict[int, Body] = {}
         for tape in used:
-            stores.setdefault(tape.place, []).extend(tape.store())
+            stores.setdefault(tape.number, []).extend(tape.store())
 
         def with_stores(statement: ast.stmt) -> Body:
-            return [*stores.get(getattr(statement, "place", -1), []), statement]
+            return [*stores.get(getattr(statement, "number", -1), []), statement]
 
         nests = [
             make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests
@@ -228,10 +235,10 @@ class TapedValues(Values):
         self.once = {
             name
             for name, home in self.declared.items()
-            if writes.count(name) == 1 and not local_type(home.statement).shape  # type: ignore[arg-type]
+            if writes.count(name) == 1 and not local_type(home.node).shape  # type: ignore[arg-type]
         }
 
-    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+    def check(self, trees: Body, site: Statement, locals_too: bool = True) -> Body:
         return [_Available(self, site).visit(clone(tree)) for tree in trees]
 
     def again(self, body: Body, result: Body) -> Body:
@@ -258,15 +265,15 @@ class TapedValues(Values):
 class _Available(ast.NodeTransformer):
     """References whose values are gone become what the forward program has kept of them."""
 
-    def __init__(self, values: TapedValues, site: Site):
+    def __init__(self, values: TapedValues, site: Statement):
         self.values, self.site = values, site
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         values, name = self.values, name_of(node)
         read = isinstance(node.ctx, ast.Load)
         if read and (name in values.declared or name in values.buffers):
-            use = Access(name, tuple(subscripts(node)), "read", self.site)
-            if name in values.declared or values.later_write(use, own=True) is not None:
+            use = use_of(node, "read", self.site)
+            if name in values.declared or values.later_write(use, itself=True) is not None:
                 return self._kept(node, name)
         node.slice = self.visit(node.slice)
         return node
@@ -284,38 +291,43 @@ class _Available(ast.NodeTransformer):
         return values.tapes.keep(node, values.dtype(name), self.site, values)
 
 
-def _point(node: ast.expr, site: Site, guarded: bool, values: Values) -> Point:
+def _point(node: ast.expr, site: Statement, conditional: bool, values: Values) -> Point:
     """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
     names = names_in(node)
     written = [write.site.path for write in values.writes if write.name in names]
-    free = [
-        (depth, loop)
-        for depth, loop in site.loops
-        if not any(path[:depth] == site.path[:depth] for path in written)
-    ]
-    moving = {loop.var for _, loop in free} & names
-    around = tuple(loop for depth, loop in site.loops if (depth, loop) not in free or loop.var in moving)
-    here = Point(site.path, site.statement, around, ())
-    if len(around) == len(site.loops):
+    outermost, free = _unwritten_loops(site, written)
+    moving = [loop for loop in free if loop.var in names]
+    dropped = [loop for loop in free if loop.var not in names]
+    around = tuple(loop for loop in site.loops if loop not in dropped)
+    here = Point(site.path, site.node, around, ())
+    if not dropped:
         return here
-    outermost = free[0][0]
-    dropped = [loop for _, loop in free if loop.var not in moving]
-    inside = tuple(loop for _, loop in free if loop.var in moving)
-    bounds = set().union(*(names_in(loop.start) | names_in(loop.stop) for loop in inside), set())
     between = [values.statement_at(site.path[:depth]) for depth in range(outermost, len(site.path))]
     # Before the loops the element must be there although they may have no iteration.
     runs = isinstance(node, ast.Name) or all(loop.extent for loop in dropped)
-    conditional = guarded or any(isinstance(statement, ast.If) for statement in between)
+    conditional = conditional or any(isinstance(statement, ast.If) for statement in between)
+    bounds = {name for loop in moving for end in (loop.start, loop.stop) for name in names_in(end)}
     if conditional or not runs or bounds & {loop.var for loop in dropped}:
         return here
-    return Point(site.path[:outermost], between[0], around, inside)
+    return Point(site.path[:outermost], between[0], around, tuple(moving))
+
+
+def _unwritten_loops(site: Statement, written: list[Path]) -> tuple[int, list[Loop]]:
+    """The loops around ``site`` in which nothing at the paths ``written`` stands, and the length of the path of the
+    first of them."""
+    found = [
+        (depth + 1, loop)
+        for depth, loop in zip(site.loop_depths, site.loops, strict=True)
+        if not any(path[: depth + 1] == site.path[: depth + 1] for path in written)
+    ]
+    return (found[0][0] if found else 0), [loop for _, loop in found]
 
 
 def _same_block(a: Path, b: Path) -> bool:
     return a[:-1] == b[:-1] and a[-1][0] == b[-1][0]
 
 
-def _guards(statement: ast.stmt, text: str) -> list[ast.expr]:
+def _conditions(statement: ast.stmt, text: str) -> list[ast.expr]:
     """Tests one of which must hold where ``statement`` reads ``text``; none where it always does."""
     if isinstance(statement, ast.If):
         parts = [statement.test]

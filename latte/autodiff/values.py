@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from latte.autodiff.order import Access, Site, accesses, meets_later
-from latte.autodiff.prepare import Body, all_sites, load
-from latte.autodiff.terms import name_of
-from latte.autodiff.tidy import written_names
+from latte.autodiff.prepare import Body, load
+from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Loop, Path, clone, local_type, loop_of, names_in, subscripts, substitute
-from swirl.ir.trees import nodes
+from swirl.ir.names import changed_in
+from swirl.ir.nest import Path, clone, local_type, loop_of, names_in, substitute
+from swirl.ir.statements import Statement
+from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
 
 
 class Overwritten(Exception):
     """A derivative needs a value of ``name`` that the forward program writes over at ``by``."""
 
-    def __init__(self, name: str, used: Site, by: Site):
+    def __init__(self, name: str, used: Statement, by: Statement):
         super().__init__(name)
         self.name, self.used, self.by = name, used, by
 
@@ -60,10 +60,14 @@ class Values:
 
     def __init__(self, nests: list[Body], buffers: Mapping[str, Buffer], choices: Choices):
         self.nests, self.buffers, self.choices = nests, buffers, choices
-        self.sites = {id(site.statement): site for site in all_sites(nests)}
-        self.accesses = [a for site in self.sites.values() for a in accesses(site)]
-        self.writes = [a for a in self.accesses if a.kind != "read"]
-        self.declared = {a.name: a.site for a in self.writes if isinstance(a.site.statement, ast.AnnAssign)}
+        self.sites = {id(site.node): site for site in sites(nests)}
+        self.uses = [use for site in self.sites.values() for use in uses(site)]
+        self.writes = [use for use in self.uses if not use.reads]
+        self.declared = {
+            site.node.target.id: site
+            for site in self.sites.values()
+            if isinstance(site.node, ast.AnnAssign) and isinstance(site.node.target, ast.Name)
+        }
         self.needed: set[str] = set()
         self._inside: set[str] = set()
         self.notes: list[str] = []
@@ -72,12 +76,12 @@ class Values:
         """The type of a buffer or local."""
         if name in self.buffers:
             return self.buffers[name].dtype
-        declaration = self.declared[name].statement
+        declaration = self.declared[name].node
         assert isinstance(declaration, ast.AnnAssign)
         return local_type(declaration).dtype
 
-    def later_write(self, use: Access, own: bool) -> Access | None:
-        """A write that may change what ``use`` read, after it (``own``: or by the same statement)."""
+    def later_write(self, use: Use, itself: bool) -> Use | None:
+        """A write that may change what ``use`` read, after it (``itself``: or by the same statement)."""
         for write in self.writes:
             if write.name != use.name:
                 continue
@@ -86,23 +90,23 @@ class Values:
                 if write.site is home:
                     continue
                 inner = [
-                    d
-                    for d, _ in use.site.loops
-                    if d >= len(home.path) and write.site.path[:d] == use.site.path[:d]
+                    depth
+                    for depth in use.site.loop_depths
+                    if depth + 1 >= len(home.path) and write.site.path[: depth + 1] == use.site.path[: depth + 1]
                 ]
-                if inner or write.site.path > use.site.path or (own and write.site.path == use.site.path):
+                if inner or write.site.path > use.site.path or (itself and write.site.path == use.site.path):
                     return write
-            elif meets_later(use, write, own=own):
+            elif use.meets_later(write, itself=itself):
                 return write
         return None
 
-    def value(self, tree: ast.expr, site: Site) -> ast.expr:
+    def value(self, tree: ast.expr, site: Statement) -> ast.expr:
         """:meth:`check` for one expression."""
         (result,) = self.check([ast.Expr(tree)], site)
         assert isinstance(result, ast.Expr)
         return result.value
 
-    def check(self, trees: Body, site: Site, locals_too: bool = True) -> Body:
+    def check(self, trees: Body, site: Statement, locals_too: bool = True) -> Body:
         """``trees``, every forward value in them still there when backward runs.
 
         Raises:
@@ -113,17 +117,17 @@ class Values:
         for tree in trees:
             for node in nodes(tree):
                 if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-                    use = Access(node.value.id, tuple(subscripts(node)), "read", site)
+                    use = use_of(node, "read", site)
                 elif isinstance(node, ast.Name) and locals_too and node.id in self.declared:
                     self.needed.add(node.id)
-                    use = Access(node.id, (), "read", site)
+                    use = use_of(node, "read", site)
                 else:
                     continue
                 text = ast.unparse(node)
                 if text in seen or (use.name not in self.buffers and use.name not in self.declared):
                     continue
                 seen.add(text)
-                write = self.later_write(use, own=True)
+                write = self.later_write(use, itself=True)
                 if write is not None:
                     raise Overwritten(use.name, site, write.site)
                 if use.name in self.declared and isinstance(node, ast.Subscript):
@@ -132,13 +136,13 @@ class Values:
 
     def again(self, body: Body, result: Body) -> Body:
         """Locals of the forward block that ``result`` reads: read back from a buffer, or computed again."""
-        names = {s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        names = _declared(body)
         for name in names & set().union(*(names_in(s) for s in result), set()):
             kept = self._stored_as(name, body)
             if kept is not None:
                 result = [substitute(statement, {name: kept}) for statement in result]
         needed = names & set().union(*(names_in(s) for s in result), set())
-        self._inside = _declared_in(body)
+        self._inside = set().union(*map(declared_in, body))
         return [*self._slice_block(body, needed), *result]
 
     def _stored_as(self, name: str, body: Body) -> ast.expr | None:
@@ -149,19 +153,18 @@ class Values:
                 if statement.value.id != name or not isinstance(target, ast.Subscript):
                     continue
                 site = self.sites[id(statement)]
-                use = Access(name_of(target), tuple(subscripts(target)), "read", site)
-                local = Access(name, (), "read", site)
-                trivial = self.declared[name].statement.value  # type: ignore[attr-defined]
+                use, local = use_of(target, "read", site), use_of(statement.value, "read", site)
+                trivial = self.declared[name].node.value  # type: ignore[attr-defined]
                 only = sum(write.name == name for write in self.writes) == 1
                 if only and isinstance(trivial, (ast.Name, ast.Subscript, ast.Constant)):
                     return None
-                if self.later_write(use, own=False) is None and self.later_write(local, own=False) is None:
+                if self.later_write(use, itself=False) is None and self.later_write(local, itself=False) is None:
                     return load(target)
         return None
 
     def _slice_block(self, body: Body, needed: set[str]) -> Body:
         """What of ``body`` computes the ``needed`` locals, and the block's own locals that this reads."""
-        own = {s.target.id for s in body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+        own = _declared(body)
         needed = set(needed)
         again: Body = []
         for statement in reversed(body):
@@ -184,20 +187,19 @@ class Values:
                 )
             except Overwritten:
                 # What computes the local is gone: its value must be kept.
-                for name in sorted(needed & written_names([statement]) & self.choices.keepable):
+                for name in sorted(needed & changed_in(statement) & self.choices.keepable):
                     raise TooDear(name, None, self._bytes_kept(name)) from None
                 raise
             if not body and not orelse:
                 return None
             if isinstance(statement, ast.For):
-                self._weigh(statement, needed & written_names(body))
-                loop = loop_of(statement)
-                return Loop(loop.var, "range", loop.start, loop.stop, loop.step).node(body)
+                self._weigh(statement, needed & changed_in(*body))
+                return loop_of(statement).plain.node(body)
             self._check_again(statement.test, self.sites[id(statement)])
             return ast.If(clone(statement.test), body or [ast.Pass()], orelse)
-        if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        if not isinstance(statement, ASSIGNMENTS):
             return None
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        target = target_of(statement)
         if not isinstance(target, ast.Name) or target.id not in needed:
             return None
         assert statement.value is not None
@@ -209,7 +211,7 @@ class Values:
             raise TooDear(target.id, None, self._bytes_kept(target.id)) from None
         return copy.copy(statement)
 
-    def _check_again(self, value: ast.expr, site: Site) -> None:
+    def _check_again(self, value: ast.expr, site: Statement) -> None:
         """What an expression that is computed again reads is still there: locals of blocks around have their last
         value then, those of the block itself are computed again with it.
 
@@ -218,7 +220,7 @@ class Values:
         """
         self.check([ast.Expr(value)], site, locals_too=False)
         for name in sorted(names_in(value) & set(self.declared) - self._inside):
-            write = self.later_write(Access(name, (), "read", site), own=True)
+            write = self.later_write(use_of(ast.Name(name, ast.Load()), "read", site), itself=True)
             if write is not None:
                 raise Overwritten(name, site, write.site)
 
@@ -245,10 +247,9 @@ class Values:
         if isinstance(target, ast.Name):
             # A local: where it is needed anyway, or lies in a buffer.
             there = target.id in self.needed or self._stored_as(target.id, self.block_at(site.path)) is not None
-            return there and self.later_write(Access(target.id, (), "read", site), own=False) is None
+            return there and self.later_write(use_of(target, "read", site), itself=False) is None
         assert isinstance(target, ast.Subscript)
-        use = Access(name_of(target), tuple(subscripts(target)), "read", site)
-        return self.later_write(use, own=False) is None
+        return self.later_write(use_of(target, "read", site), itself=False) is None
 
     def block_at(self, path: Path) -> Body:
         """The block in which the statement at ``path`` stands."""
@@ -261,10 +262,9 @@ class Values:
         return self.block_at(path)[path[-1][1]]
 
 
-def _declared_in(body: Body) -> set[str]:
-    """The locals of a block and of the blocks inside it."""
-    found = (node for statement in body for node in nodes(statement))
-    return {n.target.id for n in found if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+def _declared(body: Body) -> set[str]:
+    """The locals of a block, without those of blocks inside it."""
+    return {name_of(statement.target) for statement in body if isinstance(statement, ast.AnnAssign)}
 
 
 def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:

@@ -14,7 +14,7 @@ from latte.explain.facts import BufferFact, CommandFact, LoopFact
 from latte.explain.showing import loop_lines, memory, operations, parts, trips
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.planning.chains import chain_name
 from latte.planning.recipes import recipe_path, short_name
 from latte.planning.units import Unit

@@ -8,14 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 from typing import Literal, NoReturn
 
-from swirl.ir.nest import LocalType, constant, declare, expr
+from swirl.ir.names import Named
+from swirl.ir.nest import LocalType, constant, declare, expr, names_in
+from swirl.ir.trees import name_of
+from swirl.ir.types import CASTS, DEFAULT, ORDER, arithmetic, dtype_of, is_float, joint, resolved
 
 Fail = Callable[[ast.AST, str], NoReturn]
 Use = Literal["read", "store", "maybe"]
-# Types of expressions. Literals are weak: an integer one ("literal") takes the type of what it meets, a float one
-# ("real") that of the floats it meets. "none" is a local's type before anything is known of it.
-_RANK = {"none": 0, "literal": 1, "bool": 2, "int32": 3, "real": 4, "float32": 5, "float64": 6}
-_WEAK = {"none": "int32", "literal": "int32", "real": "float32"}
 _LARGEST = sys.float_info.max
 # Largest exponent for which an integer's power is written as products.
 _MAX_POWER = 8
@@ -45,7 +44,7 @@ def _first_use(statement: ast.stmt, name: str) -> Use | None:
         case ast.Assign([target], value):
             if mentions(value, name) or (isinstance(target, ast.Subscript) and mentions(target.slice, name)):
                 return "read"
-            return "store" if _target_name(target) == name else None
+            return "store" if name_of(target) == name else None
         case ast.AnnAssign(ast.Name(target_name), _, value):
             return (
                 "read"
@@ -66,11 +65,6 @@ def _first_use(statement: ast.stmt, name: str) -> Use | None:
     return "read" if mentions(statement, name) else None
 
 
-def _target_name(target: ast.expr) -> str:
-    base = target.value if isinstance(target, ast.Subscript) else target
-    return base.id if isinstance(base, ast.Name) else ""
-
-
 # --- types --------------------------------------------------------------------------------------------------
 class Types:
     """Types of the names of a body.
@@ -79,12 +73,12 @@ class Types:
         body: statements in the intermediate representation, locals not yet declared.
         buffers: element type by name.
         fail: raises an error for a node.
+
+    ``locals`` are the types of the locals, in the order of their first stores.
     """
 
     def __init__(self, body: list[ast.stmt], buffers: Mapping[str, str], fail: Fail):
-        self.buffers = buffers
         self.fail = fail
-        self.locals: dict[str, str] = {}
         stores: list[tuple[str, ast.expr]] = []
         for statement in body:
             for node in ast.walk(statement):
@@ -93,75 +87,46 @@ class Types:
                         stores.append((name, value))
                     case ast.AugAssign(ast.Name(name), operation, value):
                         stores.append((name, ast.BinOp(ast.Name(name, ast.Load()), operation, value)))
-        names = {name for name, _ in stores}
-        self.locals = dict.fromkeys(names, "none")
-        for _ in range(len(_RANK) * len(names) + 1):
-            before = dict(self.locals)
+        # A loop's variable is an int32 in a body: what it is multiplied by says nothing about it.
+        loops = set().union(*map(names_in, body)) - set(buffers)
+        self.scope = {name: Named("local", "int32") for name in loops}
+        self.scope |= {name: Named("buffer", dtype) for name, dtype in buffers.items()}
+        self.scope |= {name: Named("local", ORDER[0]) for name, _ in stores}
+        changed = True
+        while changed:
+            changed = False
             for name, value in stores:
-                self.locals[name] = _join(self.locals[name], self.of(value))
-            if before == self.locals:
-                break
-        for name, found in self.locals.items():
-            self.locals[name] = _strong(found)
+                found = Named("local", joint(self.scope[name].dtype, self.of(value)))
+                changed = changed or found != self.scope[name]
+                self.scope[name] = found
+        self.scope |= {name: Named("local", resolved(self.scope[name].dtype, None)) for name, _ in stores}
+        self.locals = {name: self.scope[name].dtype for name, _ in stores}
 
     def of(self, node: ast.expr) -> str:
         """The type of an expression."""
-        match node:
-            case ast.Constant(value):
-                return "bool" if isinstance(value, bool) else "literal" if isinstance(value, int) else "real"
-            case ast.Name(name):
-                return self.locals.get(name, "int32")  # otherwise a loop variable
-            case ast.Subscript(ast.Name(name)):
-                return self.buffers[name]
-            case ast.UnaryOp(ast.Not()) | ast.Compare():
-                return "bool"
-            case ast.BoolOp(_, values):
-                return self._joint(values)
-            case ast.UnaryOp(_, operand):
-                return _arithmetic(self.of(operand))
-            case ast.BinOp(left, ast.Div(), right):
-                return _join("real", self._joint([left, right]))
-            case ast.BinOp(left, ast.FloorDiv() | ast.Mod(), right):
-                return _join("int32", self._joint([left, right]))
-            case ast.BinOp(left, _, right):
-                return _arithmetic(self._joint([left, right]))
-            case ast.IfExp(_, body, orelse):
-                return self._joint([body, orelse])
-            case ast.Call(ast.Name("min" | "max" | "abs"), arguments):
-                return _arithmetic(self._joint(arguments))
-            case ast.Call(ast.Name("stop_gradient"), [argument]):
-                return self.of(argument)
-            case ast.Call(ast.Name(("int32" | "bool" | "float32" | "float64") as name)):
-                return name
-            case ast.Call(ast.Name("rand")):
-                return "float32"
-            case ast.Call(ast.Name("pow"), [base, _]) if self._whole_power(node) is not None:
-                return _arithmetic(self.of(base))
-            case ast.Call(_, arguments):
-                return _join("real", self._joint(arguments))
-        return "float32"
+        return dtype_of(node, self.scope, self._power_type)
 
-    def _joint(self, nodes: list[ast.expr]) -> str:
-        joined = "none"
-        for node in nodes:
-            joined = _join(joined, self.of(node))
-        return joined
+    def _power_type(self, node: ast.Call) -> str | None:
+        """The type of a power of whole numbers that is one."""
+        return None if self._whole_power(node) is None else arithmetic(self.of(node.args[0]))
 
     def _whole_power(self, node: ast.Call) -> int | None:
         """The exponent of a power of whole numbers that is one, by a small literal; else None."""
+        if not isinstance(node.func, ast.Name) or node.func.id != "pow":
+            return None
         base, exponent = node.args
         number = constant(exponent)
         if number is None or not 1 <= number <= _MAX_POWER:
             return None
-        return number if _RANK[self.of(base)] <= _RANK["int32"] else None
+        return None if is_float(self.of(base)) else number
 
     # --- casts ----------------------------------------------------------------------------------------------
     def cast(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node``, its parts cast, as an expression of type ``wanted``."""
         found = self.of(node)
-        if wanted in ("int32", "bool") and found in ("real", "float32", "float64"):
+        if wanted in ("int32", "bool") and is_float(found):
             self.fail(node, f"{ast.unparse(node)} is a float where {wanted} is needed; write {wanted}(…)")
-        weak = found in _WEAK and wanted != "bool"
+        weak = found in DEFAULT and wanted != "bool"
         converted = self.convert(node, wanted if weak else found)
         if found == wanted or weak:
             return converted
@@ -177,8 +142,8 @@ class Types:
         found = self.of(node)
         if found == "bool":
             return self.convert(node, found)
-        found = _strong(found)
-        zero = ast.Constant(0.0 if found.startswith("float") else 0)
+        found = resolved(found, None)
+        zero = ast.Constant(0.0 if is_float(found) else 0)
         return ast.Compare(self.cast(node, found), [ast.NotEq()], [zero])
 
     def convert(self, node: ast.expr, wanted: str) -> ast.expr:
@@ -188,16 +153,16 @@ class Types:
             if not -(2**31) <= number < 2**31:
                 self.fail(node, f"{_shown(number)} does not fit an int32, in which it is computed here")
             return node
-        if number is not None and wanted.startswith("float"):
+        if number is not None and is_float(wanted):
             if abs(number) > _LARGEST:
                 self.fail(node, f"{_shown(number)} does not fit a float")
             literal = ast.Constant(float(abs(number)))
             return ast.UnaryOp(ast.USub(), literal) if number < 0 else literal
         found = self.of(node)
-        inner = wanted if found in _WEAK else found
+        inner = wanted if found in DEFAULT else found
         match node:
             case ast.BinOp(left, operation, right):
-                if isinstance(operation, (ast.FloorDiv, ast.Mod)) and inner.startswith("float"):
+                if isinstance(operation, (ast.FloorDiv, ast.Mod)) and is_float(inner):
                     self.fail(node, f"{ast.unparse(node)}: // and % are for integers; write floor(a / b)")
                 return ast.BinOp(self.cast(left, inner), operation, self.cast(right, inner))
             case ast.UnaryOp(ast.Not(), operand):
@@ -205,31 +170,40 @@ class Types:
             case ast.UnaryOp(operation, operand):
                 return ast.UnaryOp(operation, self.cast(operand, inner))
             case ast.Compare(left, operations, [right]):
-                joined = _strong(self._joint([left, right]))
+                joined = resolved(joint(self.of(left), self.of(right)), None)
                 return ast.Compare(self.cast(left, joined), operations, [self.cast(right, joined)])
             case ast.BoolOp(operation, values) if found == "bool":
                 return ast.BoolOp(operation, [self.truth(value) for value in values])
-            case ast.BoolOp(operation, [*first, last]):
-                chosen = self.cast(last, inner)
-                for value in reversed(first):
-                    test, own = self.truth(value), self.cast(value, inner)
-                    chosen = ast.IfExp(test, *((chosen, own) if isinstance(operation, ast.And) else (own, chosen)))
-                return chosen
+            case ast.BoolOp(operation, values):
+                return self._chosen(isinstance(operation, ast.And), values, inner)
             case ast.IfExp(test, body, orelse):
                 return ast.IfExp(self.truth(test), self.cast(body, inner), self.cast(orelse, inner))
             case ast.Call(ast.Name("rand")) | ast.Subscript() | ast.Name() | ast.Constant():
                 return node
-            case ast.Call(ast.Name(("int32" | "bool" | "float32" | "float64") as name), [argument]):
-                found = self.of(argument)
-                if found in _WEAK and name.startswith("float"):
-                    return self.convert(argument, name)
-                return ast.Call(node.func, [self.convert(argument, _strong(found))], [])
-            case ast.Call(ast.Name("pow"), [base, _]) if (exponent := self._whole_power(node)) is not None:
-                factors = [self.cast(base, inner) for _ in range(exponent)]
-                return reduce(lambda left, right: ast.BinOp(left, ast.Mult(), right), factors)
-            case ast.Call(function, arguments):
-                return ast.Call(function, [self.cast(argument, inner) for argument in arguments], [])
+            case ast.Call():
+                return self._call(node, inner)
         return node
+
+    def _chosen(self, conjunction: bool, values: list[ast.expr], wanted: str) -> ast.expr:
+        """``a and b`` as a value: ``b if a else a``; ``a or b``: ``a if a else b``."""
+        *first, last = values
+        chosen = self.cast(last, wanted)
+        for value in reversed(first):
+            test, own = self.truth(value), self.cast(value, wanted)
+            chosen = ast.IfExp(test, *((chosen, own) if conjunction else (own, chosen)))
+        return chosen
+
+    def _call(self, node: ast.Call, wanted: str) -> ast.expr:
+        match node:
+            case ast.Call(ast.Name(name), [argument]) if name in CASTS:
+                found = self.of(argument)
+                if found in DEFAULT and is_float(name):
+                    return self.convert(argument, name)
+                return ast.Call(node.func, [self.convert(argument, resolved(found, None))], [])
+            case ast.Call(_, [base, _]) if (exponent := self._whole_power(node)) is not None:
+                factors = [self.cast(base, wanted) for _ in range(exponent)]
+                return reduce(lambda left, right: ast.BinOp(left, ast.Mult(), right), factors)
+        return ast.Call(node.func, [self.cast(argument, wanted) for argument in node.args], [])
 
     def statement(self, node: ast.stmt) -> ast.stmt:
         """A copy of a statement with its casts."""
@@ -259,27 +233,10 @@ class Types:
         return ast.copy_location(new, node)
 
 
-def _join(a: str, b: str) -> str:
-    """The joint type of two operands."""
-    if {a, b} == {"literal", "bool"}:
-        return "int32"
-    return a if _RANK[a] >= _RANK[b] else b
-
-
-def _arithmetic(found: str) -> str:
-    """The type of arithmetic on such operands: truth values count as 0 and 1."""
-    return "int32" if found == "bool" else found
-
-
 def _shown(number: int) -> str:
     """A whole number for messages."""
     digits = str(abs(number))
     return str(number) if len(digits) <= 20 else f"a whole number of {len(digits)} digits"
-
-
-def _strong(found: str) -> str:
-    """The type that a weak one has where nothing else decides."""
-    return _WEAK.get(found, found)
 
 
 # --- declarations -------------------------------------------------------------------------------------------

@@ -11,17 +11,17 @@ import ast
 from collections.abc import Mapping
 
 from latte.frontend.locals import Types, declare_locals, first_use, mentions
-from latte.frontend.references import ArrayTranslator, NeuronTranslator
-from latte.frontend.translate import Translator, loop_node
+from latte.frontend.references import ArrayReferences, NeuronReferences
+from latte.frontend.scope import BodyScope, Source
+from latte.frontend.translate import Translator, loop_over
 from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
 from latte.model.ensemble import Ensemble
-from latte.model.index import as_index
 from latte.model.instances import stored_names
-from latte.model.mapping import Window
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, fresh, make_nest, reference, references, subscripts
+from swirl.ir.nest import Program, counting, fresh, make_nest, nested, reference, references, subscripts
+from swirl.ir.trees import name_of
 
 # Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
 # dimension's.
@@ -52,16 +52,16 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         if phase == "forward":
             return Program(name, (), {})
         raise DeclarationError(f"{ensemble!r} has no {phase} of its own; it is derived from forward")
-    body = ensemble.body(phase)
     buffers = body_buffers(ensemble, batch_size)
-    to_clear = _clearable(ensemble, phase, buffers)
-    arguments = (ensemble, body, buffers, batch_size, training, phase)
+    source = Source(ensemble, ensemble.body(phase), buffers, batch_size, training, phase)
+    to_clear = _clearable(ensemble, phase)
     if ensemble.phase_is_explicit(phase):
-        translator: Translator = ArrayTranslator(*arguments)
+        translator = Translator(ArrayReferences(source))
         blocks, buffers, aliases = _array_blocks(translator, to_clear)
     else:
-        neuron = translator = NeuronTranslator(*arguments)
-        blocks = _neuron_blocks(neuron, to_clear)
+        neuron = NeuronReferences(source)
+        translator = Translator(neuron)
+        blocks = _neuron_blocks(translator, neuron, to_clear)
         aliases = {
             f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"
         }
@@ -75,7 +75,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     )
 
 
-def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) -> list[str]:
+def _clearable(ensemble: Ensemble, phase: str) -> list[str]:
     """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor
     state, in the other phases those of them that forward does not compute."""
     declared = [name for name, field in ensemble.declared_fields().items() if field.role == "value"]
@@ -86,59 +86,59 @@ def _clearable(ensemble: Ensemble, phase: str, buffers: Mapping[str, Buffer]) ->
 
 
 # --- neurons ------------------------------------------------------------------------------------------------
-def _neuron_blocks(translator: NeuronTranslator, to_clear: list[str]) -> list[list[ast.stmt]]:
-    body = translator.block(translator.body.statements)
+def _neuron_blocks(translator: Translator, neuron: NeuronReferences, to_clear: list[str]) -> list[list[ast.stmt]]:
+    scope = translator.scope
+    body = translator.block(scope.body.statements)
     if not body:
         return []
-    types = _types(translator, body, translator.buffers)
-    body = declare_locals(body, types.locals, types, translator.fail)
+    types = _types(scope, body, scope.buffers)
+    body = declare_locals(body, types.locals, types, scope.fail)
     body = [types.statement(statement) for statement in body]
     clearing: list[ast.stmt] = []
     blocks = []
     for name in to_clear:
         if first_use(body, name) in ("read", "maybe"):
-            spec = translator.specs[name]
-            if spec.dims == translator.dims and len(spec.shape) == len(spec.dims):
-                indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in translator.dims]
+            spec = neuron.specs[name]
+            if spec.dims == neuron.dims and len(spec.shape) == len(spec.dims):
+                indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in neuron.dims]
                 clearing.append(_zero(name, indices, spec.dtype))
             else:
-                blocks.append([_clear_nest(name, translator.buffers[name], body)])
-    nest = [*clearing, *body]
-    for dim in reversed(translator.dims):
-        nest = [loop_node(dim, translator.loops[dim], nest)]
-    return [*blocks, nest]
+                blocks.append([_clear_nest(name, scope.buffers[name], body)])
+    loops = (loop_over(dim, scope.loops[dim]) for dim in neuron.dims)
+    return [*blocks, nested(loops, [*clearing, *body])]
 
 
-def _types(translator: Translator, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
-    return Types(body, {name: buffer.dtype for name, buffer in buffers.items()}, translator.fail)
+def _types(scope: BodyScope, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
+    return Types(body, {name: buffer.dtype for name, buffer in buffers.items()}, scope.fail)
 
 
 # --- ensembles ----------------------------------------------------------------------------------------------
 def _array_blocks(
     translator: Translator, to_clear: list[str]
 ) -> tuple[list[list[ast.stmt]], dict[str, Buffer], dict[str, tuple[str, ...]]]:
-    body = translator.block(translator.body.statements)
-    buffers = dict(translator.buffers)
-    types = _types(translator, body, buffers)
-    body, shared = _share_locals(translator, body, types, buffers)
+    scope = translator.scope
+    body = translator.block(scope.body.statements)
+    buffers = dict(scope.buffers)
+    types = _types(scope, body, buffers)
+    body, shared = _share_locals(scope, body, types, buffers)
     own = [name for name in types.locals if name not in shared]
     if shared:
-        types = _types(translator, body, buffers)
+        types = _types(scope, body, buffers)
     blocks: list[list[ast.stmt]] = []
     for statement in body:
-        block = declare_locals([statement], own, types, translator.fail)
+        block = declare_locals([statement], own, types, scope.fail)
         blocks.append([types.statement(part) for part in block])
     everything = [statement for block in blocks for statement in block]
     for name in to_clear:
         if first_use(everything, name) in ("read", "maybe"):
             where = next(i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block))
             blocks.insert(where, [_clear_nest(name, buffers[name], blocks[where])])
-    aliases = _structural_aliases(translator.ensemble, [s for block in blocks for s in block])
+    aliases = _structural_aliases(scope.ensemble, [s for block in blocks for s in block])
     return blocks, buffers, aliases
 
 
 def _share_locals(
-    translator: Translator, body: list[ast.stmt], types: Types, buffers: dict[str, Buffer]
+    scope: BodyScope, body: list[ast.stmt], types: Types, buffers: dict[str, Buffer]
 ) -> tuple[list[ast.stmt], set[str]]:
     """Locals that live across top-level statements become temporary buffers of one element (added to
     ``buffers``)."""
@@ -153,9 +153,9 @@ def _share_locals(
             continue
         if first_use(body, name) == "read":
             node = next(statement for statement in body if mentions(statement, name))
-            translator.fail(node, f"the local variable {name} may be read before it is assigned")
+            scope.fail(node, f"the local variable {name} may be read before it is assigned")
         shared.add(name)
-        buffers[name] = Buffer(f"{translator.ensemble.name}.{name}", (1,), dtype, "temporary")
+        buffers[name] = Buffer(f"{scope.ensemble.name}.{name}", (1,), dtype, "temporary")
     replace = _ToElement(shared)
     return [replace.visit(statement) for statement in body], shared
 
@@ -181,8 +181,7 @@ def _structural_aliases(ensemble: Ensemble, body: list[ast.stmt]) -> dict[str, t
     ]
     for statement in body:
         for element in references(statement):
-            assert isinstance(element.value, ast.Name)
-            if element.value.id in names:
+            if name_of(element) in names:
                 for position, index in enumerate(subscripts(element)):
                     loops = found.setdefault(f"_neuron_index_{position}", [])
                     if isinstance(index, ast.Name) and index.id not in loops:
@@ -202,8 +201,7 @@ def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
     plain = None
     for statement in body:
         for element in references(statement):
-            assert isinstance(element.value, ast.Name)
-            if element.value.id == name and plain is None:
+            if name_of(element) == name and plain is None:
                 plain = [index.id if isinstance(index, ast.Name) else "" for index in subscripts(element)]
     taken: set[str] = {name, *filter(None, plain or [])}
     names = []
@@ -213,7 +211,6 @@ def _clear_nest(name: str, buffer: Buffer, body: list[ast.stmt]) -> ast.stmt:
         taken.add(names[-1])
     if buffer.shape == (1,) and not any(plain or []):
         return _zero(name, [ast.Constant(0)], buffer.dtype)
-    nest = _zero(name, [ast.Name(variable, ast.Load()) for variable in names], buffer.dtype)
-    for variable, extent in reversed(list(zip(names, buffer.shape, strict=True))):
-        nest = loop_node(variable, Window(as_index(0), as_index(extent)), [nest])
+    zero = _zero(name, [ast.Name(variable, ast.Load()) for variable in names], buffer.dtype)
+    (nest,) = nested(counting(names, buffer.shape), [zero])
     return nest

@@ -4,12 +4,14 @@ references."""
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
-from latte.frontend.guards import GUARD
-from latte.frontend.translate import Translator, extents_of
+from latte.frontend.padding import INSIDE
+from latte.frontend.scope import BodyScope, Source
+from latte.frontend.subscripts import check_constant_subscripts, index_of, subscript_list
 from latte.model.buffers import repeated_sources
-from latte.model.ensemble import Connection
+from latte.model.ensemble import Connection, Ensemble
 from latte.model.index import Index, as_index, maximum, minimum
 from latte.model.mapping import Window
 from swirl.ir.nest import reference
@@ -21,52 +23,60 @@ def _self_attribute(node: ast.expr) -> str | None:
     return None
 
 
-class NeuronTranslator(Translator):
-    """Bodies of neurons: fields are one neuron's, the loops over batch and neurons are around them."""
+class References(ABC):
+    """What references in a body mean as references to buffers.
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self.specs = self.ensemble.fields(self.constants.fixed["self.batch_size"])
-        extents = (self.constants.fixed["self.batch_size"], *self.ensemble.shape)
-        for dim, extent in zip(self.dims, extents, strict=True):
-            self.enter(dim, Window(as_index(0), as_index(extent)))
+    Args:
+        scope: of the body.
+    """
 
-    @property
-    def dims(self) -> tuple[str, ...]:
+    def __init__(self, scope: BodyScope):
+        self.scope = scope
+
+    @abstractmethod
+    def windows_of(self, node: ast.expr) -> list[Window]:
+        """What ``eachindex(node)`` runs over: one window for each dimension, starting at 0."""
+
+    @abstractmethod
+    def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
+        """``node[indices]`` as a reference to a buffer."""
+
+    def element(self, node: ast.expr) -> ast.expr:
+        """``self.value``, ``self.weights[…]``, ``inputs[…]``."""
+        if isinstance(node, ast.Subscript):
+            return ast.copy_location(self.reference(node.value, subscript_list(self.scope, node)), node)
+        return ast.copy_location(self.reference(node, None), node)
+
+
+class NeuronReferences(References):
+    """In bodies of neurons fields are one neuron's; the loops over batch and neurons are around them."""
+
+    def __init__(self, source: Source):
+        ensemble = source.ensemble
+        self.dims = (ensemble.batch_dim, *ensemble.dims)
         """The implicit loops, outermost first."""
-        return (self.ensemble.batch_dim, *self.ensemble.dims)
-
-    def forbidden_names(self) -> dict[str, str]:
-        return {**dict.fromkeys(self.dims, "a dimension of the layer"), "self": "the neuron"}
-
-    def shapes(self) -> dict[str, Any]:
-        known: dict[str, Any] = {}
-        for connection in self.ensemble.connections:
-            windows = connection.windows or ()
-            if all(window.extent is not None for window in windows):
-                known[f"self.{connection.name}.shape"] = tuple(window.extent for window in windows)
-            known[f"self.{connection.name}.ndim"] = len(windows)
-        for name, declared in self.ensemble.declared_fields().items():
-            known[f"self.{name}.shape"] = declared.shape
-            known[f"self.{name}.ndim"] = len(declared.shape)
-        return known
+        forbidden = {**dict.fromkeys(self.dims, "a dimension of the layer"), "self": "the neuron"}
+        super().__init__(BodyScope(source, _shapes_in_neurons(ensemble), forbidden))
+        self.specs = ensemble.fields(source.batch_size)
+        for dim, extent in zip(self.dims, (source.batch_size, *ensemble.shape), strict=True):
+            self.scope.enter(dim, Window(as_index(0), as_index(extent)))
 
     def _connection(self, attribute: str) -> tuple[Connection, str] | None:
         """The connection behind ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's
         name."""
         gradient = attribute.startswith("grad_")
         plain = attribute.removeprefix("grad_")
-        for connection in self.ensemble.connections:
+        for connection in self.scope.ensemble.connections:
             one = connection.name.replace("inputs", "input")
             if plain == connection.name or (plain == one and connection.one_to_one):
-                name = repeated_sources(self.ensemble).get(connection.name, connection.name)
+                name = repeated_sources(self.scope.ensemble).get(connection.name, connection.name)
                 return connection, f"grad_{name}" if gradient else name
         return None
 
     def _attribute(self, node: ast.expr) -> str:
         attribute = _self_attribute(node)
         if attribute is None:
-            self.fail(
+            self.scope.fail(
                 node,
                 f"{ast.unparse(node)} is no field",
                 "fields are self.value, self.inputs, self.weights, …",
@@ -78,24 +88,24 @@ class NeuronTranslator(Translator):
         found = self._connection(attribute)
         if found:
             return [Window(as_index(0), window.length) for window in found[0].windows or ()]
-        if attribute in self.ensemble.declared_fields():
-            return extents_of(self.ensemble.declared_fields()[attribute].shape)
+        if attribute in self.scope.ensemble.declared_fields():
+            return extents_of(self.scope.ensemble.declared_fields()[attribute].shape)
         self._no_field(node, attribute)
 
     def _no_field(self, node: ast.expr, attribute: str) -> NoReturn:
         if attribute.startswith(("input", "grad_input")):
-            one = attribute.removeprefix("grad_") == "input" and self.ensemble.connections
-            self.fail(
+            one = attribute.removeprefix("grad_") == "input" and self.scope.ensemble.connections
+            self.scope.fail(
                 node,
-                f"self.{attribute}: {self.ensemble!r} has no such connection",
+                f"self.{attribute}: {self.scope.ensemble!r} has no such connection",
                 "self.input needs a one-to-one connection; write self.inputs[…]"
                 if one
                 else "net.add_connections(source, ensemble, mapping)",
             )
-        connected = [connection.name for connection in self.ensemble.connections]
-        self.fail(
+        connected = [connection.name for connection in self.scope.ensemble.connections]
+        self.scope.fail(
             node,
-            f"{self.ensemble!r} has no field {attribute!r}",
+            f"{self.scope.ensemble!r} has no field {attribute!r}",
             f"its fields are {', '.join([*self.specs, *connected])}",
         )
 
@@ -106,7 +116,7 @@ class NeuronTranslator(Translator):
             connection, name = found
             if indices is None:
                 if not connection.one_to_one:
-                    self.fail(
+                    self.scope.fail(
                         node,
                         f"self.{attribute} is all that the neuron reads, not one element",
                         f"self.{attribute}[…], in a loop over eachindex(self.{attribute})",
@@ -123,22 +133,22 @@ class NeuronTranslator(Translator):
             own = [as_index(0)]
         else:
             own = self._indices(node, indices or [], len(element))
-            self.check_constant_subscripts(_written(node, indices), own, list(element))
-        leading = [self.ranges[self.ensemble.batch_dim if dim == "n" else dim] for dim in spec.dims]
+            check_constant_subscripts(self.scope, _written(node, indices), own, list(element))
+        leading = [self.scope.ranges[self.scope.ensemble.batch_dim if dim == "n" else dim] for dim in spec.dims]
         return reference(attribute, [index.tree for index in (*leading, *own)])
 
     def _indices(self, node: ast.expr, indices: list[ast.expr], rank: int) -> list[Index]:
         if len(indices) != rank:
-            self.fail(
+            self.scope.fail(
                 node, f"{ast.unparse(node)} has {rank} dimensions here and is given {len(indices)} subscripts"
             )
-        return [self.index(index) for index in indices]
+        return [index_of(self.scope, part) for part in indices]
 
     def _through(self, connection: Connection, name: str, node: ast.expr, relative: list[Index]) -> ast.expr:
         """An element of the source: through the windows, then padding, clamping, and the view of its
         shape."""
         windows = connection.windows or ()
-        self.check_constant_subscripts(node, relative, [window.extent for window in windows])
+        check_constant_subscripts(self.scope, node, relative, [window.extent for window in windows])
         conditions: list[ast.expr] = []
         positions = []
         for window, index, extent, pads in zip(
@@ -152,10 +162,10 @@ class NeuronTranslator(Translator):
             positions.append(as_index(position))
         if connection.reshape:
             positions = _reshaped(positions, connection.reshape, connection.source.shape)
-        batch = self.ranges[self.ensemble.batch_dim]
+        batch = self.scope.ranges[self.scope.ensemble.batch_dim]
         result = reference(name, [index.tree for index in (batch, *positions)])
         if conditions:
-            setattr(result, GUARD, tuple(conditions))
+            setattr(result, INSIDE, tuple(conditions))
         return result
 
 
@@ -190,65 +200,78 @@ def _reshaped(positions: list[Index], view: tuple[int, ...], shape: tuple[int, .
     return [flat, *reversed(result)]
 
 
-class ArrayTranslator(Translator):
-    """Bodies of ensembles: explicit loops over whole arrays, which are the method's arguments or
-    ``self.<field>``."""
+def _shapes_in_neurons(ensemble: Ensemble) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for connection in ensemble.connections:
+        windows = connection.windows or ()
+        if all(window.extent is not None for window in windows):
+            known[f"self.{connection.name}.shape"] = tuple(window.extent for window in windows)
+        known[f"self.{connection.name}.ndim"] = len(windows)
+    for name, declared in ensemble.declared_fields().items():
+        known[f"self.{name}.shape"] = declared.shape
+        known[f"self.{name}.ndim"] = len(declared.shape)
+    return known
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        for name in self.body.parameters:
-            if name not in self.buffers and name not in repeated_sources(self.ensemble):
-                self.fail(
-                    self.body.tree,
-                    f"the argument {name!r} of {self.body.function.__qualname__} is no field of "
-                    f"{self.ensemble!r}",
-                    f"its fields are {', '.join(self.buffers)}",
+
+class ArrayReferences(References):
+    """In bodies of ensembles explicit loops run over whole arrays, which are the method's arguments or
+    ``self.<field>``.
+
+    Raises:
+        BodyError: an argument is not a field.
+    """
+
+    def __init__(self, source: Source):
+        forbidden = {**dict.fromkeys(source.body.parameters, "a field"), "self": "the ensemble"}
+        shapes = {
+            f"{spelling}.{what}": value
+            for name, buffer in source.buffers.items()
+            for spelling in (name, f"self.{name}")
+            for what, value in (("shape", buffer.shape), ("ndim", len(buffer.shape)))
+        }
+        super().__init__(BodyScope(source, shapes, forbidden))
+        for name in source.body.parameters:
+            if name not in source.buffers and name not in repeated_sources(source.ensemble):
+                self.scope.fail(
+                    source.body.tree,
+                    f"the argument {name!r} of {source.body.function.__qualname__} is no field of "
+                    f"{source.ensemble!r}",
+                    f"its fields are {', '.join(source.buffers)}",
                 )
-
-    def forbidden_names(self) -> dict[str, str]:
-        return {**dict.fromkeys(self.body.parameters, "a field"), "self": "the ensemble"}
-
-    def shapes(self) -> dict[str, Any]:
-        known: dict[str, Any] = {}
-        for name, buffer in self.buffers.items():
-            for spelling in (name, f"self.{name}"):
-                known[f"{spelling}.shape"] = buffer.shape
-                known[f"{spelling}.ndim"] = len(buffer.shape)
-        return known
 
     def _array(self, node: ast.expr) -> str:
         name = _self_attribute(node)
-        if name is None and isinstance(node, ast.Name) and node.id in self.body.parameters:
+        if name is None and isinstance(node, ast.Name) and node.id in self.scope.body.parameters:
             name = node.id
-        if name is None and isinstance(node, ast.Name) and node.id in self.buffers:
-            self.fail(
+        if name is None and isinstance(node, ast.Name) and node.id in self.scope.buffers:
+            self.scope.fail(
                 node,
-                f"{node.id} is no argument of {self.body.function.__qualname__}",
-                f"add it: def {self.body.tree.name}(self, …, {node.id})",
+                f"{node.id} is no argument of {self.scope.body.function.__qualname__}",
+                f"add it: def {self.scope.body.tree.name}(self, …, {node.id})",
             )
-        name = repeated_sources(self.ensemble).get(name or "", name)
-        if name is None or name not in self.buffers:
-            self.fail(
+        name = repeated_sources(self.scope.ensemble).get(name or "", name)
+        if name is None or name not in self.scope.buffers:
+            self.scope.fail(
                 node,
-                f"{ast.unparse(node)} is no field of {self.ensemble!r}",
-                f"its fields are {', '.join(self.buffers)}",
+                f"{ast.unparse(node)} is no field of {self.scope.ensemble!r}",
+                f"its fields are {', '.join(self.scope.buffers)}",
             )
         return name
 
     def windows_of(self, node: ast.expr) -> list[Window]:
-        return extents_of(self.buffers[self._array(node)].shape)
+        return extents_of(self.scope.buffers[self._array(node)].shape)
 
     def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
         name = self._array(node)
-        shape = self.buffers[name].shape
+        shape = self.scope.buffers[name].shape
         if indices is None:
-            self.fail(
+            self.scope.fail(
                 node,
                 f"{ast.unparse(node)} is a whole array; bodies compute single elements",
                 f"write {ast.unparse(node)}[…]",
             )
         if len(indices) != len(shape):
-            self.fail(
+            self.scope.fail(
                 node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts"
             )
         trees: list[ast.expr] = []
@@ -257,9 +280,9 @@ class ArrayTranslator(Translator):
             if indirect is not None:
                 trees.append(indirect)
                 continue
-            affine = self.index(index)
+            affine = index_of(self.scope, index)
             written = _written(node, indices)
-            self.check_constant_subscripts(written, [affine], [shape[position]])
+            check_constant_subscripts(self.scope, written, [affine], [shape[position]])
             trees.append(affine.tree)
         return reference(name, trees)
 
@@ -270,7 +293,12 @@ class ArrayTranslator(Translator):
             if (
                 isinstance(found, ast.Subscript)
                 and isinstance(found.value, ast.Name)
-                and (self.buffers[found.value.id].dtype == "int32")
+                and (self.scope.buffers[found.value.id].dtype == "int32")
             ):
                 return found
         return None
+
+
+def extents_of(shape: tuple[int, ...]) -> list[Window]:
+    """Windows over a whole array."""
+    return [Window(as_index(0), as_index(extent)) for extent in shape]

@@ -7,18 +7,31 @@ from typing import Any
 
 from latte.frontend.constants import called, literal
 from latte.frontend.expressions import Expressions
-from latte.frontend.guards import apply_guards, guarded_value
+from latte.frontend.padding import padded_value, with_padding
+from latte.frontend.references import References
+from latte.frontend.subscripts import index_of
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
-from latte.model.index import as_index, variable
+from latte.model.index import as_index
 from latte.model.instances import is_number
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
-from swirl.ir.nest import fresh
+from swirl.ir.nest import Loop, fresh
 
 
-class Translator(Expressions):
-    """Translates the statements of one body."""
+class Translator:
+    """Translates the statements of one body.
+
+    Args:
+        references: what the references in it mean.
+
+    ``eachindex_loops`` are the variables of each loop over ``eachindex``.
+    """
+
+    def __init__(self, references: References):
+        self.references, self.scope = references, references.scope
+        self.expressions = Expressions(references)
+        self.eachindex_loops: list[tuple[str, ...]] = []
 
     # --- statements -----------------------------------------------------------------------------------------
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -36,74 +49,73 @@ class Translator(Expressions):
                 new = self._assign(node, target, value)
             case ast.AugAssign(target, operation, value):
                 if not isinstance(operation, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
-                    self.fail(node, f"{ast.unparse(node)}: only +=, -=, *= and /= are known")
-                new = [ast.AugAssign(self.target(target), operation, self.expression(value))]
+                    self.scope.fail(node, f"{ast.unparse(node)}: only +=, -=, *= and /= are known")
+                new = [ast.AugAssign(self.target(target), operation, self.expressions.expression(value))]
             case ast.For():
                 new = self._for(node)
             case ast.If(test, body, orelse):
-                chosen = self.constants.fold(test)
+                chosen = self.scope.constants.fold(test)
                 if chosen is not MISSING:
                     return self.block(body if chosen else orelse)
-                condition = guarded_value(self.expression(test))
-                self.conditional += 1
-                inside, outside = self.block(body), self.block(orelse)
-                self.conditional -= 1
+                condition = padded_value(self.expressions.expression(test))
+                with self.scope.under_condition():
+                    inside, outside = self.block(body), self.block(orelse)
                 if not inside and not outside:
                     return []
                 new = [ast.If(condition, inside or [ast.Pass()], outside)]
             case ast.Expr(ast.Call(function)) if called(function) == "print":
-                self.fail(
+                self.scope.fail(
                     node,
                     "print in a body: bodies are compiled, not run",
                     "read the values with get_… afterwards",
                 )
             case _:
-                self._unknown(node)
-        return [apply_guards(ast.copy_location(statement, node)) for statement in new]
+                self.scope.unknown(node)
+        return [with_padding(ast.copy_location(statement, node)) for statement in new]
 
     def _assign(self, node: ast.Assign, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
         if isinstance(target, ast.Tuple):
-            values = self.constants.fold(value)
+            values = self.scope.constants.fold(value)
             names = [part.id for part in target.elts if isinstance(part, ast.Name)]
             if not isinstance(values, tuple) or len(names) != len(target.elts):
-                self.fail(node, f"{ast.unparse(node)}: only constants can be unpacked", "assign one by one")
+                self.scope.fail(node, f"{ast.unparse(node)}: only constants can be unpacked", "assign one by one")
             if len(values) != len(names):
-                self.fail(node, f"{ast.unparse(node)}: {len(names)} names for {len(values)} values")
+                self.scope.fail(node, f"{ast.unparse(node)}: {len(names)} names for {len(values)} values")
             return [
                 new
                 for part, number in zip(target.elts, values, strict=True)
                 for new in self._constant(node, part, number)
             ]
         if isinstance(target, ast.Name):
-            known = self.constants.fold(value)
+            known = self.scope.constants.fold(value)
             if known is not MISSING:
                 return self._constant(node, target, known)
-        translated = self.expression(value)
+        translated = self.expressions.expression(value)
         return [ast.Assign([self.target(target)], translated)]
 
     def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
         """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""
         assert isinstance(target, ast.Name)
-        if target.id not in self.variables and not self.conditional:
-            self.constants.fixed[target.id] = number
+        if target.id not in self.scope.variables and not self.scope.conditional:
+            self.scope.constants.fixed[target.id] = number
             return []
         if not is_number(number):
-            self.fail(node, f"{target.id} is {number!r}, not a number")
+            self.scope.fail(node, f"{target.id} is {number!r}, not a number")
         return [ast.Assign([self.target(target)], ast.copy_location(literal(number), node))]
 
     def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""
         if isinstance(node, ast.Name):
-            if node.id in self.buffers and node.id in self.body.parameters:
-                self.fail(
+            if node.id in self.scope.buffers and node.id in self.scope.body.parameters:
+                self.scope.fail(
                     node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …"
                 )
-            if node.id in self.loops or node.id in self.many:
-                self.fail(node, f"the loop variable {node.id} cannot be assigned")
-            return ast.Name(self._local(node.id), ast.Store())
-        new = self.element(node)
+            if node.id in self.scope.loops or node.id in self.scope.many:
+                self.scope.fail(node, f"the loop variable {node.id} cannot be assigned")
+            return ast.Name(self.scope.local(node.id), ast.Store())
+        new = self.references.element(node)
         if not isinstance(new, ast.Subscript):
-            self.fail(node, f"{ast.unparse(node)} cannot be assigned")
+            self.scope.fail(node, f"{ast.unparse(node)} cannot be assigned")
         assert isinstance(new.value, ast.Name)
         self._check_written(node, new.value.id)
         new.ctx = ast.Store()
@@ -111,93 +123,83 @@ class Translator(Expressions):
 
     def _check_written(self, node: ast.expr, name: str) -> None:
         """Refuse stores to what is not this phase's to compute: it would change under those who read it."""
-        own = self.ensemble.fields(self.constants.fixed["self.batch_size"]).get(name)
+        own = self.scope.ensemble.fields(self.scope.batch_size).get(name)
         text = ast.unparse(node)
         if name in SCALARS:
-            self.fail(node, f"{text} is the net's own and cannot be written")
+            self.scope.fail(node, f"{text} is the net's own and cannot be written")
         if own is None and not name.startswith("grad_"):
-            source = next(edge.source.name for edge in self.ensemble.connections if edge.name == name)
-            self.fail(
+            source = next(edge.source.name for edge in self.scope.ensemble.connections if edge.name == name)
+            self.scope.fail(
                 node,
                 f"{text} is the value of {source}, which this layer reads and cannot write",
                 "compute into a local, a Field of its own, or value",
             )
         if own is not None and own.role == "param":
-            self.fail(
+            self.scope.fail(
                 node,
                 f"{text} is a Param, which training adjusts: no phase can write it",
                 f"declare a State, which lives from step to step, or compute its gradient, grad_{name}",
             )
-        if self.phase == "forward" and (own is None or own.role in ("grad", "param_grad")):
-            self.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
-
-    def _local(self, name: str) -> str:
-        """The local's name in the intermediate representation, where no buffer and no loop of the body may have it."""
-        if name not in self.locals:
-            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.loop_names, *self.locals.values()})
-        return self.locals[name]
+        if self.scope.phase == "forward" and (own is None or own.role in ("grad", "param_grad")):
+            self.scope.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
 
     # --- loops ----------------------------------------------------------------------------------------------
     def _for(self, node: ast.For) -> list[ast.stmt]:
         if node.orelse:
-            self.fail(node, "a for in a body cannot have an else")
-        names = self._loop_names(node)
-        windows = self._iterated(node)
-        if len(names) == 1 and len(windows) > 1:
-            name = names[0]
-            taken = {*self.loops, *self.buffers, *self.forbidden_names(), *self.variables}
-            names = [fresh(f"{name}{axis}", taken) for axis in range(len(windows))]
-            self.many[name] = names
-        elif len(names) != len(windows):
-            self.fail(
-                node, f"{len(names)} loop variables for {len(windows)} dimensions in {ast.unparse(node.iter)}"
-            )
-        if isinstance(node.iter, ast.Call) and called(node.iter.func) == "eachindex":
-            self.eachindex_loops.append(tuple(names))
-        if any(window.extent == 0 for window in windows):
+            self.scope.fail(node, "a for in a body cannot have an else")
+        names, windows = self._loop_names(node), self._iterated(node)
+        with self.scope.inner():
+            if len(names) == 1 and len(windows) > 1:
+                names = self._one_for_each(names[0], len(windows))
+            elif len(names) != len(windows):
+                over = ast.unparse(node.iter)
+                self.scope.fail(node, f"{len(names)} loop variables for {len(windows)} dimensions in {over}")
+            if isinstance(node.iter, ast.Call) and called(node.iter.func) == "eachindex":
+                self.eachindex_loops.append(tuple(names))
+            if any(window.extent == 0 for window in windows):
+                return []
+            for window in windows:
+                if not -(2**31) <= window.start.low <= window.stop.high < 2**31:
+                    over = ast.unparse(node.iter)
+                    self.scope.fail(node, f"{over} passes 2,147,483,647, and integers have 32 bits")
+            for name, window in zip(names, windows, strict=True):
+                if name in self.scope.loops:
+                    self.scope.fail(node, f"the loop variable {name!r} hides the loop around it", "choose another name")
+                self.scope.enter(name, window)
+            body = self.block(node.body)
+        if not body:
             return []
-        for window in windows:
-            if not -(2**31) <= window.start.low <= window.stop.high < 2**31:
-                self.fail(node, f"{ast.unparse(node.iter)} passes 2,147,483,647, and integers have 32 bits")
-        outer_loops, outer_ranges = dict(self.loops), dict(self.ranges)
-        for name, window in zip(names, windows, strict=True):
-            if name in self.loops:
-                self.fail(node, f"the loop variable {name!r} hides the loop around it", "choose another name")
-            self.enter(name, window)
-        body = self.block(node.body)
-        self.loops, self.ranges = outer_loops, outer_ranges
-        self.many = {name: parts for name, parts in self.many.items() if parts is not names}
         for name, window in reversed(list(zip(names, windows, strict=True))):
-            if body:
-                body = [ast.copy_location(loop_node(name, window, body), node)]
+            body = [ast.copy_location(loop_over(name, window).node(body), node)]
         return body
 
-    def enter(self, name: str, window: Window) -> None:
-        """Begin a loop."""
-        last = window.stop - 1
-        self.loops[name] = window
-        self.ranges[name] = variable(name, window.start.low, max(last.high, window.start.low))
+    def _one_for_each(self, name: str, count: int) -> list[str]:
+        """Names for the loops over several dimensions that the user gave one variable."""
+        scope = self.scope
+        taken = {*scope.loops, *scope.buffers, *scope.forbidden, *scope.variables}
+        scope.many[name] = [fresh(f"{name}{axis}", taken) for axis in range(count)]
+        return scope.many[name]
 
     def _loop_names(self, node: ast.For) -> list[str]:
         parts = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         names = []
         for part in parts:
             if not isinstance(part, ast.Name):
-                self.fail(node, f"{ast.unparse(node.target)} cannot be a loop variable")
-            self._check_name(part.id, node)
-            if part.id in self.locals:
-                self.fail(
+                self.scope.fail(node, f"{ast.unparse(node.target)} cannot be a loop variable")
+            self.scope.check_name(part.id, node)
+            if part.id in self.scope.locals:
+                self.scope.fail(
                     node, f"the loop variable {part.id!r} is a local variable too", "choose another name"
                 )
-            if part.id in self.buffers or part.id in WORDS:
-                self.fail(
+            if part.id in self.scope.buffers or part.id in WORDS:
+                self.scope.fail(
                     node,
                     f"the loop variable {part.id!r} has the name of a field or function",
                     "choose another name",
                 )
             names.append(part.id)
         if len(set(names)) != len(names):
-            self.fail(node, f"{ast.unparse(node.target)} names a loop variable twice")
+            self.scope.fail(node, f"{ast.unparse(node.target)} names a loop variable twice")
         return names
 
     def _iterated(self, node: ast.For) -> list[Window]:
@@ -207,38 +209,27 @@ class Translator(Expressions):
             if name == "range" and 1 <= len(arguments) <= 3:
                 return [self._range(call)]
             if name == "eachindex" and len(arguments) == 1:
-                return self.windows_of(arguments[0])
+                return self.references.windows_of(arguments[0])
             if name in ("range_dim", "enumerate_dim") and len(arguments) == 2:
-                windows, dim = self.windows_of(arguments[0]), self.constants.fold(arguments[1])
+                windows, dim = self.references.windows_of(arguments[0]), self.scope.constants.fold(arguments[1])
                 if not isinstance(dim, int) or not 0 <= dim < len(windows):
-                    self.fail(call, f"{ast.unparse(call)}: the dimension must be 0 to {len(windows) - 1}")
+                    self.scope.fail(call, f"{ast.unparse(call)}: the dimension must be 0 to {len(windows) - 1}")
                 return [windows[dim]]
-        self.fail(
+        self.scope.fail(
             node,
             f"a for in a body cannot run over {ast.unparse(call)}",
             "range(…), eachindex(self.inputs) or range_dim(self.inputs, dimension)",
         )
 
     def _range(self, call: ast.Call) -> Window:
-        parts = [self.index(argument, "the bound of a loop") for argument in call.args]
+        parts = [index_of(self.scope, argument, "the bound of a loop") for argument in call.args]
         start, stop = (as_index(0), parts[0]) if len(parts) == 1 else parts[:2]
         step = parts[2].value if len(parts) == 3 else 1
         if step is None or step <= 0:
-            self.fail(call, f"the step of {ast.unparse(call)} must be a positive constant")
+            self.scope.fail(call, f"the step of {ast.unparse(call)} must be a positive constant")
         return Window(start, stop, step)
 
 
-def loop_node(name: str, window: Window, body: list[ast.stmt]) -> ast.For:
-    """``for name in range(…): body``."""
-    parts = [window.start.tree] if window.step != 1 or window.start.value != 0 else []
-    parts += [window.stop.tree]
-    if window.step != 1:
-        parts.append(ast.Constant(window.step))
-    return ast.For(
-        ast.Name(name, ast.Store()), ast.Call(ast.Name("range", ast.Load()), parts, []), body, [], None
-    )
-
-
-def extents_of(shape: tuple[int, ...]) -> list[Window]:
-    """Windows over a whole array."""
-    return [Window(as_index(0), as_index(extent)) for extent in shape]
+def loop_over(name: str, window: Window) -> Loop:
+    """``for name in range(…)``."""
+    return Loop(name, "range", window.start.tree, window.stop.tree, window.step)

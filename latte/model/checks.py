@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from swirl.errors import DeclarationError
 
 # Each phase with the methods that may spell it, in order of preference.

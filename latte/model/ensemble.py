@@ -18,8 +18,8 @@ from latte.model.mapping import Window
 from latte.model.neuron import Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
-from latte.model.place import user_place
 from latte.model.settings import NetSettings
+from latte.model.source_location import user_place
 from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
 from swirl.ir.hints import is_name
 from swirl.recorded import Recorded

@@ -14,8 +14,8 @@ from latte.model.checks import check_padding, check_shape
 from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble, is_loss
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_place, trace
-from latte.model.place import user_place
 from latte.model.settings import NetSettings
+from latte.model.source_location import user_place
 from swirl.errors import CommandError, DeclarationError, MappingError
 
 

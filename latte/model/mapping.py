@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.index import Index, NotAffine, as_index, grid, maximum, minimum, variable
-from latte.model.place import place_of
+from latte.model.source_location import place_of
 from swirl.errors import MappingError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from latte.model.body import Body, read_body
 from latte.model.checks import PHASES, check_phase
 from latte.model.neuron import Neuron
-from latte.model.place import place_of
+from latte.model.source_location import place_of
 from swirl.errors import DeclarationError
 
 

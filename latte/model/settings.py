@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latte.model.checks import is_integer
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from swirl.errors import DeclarationError
 
 

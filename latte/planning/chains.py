@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph, first_possible
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.planning.recipes import ChainFile, Reader, chain_file, choice_for
 from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
 
-from latte.autodiff.layers import Differentiated, LayerPrograms
+from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.model.graph import Graph
 from latte.planning.chains import Chains, chained_order, find_chains
 from latte.planning.recipes import Reader, member_recipe

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from latte.autodiff.layers import LayerPrograms
+from latte.autodiff.differentiated import LayerPrograms
 from latte.model.checks import PHASES
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph

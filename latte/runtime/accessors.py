@@ -10,7 +10,7 @@ import numpy as np
 
 from latte.model.buffers import body_buffers
 from latte.model.ensemble import DataEnsemble, Ensemble
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.runtime.data import check_array, check_labels
 from latte.runtime.session import Session
 from swirl.errors import LatteError, UnknownName, nearest

@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from swirl.errors import DataError
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from latte.model.graph import Graph
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.planning.plan import Plan
 from latte.runtime.kernels import CompiledPhase
 from latte.runtime.views import BlockedViews

@@ -6,7 +6,7 @@ import numpy as np
 
 from latte.model.ensemble import Ensemble, is_loss
 from latte.model.graph import Graph
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.runtime.executable import Executable
 from swirl.errors import DataError, TrainingError
 

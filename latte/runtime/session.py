@@ -12,7 +12,7 @@ import numpy as np
 from latte.model.checks import is_integer
 from latte.model.ensemble import AccuracyEnsemble, Ensemble
 from latte.model.graph import Graph
-from latte.model.place import user_place, user_stacklevel
+from latte.model.source_location import user_place, user_stacklevel
 from latte.runtime.data import check_data
 from latte.runtime.executable import Executable
 from latte.runtime.gradients import SeedGradients

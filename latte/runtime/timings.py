@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from latte.model.checks import is_integer
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
 

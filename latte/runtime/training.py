@@ -11,7 +11,7 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import is_integer
-from latte.model.place import user_place
+from latte.model.source_location import user_place
 from latte.runtime.session import Session
 from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console

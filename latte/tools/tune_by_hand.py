@@ -11,10 +11,10 @@ from zlib import crc32
 
 import numpy as np
 
-from latte.autodiff.layers import differentiate
+from latte.autodiff.differentiated import differentiate
 from latte.explain.explanation import find_ensemble
 from latte.explain.showing import amount
-from latte.frontend.layers import lower_layers
+from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.planning.chains import chain_name, chained_order, find_chains, neighbours

@@ -1,10 +1,13 @@
-"""Whether every read of an array is of a value that the program itself has written before, by integer sets."""
+"""Which elements of an array a program certainly sets, by integer sets: all of them, or those that it reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import islpy as isl
 
-from swirl.ir.deps import NotProved, before, least_point
+from swirl.ir.deps import before, touched_once
+from swirl.ir.sets import NotProved, least_point, limited
 from swirl.ir.statements import Access, Statement
 
 
@@ -79,3 +82,21 @@ def _uncovered(
 
     point = least_point(uncovered, len(names), f"the accesses of {access.text}")
     return None if point is None else dict(zip(read.variables(), point, strict=True))
+
+
+def touches_all_once(statement: Statement, access: Access, shape: Sequence[int]) -> bool:
+    """Whether a statement, under no condition, certainly touches each element of an array of ``shape`` exactly once."""
+    if statement.guards or not touched_once(statement, access, statement.loops):
+        return False
+    names, axes = statement.variables(), [f"i{axis}" for axis in range(len(shape))]
+    at = [f"{axis} = {index}" for axis, index in zip(axes, statement.subscripts(access), strict=True)]
+    constraints = [part.replace("@", "_") for part in (*statement.domain("@"), *at)]
+    exists = f"exists {', '.join(f'{name}_' for name in names)} : " if names else ""
+    box = " and ".join(f"0 <= {axis} < {extent}" for axis, extent in zip(axes, shape, strict=True))
+    try:
+        with limited(f"the elements of {access.text}") as context:
+            touched = f"{{ [{', '.join(axes)}] : {exists}{' and '.join(constraints)} }}"
+            whole = isl.Set.read_from_str(context, f"{{ [{', '.join(axes)}] : {box} }}")
+            return bool(whole.is_subset(isl.Set.read_from_str(context, touched)))
+    except NotProved:
+        return False

@@ -8,23 +8,15 @@ witness: the least such pair.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-
-import islpy as isl
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, bounds, simplify
-from swirl.ir.nest import Path, subscripts, substitute
+from swirl.ir.nest import Loop, Path, substitute
+from swirl.ir.sets import NotProved as NotProved
+from swirl.ir.sets import is_empty, least
 from swirl.ir.statements import Access, Statement, statements, template
-
-MAX_OPERATIONS = 20_000_000
-"""isl's work on one question, about a second; beyond it the answer is "not proved"."""
-
-
-class NotProved(Exception):
-    """A question about dependences took more work than is allowed."""
 
 
 # --- conflicts ------------------------------------------------------------------------------------------
@@ -44,7 +36,7 @@ class Conflict:
         """The element, subscripts written with the variables that both instances share."""
         moving = self._moving()
         parts = []
-        for index in self.first_access.indices[len(self.first_access.indices) - self._own() :]:
+        for index in self.first_access.own:
             names = {node.id for node in ast.walk(index) if isinstance(node, ast.Name)}
             if names & moving:
                 index = simplify(
@@ -52,10 +44,6 @@ class Conflict:
                 )
             parts.append(ast.unparse(index))
         return f"{self.first_access.name}[{', '.join(parts)}]" if parts else self.first_access.name
-
-    def _own(self) -> int:
-        text = ast.parse(self.first_access.text, mode="eval").body
-        return len(subscripts(text)) if isinstance(text, ast.Subscript) else 0
 
     def _moving(self) -> set[str]:
         shared = set(self.first_at) & set(self.second_at)
@@ -83,43 +71,6 @@ class Conflict:
         )
 
 
-@lru_cache(maxsize=4096)
-def _least(formula: str, count: int) -> tuple[int, ...] | None:
-    """The least point of a set given as text with ``count`` dimensions, or None where it is empty."""
-    return least_point(lambda context: isl.Set.read_from_str(context, formula), count, formula)
-
-
-def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: str) -> tuple[int, ...] | None:
-    """The least point of a set with ``count`` dimensions, or None where it is empty.
-
-    Args:
-        question: makes the set, in a context whose work is limited.
-        count: its dimensions.
-        asked: what an error says that isl does not take.
-
-    Raises:
-        NotProved: the question takes too much work.
-        ValidationError: isl does not take it.
-    """
-    context = isl.Context()
-    context.set_max_operations(MAX_OPERATIONS)
-    try:
-        points = question(context)
-        if points.is_empty():
-            return None
-        try:
-            point = points.lexmin().sample_point()
-        except isl.Error:  # some sets with // and % are too much for isl's lexmin
-            point = points.sample_point()
-        if point.is_void():  # and of some that are not empty it finds no least point; any point is a witness
-            point = points.sample_point()
-    except isl.Error as error:
-        if "max" in str(error).lower():
-            raise NotProved from error
-        raise ValidationError(f"isl does not take {asked}: {error}") from error
-    return tuple(point.get_coordinate_val(isl.dim_type.set, i).to_python() for i in range(count))
-
-
 def meeting(first: Statement, second: Statement, reductions: bool) -> Iterator[tuple[Access, Access]]:
     """Accesses of one element name, at least one writing; two updates of one reduction only where
     ``reductions``."""
@@ -140,26 +91,29 @@ def find(first: Statement, second: Statement, constraints: list[str], *, reducti
         reductions: whether two updates of one reduction (``+=`` and ``+=``) count as a conflict.
     """
     for a, b in meeting(first, second, reductions):
-        equal = []
-        for text_a, text_b in zip(first.subscripts(a), second.subscripts(b), strict=False):
-            if text_a is not None and text_b is not None:  # an indirect subscript may be any element
-                equal.append(f"{text_a.replace('@', '_a')} = {text_b.replace('@', '_b')}")
-        conflict = _conflict(first, second, a, b, [*equal, *constraints])
+        conflict = _conflict(first, second, a, b, constraints)
         if conflict is not None:
             return conflict
     return None
 
 
+def _pairs(first: Statement, second: Statement, a: Access, b: Access, constraints: Sequence[str]) -> str:
+    """The pairs of instances that touch one element in two accesses and satisfy ``constraints``, for isl."""
+    parts = first.domain("_a") + second.domain("_b")
+    for text_a, text_b in zip(first.subscripts(a), second.subscripts(b), strict=False):
+        if text_a is not None and text_b is not None:  # an indirect subscript may be any element
+            parts.append(f"{text_a.replace('@', '_a')} = {text_b.replace('@', '_b')}")
+    names = [var + "_a" for var in first.variables()] + [var + "_b" for var in second.variables()]
+    return f"{{ [{', '.join(names)}] : {' and '.join([*parts, *constraints] or ['1 = 1'])} }}"
+
+
 def _conflict(
     first: Statement, second: Statement, a: Access, b: Access, constraints: list[str]
 ) -> Conflict | None:
-    names = [var + "_a" for var in first.variables()] + [var + "_b" for var in second.variables()]
-    parts = first.domain("_a") + second.domain("_b") + constraints
-    formula = "{ [" + ", ".join(names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
-    point = _least(formula, len(names))
+    split = len(first.loops)
+    point = least(_pairs(first, second, a, b, constraints), split + len(second.loops))
     if point is None:
         return None
-    split = len(first.loops)
     return Conflict(first, second, a, b, dict(zip(first.variables(), point[:split], strict=True)),
                     dict(zip(second.variables(), point[split:], strict=True)))  # fmt: skip
 
@@ -181,7 +135,7 @@ def instance(statement: Statement, constraints: Sequence[str]) -> dict[str, int]
     names = statement.variables()
     parts = [part.replace("@", "_") for part in (*statement.domain("@"), *constraints)]
     formula = "{ [" + ", ".join(f"{name}_" for name in names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
-    point = _least(formula, len(names))
+    point = least(formula, len(names))
     return None if point is None else dict(zip(names, point, strict=True))
 
 
@@ -344,3 +298,49 @@ def _same_order(
     equal = pinned(one, two, a, b, set())
     old, new = _decisions(one, two, equal), _decisions(new_one, new_two, equal)
     return old is not None and old == new
+
+
+# --- the questions that derivation asks -----------------------------------------------------------------
+def meets_later(first: Statement, a: Access, second: Statement, b: Access, *, carried_by: Path | None = None,
+                itself: bool = False) -> bool:  # fmt: skip
+    """Whether an instance of ``first`` may touch in ``a`` an element that a later instance of ``second`` touches in
+    ``b``; what takes too much work to disprove, it may.
+
+    Args:
+        carried_by: count only what is later because of the loop at that path, in which both stand.
+        itself: whether an instance counts as later than itself.
+    """
+    if a.name != b.name:
+        return False
+    if carried_by is not None:
+        level = first.loop_depths.index(len(carried_by) - 1)
+        outer, loop = [loop.var for loop in first.loops[:level]], first.loops[level]
+        if loop.var in pinned(first, second, a, b, set(outer)):
+            return False
+        later = f"{loop.var}_a {'<' if loop.step > 0 else '>'} {loop.var}_b"
+        return _may_be(first, second, a, b, [*(f"{var}_a = {var}_b" for var in outer), later])
+    same = itself and first.path == second.path
+    decided = _decisions(first, second, pinned(first, second, a, b, set()))
+    if decided == (">",) or (decided == ("=",) and not same):
+        return False
+    return _may_be(first, second, a, b, [before(first, second)]) or (
+        same and _may_be(first, second, a, b, [f"{var}_a = {var}_b" for var in first.variables()])
+    )
+
+
+def touched_once(statement: Statement, access: Access, loops: Sequence[Loop]) -> bool:
+    """Whether instances that differ in the variables of ``loops`` certainly touch different elements."""
+    if None in statement.subscripts(access):
+        return False
+    fixed = pinned(statement, statement, access, access, set())
+    moving = [f"{loop.var}_a != {loop.var}_b" for loop in loops if loop.var not in fixed]
+    return not moving or not _may_be(statement, statement, access, access, [f"({' or '.join(moving)})"])
+
+
+def _may_be(first: Statement, second: Statement, a: Access, b: Access, constraints: Sequence[str]) -> bool:
+    """Whether instances may touch one element and satisfy ``constraints``; also where that takes too much work to
+    say."""
+    try:
+        return not is_empty(_pairs(first, second, a, b, constraints))
+    except NotProved:
+        return True

@@ -14,143 +14,21 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from math import floor
 from typing import Any
 
 import numpy as np
 
 from swirl.errors import LatteError
+from swirl.ir.arithmetic import Literals, calls
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
-from swirl.ir.trees import located
-from swirl.ir.types import Conversions, as_int32
+from swirl.ir.trees import declared_in, located
+from swirl.ir.types import Conversions
 
 
 class RaceError(LatteError):
     """Two iterations of a parallel loop touched the same element, one of them writing."""
-
-
-# --- calls ----------------------------------------------------------------------------------------------
-def _maximum(first: Any, *others: Any) -> Any:
-    for other in others:
-        first = first if first > other or first != first else other
-    return first
-
-
-def _minimum(first: Any, *others: Any) -> Any:
-    for other in others:
-        first = first if first < other or first != first else other
-    return first
-
-
-def philox(seed: int, step: int, stream: int, index: int) -> int:
-    """The first word of Philox4x32-10 (Salmon et al., SC 2011) of counter (index, stream, step, 0) and key
-    (seed, 0)."""
-    mask = 0xFFFFFFFF
-    counter = [int(index) & mask, int(stream) & mask, int(step) & mask, 0]
-    key = [int(seed) & mask, 0]
-    for _ in range(10):
-        first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = [
-            (second >> 32) ^ counter[1] ^ key[0],
-            second & mask,
-            (first >> 32) ^ counter[3] ^ key[1],
-            first & mask,
-        ]
-        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
-    return counter[0]
-
-
-def _floating(double: bool) -> dict[str, Callable[..., Any]]:
-    """The calls on NumPy's numbers, each in the type of its arguments."""
-    table: dict[str, Callable[..., Any]] = {
-        name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh", "abs", "floor")
-    }
-    dtype = np.float64 if double else np.float32
-    return table | {"pow": np.power, "rand": lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)}
-
-
-def _truncated(value: Any) -> Any:
-    return np.int32(as_int32(value))
-
-
-class Undefined:
-    """What has no value in rational arithmetic, and what is computed from it: it can be stored, but not compared or
-    converted. Floating-point arithmetic has some value for it, so that a command may compute it before a condition
-    under which it is needed.
-
-    Args:
-        what: what it is.
-        error: the kind of error that is raised where it is compared or converted.
-    """
-
-    def __init__(self, what: str, error: type[Exception]):
-        self.what, self.error = what, error
-
-    def _itself(self, *_: object) -> Undefined:
-        return self
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _itself
-
-    def _unknown(self, *_: object) -> Any:
-        raise self.error(f"{self.what} is compared or converted")
-
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __floordiv__ = __mod__ = _unknown
-    __eq__ = __ne__ = _unknown
-    __hash__ = None  # type: ignore[assignment]
-
-
-UNDEFINED = Undefined("a quotient by zero", ZeroDivisionError)
-"""A quotient by zero."""
-UNINITIALISED = Undefined("an element of a local array that nothing has set", LatteError)
-"""What a local array holds before its first write."""
-
-
-def _divided(left: Any, right: Any) -> Any:
-    """A quotient of rational numbers."""
-    for operand in (left, right):
-        if isinstance(operand, Undefined):
-            return operand
-    return Fraction(left) / right if right else UNDEFINED
-
-
-def _rational() -> dict[str, Callable[..., Any]]:
-    """Stand-ins: fixed rational functions without the algebraic laws that a pass might wrongly use."""
-    table: dict[str, Callable[..., Any]] = {
-        "sqrt": lambda x: Fraction(x * x + 3, x * x + x + 11),
-        "exp": lambda x: Fraction(x * x + 5, 7),
-        "log": lambda x: Fraction(x * x - 2, 3),
-        "tanh": lambda x: Fraction(x + 1, x * x + 2),
-        "abs": abs,
-        "floor": floor,
-        "min": _minimum,
-        "max": _maximum,
-        "pow": lambda x, y: Fraction(x * x + y * y + x + 1, 5),
-        "rand": lambda *args: Fraction(philox(*args) >> 8, 2**24),
-    }
-    return {name: _where_defined(function) for name, function in table.items()} | {"rational_quotient": _divided}
-
-
-def _where_defined(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        for arg in args:
-            if isinstance(arg, Undefined):
-                return arg
-        return function(*args)
-
-    return call
-
-
-def _exact(value: Any) -> Any:
-    """A number as an int or a Fraction; ints stay what they are, their arithmetic takes a tenth of the time."""
-    if value.__class__ is int or value.__class__ is Fraction or value.__class__ is Undefined:
-        return value
-    return int(value) if isinstance(value, (np.integer, np.bool_)) else Fraction(value)
-
-
-_INFINITY = Fraction(10**4000)
-"""In rational arithmetic: greater than what products of small numbers reach."""
 
 
 def _loops() -> dict[str, Callable[..., Any]]:
@@ -158,55 +36,6 @@ def _loops() -> dict[str, Callable[..., Any]]:
         return range(*(int(arg) for arg in args))
 
     return {"range": plain, "parallel": plain, "vector": plain, "unrolled": plain}
-
-
-def _environment(arithmetic: str) -> dict[str, Any]:
-    """What a printed nest calls."""
-    if arithmetic == "rational":
-        casts: dict[str, Any] = dict.fromkeys(("float32", "float64"), _exact)
-        empty: dict[str, tuple[Any, Any]] = dict.fromkeys(("float32", "float64"), (object, UNINITIALISED))
-        special = _rational()
-    else:
-        double = arithmetic == "float64"
-        casts = {"float32": np.float64 if double else np.float32, "float64": np.float64}
-        empty = {name: (kind, np.nan) for name, kind in casts.items()}
-        special = _floating(double)
-    casts |= {"int32": _truncated, "bool": bool}
-    empty |= {"int32": (np.int32, 0), "bool": (np.bool_, False)}
-
-    def maker(dtype: Any, value: Any) -> Callable[..., np.ndarray]:
-        return lambda *shape: np.full(shape, value, dtype)
-
-    empties = {f"empty_{name}": maker(*how) for name, how in empty.items()}
-    hints = {"stream": lambda x: x, "prefetch": lambda *_: None}
-    return {**_loops(), "min": _minimum, "max": _maximum, **special, **casts, **empties, **hints}
-
-
-class _Numbers:
-    """Literals, each a number of the type that it takes: ``numbers`` has them by the names that stand for them."""
-
-    def __init__(self, casts: Mapping[str, Callable[[Any], Any]], rational: bool):
-        self.casts, self.rational = casts, rational
-        self.numbers: dict[str, Any] = {}
-
-    def leaf(self, node: ast.expr, dtype: str) -> ast.expr:
-        """What stands for a literal or a loop variable of that type."""
-        if isinstance(node, ast.Name):  # a loop variable
-            return ast.Call(ast.Name(dtype, ast.Load()), [node], [])
-        assert isinstance(node, ast.Constant)
-        number = self._number(node.value, dtype)
-        if type(number) in (bool, int):
-            return ast.Constant(number)
-        name = f"number_{len(self.numbers)}"
-        self.numbers[name] = number
-        return ast.Name(name, ast.Load())
-
-    def _number(self, value: Any, dtype: str) -> Any:
-        if not self.rational or not dtype.startswith("float"):
-            return self.casts[dtype](value)
-        if value in (float("inf"), float("-inf")):
-            return _INFINITY if value > 0 else -_INFINITY
-        return int(value) if float(value).is_integer() else Fraction(repr(value))
 
 
 class _Python(ast.NodeTransformer):
@@ -339,11 +168,7 @@ class _Lanes(ast.NodeTransformer):
         if loop.kind != "vector":
             self.generic_visit(node)
             return node
-        declared = {
-            s.target.id
-            for s in ast.walk(node)
-            if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
-        }
+        declared = declared_in(node)
         result: list[ast.stmt] = [
             ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)
         ]  # fmt: skip
@@ -412,7 +237,28 @@ def execute(
     Raises:
         RaceError: two iterations of a parallel loop share an element (checking mode).
     """
-    environment = _environment(arithmetic)
+    environment = _loops() | calls(arithmetic)
+    given = _arrays(program, arrays, arithmetic)
+    if checking:
+        given = _watched(given, environment, seed)
+    rational = arithmetic == "rational"
+    around = buffers_in_scope(program.buffers)
+    with np.errstate(all="ignore"):
+        for nest in program.nests:
+            literals = Literals({dtype: environment[dtype] for dtype in DTYPES}, rational)
+            body = Conversions(literals.leaf, fold=not rational).block(nest.body, around)
+            function: ast.AST = clone(nest.with_body(body).function)
+            if checking:
+                function = _Lanes().visit(function)
+            function = _Python(rational).visit(function)
+            module = ast.Module([located(function)], [])  # type: ignore[list-item]
+            scope = environment | literals.numbers
+            exec(compile(module, f"<{nest.label}>", "exec"), scope)
+            scope[nest.label](*(given[name] for name in nest.arguments))
+
+
+def _arrays(program: Program, arrays: Mapping[str, np.ndarray], arithmetic: str) -> dict[str, Any]:
+    """The arrays that the nests touch: those given, temporary ones made, those with a halo readable there."""
     names = {name for nest in program.nests for name in nest.arguments}
     own = {name: _garbage(program.buffers[name], arithmetic) for name in sorted(names - set(arrays))
            if name in program.buffers and program.buffers[name].role == "temporary"}  # fmt: skip
@@ -424,28 +270,16 @@ def execute(
         layout = program.buffers[name].layout
         if layout.halo:
             given[name] = _Padded(name, given[name], layout)
-    if checking:
-        recorder = _Recorder()
-        shuffle = random.Random(seed)
-        environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
-        given = {name: _Recorded(name, array, recorder) for name, array in given.items()}
-        numbers = itertools.count(1)
-        for dtype in DTYPES:
-            environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder, numbers)
-    rational = arithmetic == "rational"
-    around = buffers_in_scope(program.buffers)
-    with np.errstate(all="ignore"):
-        for nest in program.nests:
-            literals = _Numbers({dtype: environment[dtype] for dtype in DTYPES}, rational)
-            body = Conversions(literals.leaf, fold=not rational).block(nest.body, around)
-            function: ast.AST = clone(nest.with_body(body).function)
-            if checking:
-                function = _Lanes().visit(function)
-            function = _Python(rational).visit(function)
-            module = ast.Module([located(function)], [])  # type: ignore[list-item]
-            scope = environment | literals.numbers
-            exec(compile(module, f"<{nest.label}>", "exec"), scope)
-            scope[nest.label](*(given[name] for name in nest.arguments))
+    return given
+
+
+def _watched(arrays: Mapping[str, Any], environment: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The arrays, and in ``environment`` local arrays and parallel loops, such that races show."""
+    recorder, shuffle, numbers = _Recorder(), random.Random(seed), itertools.count(1)
+    environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
+    for dtype in DTYPES:
+        environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder, numbers)
+    return {name: _Recorded(name, array, recorder) for name, array in arrays.items()}
 
 
 def _garbage(buffer: Buffer, arithmetic: str) -> np.ndarray:

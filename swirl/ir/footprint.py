@@ -12,8 +12,8 @@ import islpy as isl
 
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import MAX_OPERATIONS, NotProved
 from swirl.ir.nest import names_in
+from swirl.ir.sets import limited
 from swirl.ir.statements import Access, Statement
 
 
@@ -86,13 +86,9 @@ def extremes(statement: Statement, text: str, constraints: Sequence[str] = ()) -
 
 @lru_cache(maxsize=4096)
 def _extremes(names: str, condition: str) -> tuple[int, int] | None:
-    context = isl.Context()
-    context.set_max_operations(MAX_OPERATIONS)
-    try:
+    with limited() as context:
         points = isl.Set.read_from_str(context, f"{{ [{names}] : {condition} }}")
         if points.is_empty():
             return None
         value = isl.Aff.read_from_str(context, f"{{ [{names}] -> [value] }}")
         return points.min_val(value).to_python(), points.max_val(value).to_python()
-    except isl.Error as error:
-        raise NotProved from error

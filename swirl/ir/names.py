@@ -16,7 +16,7 @@ from typing import Literal
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import LocalType, Nest, Path, fresh, local_type, names_in, substitute, walk
 from swirl.ir.nest import loops as loops_of
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import ASSIGNMENTS, name_of, statements_in, target_of
 
 Kind = Literal["loop", "local", "buffer"]
 
@@ -159,21 +159,23 @@ class Unwrapping:
         return [substitute(node, names) for node in branch] if names else branch
 
 
-def changed_in(node: ast.stmt) -> frozenset[str]:
-    """The names whose value a statement changes or makes: its loops' variables, the locals that it declares or assigns,
-    the arrays that it stores to."""
+def changed_in(*body: ast.stmt) -> frozenset[str]:
+    """The names whose value statements change or make: their loops' variables, the locals that they declare or assign,
+    the arrays that they store to."""
     found = set()
-    for inner in statements_in(node):
-        targets: list[ast.expr] = []
-        if isinstance(inner, ast.Assign):
-            targets = inner.targets
-        elif isinstance(inner, (ast.For, ast.AugAssign, ast.AnnAssign)):
-            targets = [inner.target]
-        for target in targets:
-            name = target.value if isinstance(target, ast.Subscript) else target
-            assert isinstance(name, ast.Name)
-            found.add(name.id)
+    for inner in (inner for statement in body for inner in statements_in(statement)):
+        if isinstance(inner, ast.For):
+            found.add(name_of(inner.target))
+        elif isinstance(inner, ASSIGNMENTS):
+            found.add(name_of(target_of(inner)))
     return frozenset(found)
+
+
+def stored_in(body: Iterable[ast.stmt]) -> list[str]:
+    """The locals and buffers that statements, or those inside of them, assign or update, each once in order of first
+    appearance; a declaration is not counted."""
+    found = (node for statement in body for node in statements_in(statement))
+    return list(dict.fromkeys(name_of(target_of(s)) for s in found if isinstance(s, (ast.Assign, ast.AugAssign))))
 
 
 def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[str]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -15,7 +15,11 @@ from typing import TypeVar
 from swirl.ir.buffers import Buffer
 from swirl.ir.printing import unparse
 from swirl.ir.trees import clone as clone
-from swirl.ir.trees import located, nodes
+from swirl.ir.trees import located
+from swirl.ir.trees import names_in as names_in
+from swirl.ir.trees import reference as reference
+from swirl.ir.trees import references as references
+from swirl.ir.trees import subscripts as subscripts
 
 T = TypeVar("T", bound=ast.AST)
 
@@ -100,6 +104,11 @@ class Loop:
             return None
         return len(range(start, stop, self.step))
 
+    @property
+    def plain(self) -> Loop:
+        """The loop as one of kind ``range``."""
+        return Loop(self.var, "range", self.start, self.stop, self.step)
+
     def node(self, body: list[ast.stmt]) -> ast.For:
         """The loop as a tree, with ``body``."""
         args = [self.stop]
@@ -151,6 +160,18 @@ def for_loop(var: str, stop: int | str | ast.expr, body: list[ast.stmt], *, star
              step: int = 1, kind: str = "range") -> ast.For:  # fmt: skip
     """``for var in kind(start, stop, step): body``."""
     return Loop(var, kind, expr(start), expr(stop), step).node(body)
+
+
+def nested(loops: Iterable[Loop], body: list[ast.stmt]) -> list[ast.stmt]:
+    """``body`` in loops, the first of them outermost."""
+    for loop in reversed(list(loops)):
+        body = [loop.node(body)]
+    return body
+
+
+def counting(names: Iterable[str], extents: Iterable[int]) -> list[Loop]:
+    """Loops over every index of an array of these extents."""
+    return [Loop(name, "range", ast.Constant(0), ast.Constant(n)) for name, n in zip(names, extents, strict=True)]
 
 
 # --- records --------------------------------------------------------------------------------------------
@@ -339,30 +360,6 @@ def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[as
     setattr(parent, name, edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit))
     result[index] = parent
     return result
-
-
-def names_in(tree: ast.AST) -> set[str]:
-    """Every plain name in ``tree`` (variables, buffers, called functions)."""
-    return {node.id for node in nodes(tree) if node.__class__ is ast.Name}
-
-
-def references(tree: ast.AST) -> Iterator[ast.Subscript]:
-    """Every subscripted reference ``name[…]`` in ``tree``."""
-    for node in nodes(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            yield node
-
-
-def subscripts(reference: ast.Subscript) -> list[ast.expr]:
-    """The subscripts of ``name[i, j]`` as a list."""
-    index = reference.slice
-    return list(index.elts) if isinstance(index, ast.Tuple) else [index]
-
-
-def reference(name: str, indices: list[ast.expr], store: bool = False) -> ast.Subscript:
-    """``name[indices]``."""
-    index = indices[0] if len(indices) == 1 else ast.Tuple(list(indices), ast.Load())
-    return ast.Subscript(ast.Name(name, ast.Load()), index, ast.Store() if store else ast.Load())
 
 
 def fresh(base: str, taken: set[str]) -> str:

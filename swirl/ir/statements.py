@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in, nodes, statements_in
+from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, statements_in, target_of
 
 
 @lru_cache(maxsize=4096)
@@ -21,6 +22,10 @@ def parsed(text: str) -> ast.expr:
 
 
 # --- statements and accesses ----------------------------------------------------------------------------
+LocalLoops = Mapping[str, tuple[str, ...]]
+"""The locals that are visible somewhere, each with the variables of the loops around its declaration."""
+
+
 @dataclass(frozen=True)
 class Access:
     """One reference of a statement. ``kind``: ``read``, ``write``, or the reduction ``add``, ``mul``,
@@ -35,6 +40,13 @@ class Access:
     kind: str
     text: str
     when: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> tuple[ast.expr, ...]:
+        """The subscripts that the reference has; before them in ``indices`` stand the loops around a local's
+        declaration."""
+        tree = parsed(self.text)
+        return self.indices[len(self.indices) - len(subscripts(tree)) :] if isinstance(tree, ast.Subscript) else ()
 
     @cached_property
     def templates(self) -> tuple[str | None, ...]:
@@ -62,6 +74,11 @@ class Statement:
     loop_depths: tuple[int, ...]
     guards: tuple[str, ...]
     accesses: tuple[Access, ...]
+    scope: LocalLoops = field(compare=False)
+
+    def access(self, target: ast.expr, kind: str) -> Access:
+        """A reference that may stand here."""
+        return _access(target, kind, self.scope)
 
     @property
     def text(self) -> str:
@@ -200,9 +217,9 @@ def tag(body: list[ast.stmt]) -> None:
                 count += 1
 
 
-def statements(body: list[ast.stmt]) -> list[Statement]:
-    """The leaf statements and conditions of a nest's body, in textual order."""
-    return list(_collect(body, "body", (), (), (), (), {}))
+def statements(body: list[ast.stmt], prefix: Path = ()) -> list[Statement]:
+    """The leaf statements and conditions of a nest's body, in textual order; ``prefix`` comes before their paths."""
+    return list(_collect(body, "body", prefix, (), (), (), {}))
 
 
 LocalUse = tuple[ast.Subscript, bool, tuple[Loop, ...]]
@@ -213,35 +230,25 @@ def local_uses(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...] = ()
     """The references to a local array in statements behind its declaration, which stand in ``loops``."""
     for statement in body:
         parts: list[ast.AST] = [statement]
-        targets: list[ast.expr | None] = []
         if isinstance(statement, ast.For):
             yield from local_uses(statement.body, name, (*loops, loop_of(statement)))
             parts = [statement.iter]
         elif isinstance(statement, ast.If):
             yield from local_uses([*statement.body, *statement.orelse], name, loops)
             parts = [statement.test]
-        elif isinstance(statement, ast.Assign):
-            targets = [*statement.targets]
-        else:
-            targets = [getattr(statement, "target", None)]
-        for reference in (ref for part in parts for ref in references(part) if unparse(ref.value) == name):
-            yield reference, any(reference is target for target in targets), loops
+        target = target_of(statement) if isinstance(statement, ASSIGNMENTS) else None
+        for reference in (ref for part in parts for ref in references(part) if name_of(ref) == name):
+            yield reference, reference is target, loops
 
 
 def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
     """Locals that a loop somewhere in ``body`` assigns, and that are declared outside of it: one for all iterations."""
     outside = {name for statement in body for name in declared_in(statement)} - declared_in(loop)
-    written: dict[str, None] = {}
-    for node in statements_in(loop):
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            written[unparse(target.value if isinstance(target, ast.Subscript) else target)] = None
-    return [name for name in written if name in outside]
+    return [name for name in stored_in([loop]) if name in outside]
 
 
 def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],
-             guards: tuple[str, ...], scope: dict[str, tuple[str, ...]]) -> Iterator[Statement]:  # fmt: skip
-    scope = dict(scope)
+             guards: tuple[str, ...], scope: LocalLoops) -> Iterator[Statement]:  # fmt: skip
     for index, node in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(node, ast.For):
@@ -251,22 +258,22 @@ def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, 
             )
         elif isinstance(node, ast.If):
             test = unparse(node.test)
-            found = _outer_references(node.test, scope)
-            reads = tuple(replace(_access(part, "read", scope), when=when) for part, when in found)
-            yield Statement(path, node, heads, depths, guards, reads)
+            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
             yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
             yield from _collect(node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
         else:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                scope[node.target.id] = tuple(loop.var for loop in heads)
-            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)))
+                scope = {**scope, node.target.id: tuple(loop.var for loop in heads)}
+            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
 
 
-def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Access]:
-    if isinstance(node, ast.AnnAssign):
+def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
+    if isinstance(node, ast.If):
+        reads = [node.test]
+    elif isinstance(node, ast.AnnAssign):
         if not _is_empty(node.value):
             yield _access(node.target, "write", scope)
-        reads: list[ast.expr] = [node.value] if node.value is not None and not _is_empty(node.value) else []
+        reads = [node.value] if node.value is not None and not _is_empty(node.value) else []
     elif isinstance(node, ast.AugAssign):
         kinds: dict[type, str] = {ast.Add: "add", ast.Sub: "add", ast.Mult: "mul", ast.Div: "mul"}
         kind = kinds.get(type(node.op))
@@ -278,8 +285,8 @@ def _accesses(node: ast.stmt, scope: dict[str, tuple[str, ...]]) -> Iterator[Acc
         reads = [extremum[1]] if extremum else [node.value]
     else:
         return
-    if not isinstance(node, ast.AnnAssign):
-        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        target = target_of(node)
         if isinstance(target, ast.Subscript):
             reads += subscripts(target)
     for tree in reads:
@@ -292,7 +299,7 @@ def _is_empty(value: ast.expr | None) -> bool:
 
 
 def _outer_references(
-    tree: ast.expr, scope: dict[str, tuple[str, ...]], when: tuple[str, ...] = ()
+    tree: ast.expr, scope: LocalLoops, when: tuple[str, ...] = ()
 ) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
     """References in an expression, those inside subscripts (index buffers) included, each with the conditions under
     which it is evaluated."""
@@ -319,13 +326,9 @@ def _outer_references(
                 yield from _outer_references(child, scope, when)
 
 
-def _access(target: ast.expr, kind: str, scope: dict[str, tuple[str, ...]]) -> Access:
+def _access(target: ast.expr, kind: str, scope: LocalLoops) -> Access:
     text = unparse(target)
-    if isinstance(target, ast.Name):
-        name, own = target.id, []
-    else:
-        assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
-        name, own = target.value.id, subscripts(target)
+    name, own = name_of(target), subscripts(target) if isinstance(target, ast.Subscript) else []
     # A local is a new variable in each iteration of the loops around its declaration.
     instance: list[ast.expr] = [ast.Name(var, ast.Load()) for var in scope.get(name, ())]
     return Access(name, (*instance, *own), kind, text)

@@ -48,9 +48,50 @@ def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
             found += node.body
 
 
+def names_in(tree: ast.AST) -> set[str]:
+    """Every plain name in ``tree`` (variables, buffers, called functions)."""
+    return {node.id for node in nodes(tree) if node.__class__ is ast.Name}
+
+
+def references(tree: ast.AST) -> Iterator[ast.Subscript]:
+    """Every subscripted reference ``name[…]`` in ``tree``."""
+    for node in nodes(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            yield node
+
+
+def subscripts(reference: ast.Subscript) -> list[ast.expr]:
+    """The subscripts of ``name[i, j]`` as a list."""
+    index = reference.slice
+    return list(index.elts) if isinstance(index, ast.Tuple) else [index]
+
+
+def reference(name: str, indices: list[ast.expr], store: bool = False) -> ast.Subscript:
+    """``name[indices]``."""
+    index = indices[0] if len(indices) == 1 else ast.Tuple(list(indices), ast.Load())
+    return ast.Subscript(ast.Name(name, ast.Load()), index, ast.Store() if store else ast.Load())
+
+
+ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+"""What sets a local or an element; a declaration does, too."""
+
+
+def target_of(statement: ast.stmt) -> ast.expr:
+    """What one of :data:`ASSIGNMENTS` sets."""
+    assert isinstance(statement, ASSIGNMENTS)
+    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+
+
+def name_of(target: ast.expr) -> str:
+    """The local or the buffer that a name, or a reference to an element, names."""
+    base = target.value if isinstance(target, ast.Subscript) else target
+    assert isinstance(base, ast.Name)
+    return base.id
+
+
 def declared_in(tree: ast.stmt) -> set[str]:
     """The names of the locals that a statement declares, or one inside of it."""
-    return {ast.unparse(s.target) for s in statements_in(tree) if isinstance(s, ast.AnnAssign)}
+    return {name_of(s.target) for s in statements_in(tree) if isinstance(s, ast.AnnAssign)}
 
 
 def clone(tree: T) -> T:

@@ -44,8 +44,10 @@ def is_float(dtype: str) -> bool:
 
 
 def joint(*dtypes: str) -> str:
-    """The type in which values are compared, or chosen between."""
-    return max(dtypes, key=ORDER.index)
+    """The type in which values are compared, or chosen between: the greatest; a truth value and a literal make an
+    int32."""
+    found = max(dtypes, key=ORDER.index)
+    return "int32" if found == WEAK_INT and "bool" in dtypes else found
 
 
 def arithmetic(*dtypes: str) -> str:
@@ -54,12 +56,21 @@ def arithmetic(*dtypes: str) -> str:
     return "int32" if found == "bool" else found
 
 
-def dtype_of(node: ast.expr, scope: Scope) -> str:
+def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | None] | None = None) -> str:
     """The type of an expression where ``scope`` holds; weak where only literals say something.
+
+    Args:
+        node: the expression.
+        scope: of its names.
+        special: the types of calls that are not of the grammar, or mean something else in a body; None for others.
 
     Raises:
         ValidationError: a name that is not declared there, or no expression of the grammar.
     """
+
+    def of(part: ast.expr) -> str:
+        return dtype_of(part, scope, special)
+
     match node:
         case ast.Constant(bool()):
             return "bool"
@@ -74,22 +85,24 @@ def dtype_of(node: ast.expr, scope: Scope) -> str:
         case ast.Compare() | ast.UnaryOp(ast.Not()):
             return "bool"
         case ast.BoolOp(_, values):
-            return joint(*(dtype_of(value, scope) for value in values))
+            return joint(*map(of, values))
         case ast.UnaryOp(_, operand):
-            return arithmetic(dtype_of(operand, scope))
+            return arithmetic(of(operand))
         case ast.BinOp(left, operator, right):
-            found = arithmetic(dtype_of(left, scope), dtype_of(right, scope))
+            found = arithmetic(of(left), of(right))
             if isinstance(operator, (ast.FloorDiv, ast.Mod)):
                 return joint(found, "int32")
             return joint(found, WEAK_FLOAT) if isinstance(operator, ast.Div) else found
         case ast.IfExp(_, body, orelse):
-            return joint(dtype_of(body, scope), dtype_of(orelse, scope))
+            return joint(of(body), of(orelse))
         case ast.Call(ast.Name(name), arguments):
+            if special is not None and (own := special(node)) is not None:
+                return own
             if name in CASTS:
                 return name
             if name == "rand":
                 return "float32"
-            kinds = [dtype_of(argument, scope) for argument in arguments]
+            kinds = [of(argument) for argument in arguments]
             if name in FUNCTIONS:
                 return joint(WEAK_FLOAT, *kinds)
             return arithmetic(*kinds) if name in ("abs", "min", "max") else joint(*kinds)

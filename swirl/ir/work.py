@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -302,32 +302,42 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> 
     constraints = use.domain.constraints(use.around)
     within = [(names, condition) for names, condition in constraints if not names & still]
     used = set().union(*map(variables, indices)) & set(moving)
-    own = [var for several in grouped(moving, [names for names, _ in within])
-           if set(several) & used for var in several]  # fmt: skip
     # A condition that ties what moves to what stands still is not looked at: there are at most that many.
     tied = any(names & still for names, _ in constraints)
-    shifted = any(variables(index) & still for index in indices)
     if any(_divided(index, still) for index in indices):
         return Values(0, 1, min(everything[0].count, prod(moving[var].count for var in used))), False
     exact = not (use.domain.on_data or tied)
+    own = [var for several in grouped(moving, [names for names, _ in within])
+           if set(several) & used for var in several]  # fmt: skip
     conditions = [condition for names, condition in within if names & set(own)]
+    extents = [shape[d] for d in group]
+    shifted = any(variables(index) & still for index in indices)
     if len(group) == 1 and not conditions:
         values = image(indices[0], moving)
         if values is not None:
-            return (values if shifted else values.within(shape[group[0]])), exact
-    points = grid({var: moving[var] for var in own})
-    mask = satisfied({var: moving[var] for var in own}, conditions)
+            return (values if shifted else values.within(extents[0])), exact
+    found = _listed(indices, {var: moving[var] for var in own}, conditions, extents, shifted)
+    if found is not None:
+        return found, exact
+    values = image(indices[0], moving) if len(group) == 1 else None
+    return everything if values is None else (values.within(extents[0]), False)
+
+
+def _listed(indices: Sequence[ast.expr], boxes: Mapping[str, Values], conditions: Sequence[ast.expr],
+            extents: Sequence[int], shifted: bool) -> Values | None:  # fmt: skip
+    """The values of subscripts, as one number, at the points of ``boxes`` that satisfy ``conditions``; None if
+    there are too many. Other variables count as 0; unless ``shifted``, only what is inside of the extents."""
+    points, mask = grid(boxes), satisfied(boxes, conditions)
     if points is None or mask is None:
-        values = image(indices[0], moving) if len(group) == 1 else None
-        return everything if values is None else (values.within(shape[group[0]]), False)
-    points |= dict.fromkeys(set().union(*map(variables, indices)) - set(own), np.zeros((), int))
+        return None
+    points |= dict.fromkeys(set().union(*map(variables, indices)) - set(boxes), np.zeros((), int))
     number = np.zeros((), int)
-    for index, d in zip(indices, group, strict=True):
+    for index, extent in zip(indices, extents, strict=True):
         at = np.asarray(evaluate(index, points))
         if not shifted:
-            mask = mask & (at >= 0) & (at < shape[d])
-        number = number * (4 * shape[d]) + at + shape[d] if len(group) > 1 else at
-    return Values.of(np.broadcast_to(number, mask.shape)[mask]), exact
+            mask = mask & (at >= 0) & (at < extent)
+        number = number * (4 * extent) + at + extent if len(indices) > 1 else at
+    return Values.of(np.broadcast_to(number, mask.shape)[mask])
 
 
 def _divided(index: ast.expr, still: set[str]) -> bool:

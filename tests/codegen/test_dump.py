@@ -19,8 +19,8 @@ from swirl.dump.compare import compare_stages, differences
 from swirl.dump.read import read_stage
 from swirl.dump.write import contents, stage_text
 from swirl.errors import LatteError
+from swirl.ir.arithmetic import calls, philox
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.execute import philox
 from swirl.ir.nest import parse_program
 
 RECIPES = {
@@ -194,9 +194,7 @@ def test_the_padding_of_blocks_is_watched(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_calls_mean_what_they_mean_in_the_compiler() -> None:
-    from swirl.ir.execute import _environment
-
-    theirs = _environment("typed")
+    theirs = calls("typed")
     nan = np.float32("nan")
     for dtype in (np.float32, np.float64):
         for name in ("sqrt", "exp", "log", "tanh", "abs", "floor"):

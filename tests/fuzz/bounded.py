@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from swirl.ir.execute import philox
+from swirl.ir.arithmetic import philox
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type
 from swirl.ir.trees import located

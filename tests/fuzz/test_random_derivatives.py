@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import pytest
 
+from latte.autodiff.adjoint_terms import Term
 from latte.autodiff.partials import Partials
-from latte.autodiff.terms import Term
 from tests.fuzz.derivative_cases import Writer
 from tests.fuzz.derivative_checks import case_of, problem, run_derivatives
 from tests.fuzz.derivative_shrink import shrunk

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from latte.autodiff import Derived, derive
+from swirl.errors import DerivativeError
+from swirl.ir import footprint, sets
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
@@ -545,6 +549,30 @@ def gradients_are_differences(case: Case) -> None:
             expected += 3.0
         bound = BOUND * (1 + np.abs(expected).max())
         np.testing.assert_allclose(gradients[name], expected, rtol=0, atol=bound, err_msg=name)
+
+
+@pytest.fixture
+def nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every question about sets of integers takes more work than is allowed."""
+    answers = (sets.is_empty, sets.least, footprint._extremes)
+    monkeypatch.setattr(sets, "MAX_OPERATIONS", 1)
+    for answer in answers:
+        answer.cache_clear()
+    with pytest.raises(sets.NotProved):
+        sets.is_empty("{ [i] : 0 <= i < 3 and 2 * i = 3 }")
+    yield
+    for answer in answers:
+        answer.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_is_proved")
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_differences_or_refused_where_nothing_is_proved(name: str) -> None:
+    try:
+        CASES[name].derive()
+    except DerivativeError:
+        return
+    gradients_are_differences(CASES[name])
 
 
 @pytest.mark.parametrize("name", ["convolution with stride, dilation, padding", "batch norm", "scan"])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from swirl.errors import LatteError
+from swirl.ir.arithmetic import UNDEFINED, UNINITIALISED
 from swirl.ir.buffers import Buffer
-from swirl.ir.execute import UNDEFINED, UNINITIALISED, execute
+from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
 from tests.fuzz.floats import EVERY_BIT, data, different, subscripts, touched
 from tests.fuzz.programs import ProgramMaker

@@ -17,7 +17,7 @@ from latte import (
     SoftmaxLossLayer,
     TanhLayer,
 )
-from latte.autodiff.layers import layer_programs
+from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from swirl.ir.buffers import DTYPES
 from swirl.ir.execute import execute

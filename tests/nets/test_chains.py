@@ -21,9 +21,9 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.autodiff.layers import differentiate
+from latte.autodiff.differentiated import differentiate
 from latte.ensemble import Ensemble
-from latte.frontend.layers import lower_layers
+from latte.frontend.lowered import lower_layers
 from latte.neuron import Neuron
 from latte.planning.chains import chained_order, find_chains
 from latte.planning.plan import make_plan

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer
-from latte.autodiff.layers import differentiate
-from latte.frontend.layers import lower_layers
+from latte.autodiff.differentiated import differentiate
+from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
 from swirl.errors import LatteError
 from swirl.ir.buffers import Layout

@@ -16,7 +16,7 @@ from latte import (
     SoftmaxLossLayer,
     TanhLayer,
 )
-from latte.autodiff.layers import layer_programs
+from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.planning.chains import chained_order, find_chains
 from latte.planning.plan import schedule_unit

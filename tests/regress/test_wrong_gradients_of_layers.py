@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from latte import MemoryDataLayer, Net
-from latte.autodiff.layers import layer_programs
+from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
 from swirl.target import Target, why_not

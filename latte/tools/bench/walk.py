@@ -10,7 +10,7 @@ from itertools import groupby
 from math import prod
 from pathlib import Path
 
-from latte.autodiff.layers import layer_programs
+from latte.autodiff.differentiated import layer_programs
 from latte.net import Net
 from swirl.ir.nest import Path as Place
 from swirl.ir.nest import Program, enclosing, loop_of, names_in, walk

@@ -9,7 +9,7 @@ import islpy as isl
 
 from swirl.ir.affine import affine, ranges_at, simplify_body
 from swirl.ir.coverage import unwritten_read
-from swirl.ir.deps import MAX_OPERATIONS, NotProved, before
+from swirl.ir.deps import before
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -25,6 +25,7 @@ from swirl.ir.nest import (
     subscripts,
     substitute,
 )
+from swirl.ir.sets import MAX_OPERATIONS, NotProved
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command

@@ -9,8 +9,8 @@ from dataclasses import replace
 import islpy as isl
 
 from swirl.ir.affine import Ranges, simplify, to_isl
-from swirl.ir.deps import MAX_OPERATIONS, NotProved
 from swirl.ir.nest import Loop, expr, substitute
+from swirl.ir.sets import MAX_OPERATIONS, NotProved
 
 MOST_BOUNDS = 4
 """Arguments of a ``min`` or ``max`` in a bound that is made here."""

@@ -1,6 +1,6 @@
-"""Guarded assignments under a loop, ``if test: t = e``, as selects: ``t = e if test else t``.
+"""Conditional assignments under a loop, ``if test: t = e``, as selects: ``t = e if test else t``.
 
-The test is asked once, before anything that it reads is written; what else stands behind it stays behind it::
+The test is asked once, before anything that it reads is written; what else depends on it still does::
 
     if x[i, j] > value[i]:            better: bool = x[i, j] > value[i]
         value[i] = x[i, j]      ->    value[i] = x[i, j] if better else value[i]
@@ -15,20 +15,21 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from latte.autodiff.order import Site
-from latte.autodiff.prepare import Body, all_sites, assign, edited, load, target_of, with_origin
-from latte.autodiff.terms import name_of
+from latte.autodiff.prepare import Body, assign, edited, load, with_origin
+from latte.autodiff.uses import sites
 from swirl.ir.nest import LocalType, Path, Program, declare, fresh, make_nest, names_in
+from swirl.ir.statements import Statement
+from swirl.ir.trees import name_of, target_of
 
 
-def guards_as_selects(program: Program, active: set[str]) -> Program:
-    """The program with guarded assignments to ``active`` names as selects, where their tests cannot be asked again."""
+def branches_as_selects(program: Program, active: set[str]) -> Program:
+    """The program with conditional assignments to ``active`` names as selects, where a test cannot be asked again."""
     nests = [list(nest.body) for nest in program.nests]
     taken = set(program.buffers).union(*(names_in(s) for nest in nests for s in nest), set())
     edits: dict[Path, Body] = {}
-    every = all_sites(nests)
+    every = sites(nests)
     for site in every:
-        test, body = _flat(site.statement)
+        test, body = _flat(site.node)
         inside_another = any(site.path[: len(path)] == path for path in edits)
         if test is None or inside_another or not _to_rewrite(site, _read(test, every), body, active):
             continue
@@ -40,7 +41,7 @@ def guards_as_selects(program: Program, active: set[str]) -> Program:
             target = load(statement.targets[0])
             if name_of(target) in active:
                 chosen = with_origin(assign(target, ast.IfExp(asked, statement.value, target)), statement)
-                chosen.was_guarded = True  # type: ignore[attr-defined]
+                chosen.was_branch = True  # type: ignore[attr-defined]
                 edits[site.path].append(chosen)
             else:
                 edits[site.path].append(ast.If(asked, [statement], []))
@@ -68,23 +69,23 @@ def _flat(statement: ast.stmt) -> tuple[ast.expr | None, list[ast.Assign]]:
     return None, []
 
 
-def _read(test: ast.expr, every: list[Site]) -> set[str]:
+def _read(test: ast.expr, every: list[Statement]) -> set[str]:
     """Names that a test reads, or that what is in its locals was computed from."""
     read = names_in(test)
     while True:
         more = set(read)
         for site in every:
-            if isinstance(site.statement, ast.If):
+            if isinstance(site.node, ast.If):
                 continue
-            target = target_of(site.statement)
+            target = target_of(site.node)
             if isinstance(target, ast.Name) and target.id in read:
-                more |= names_in(site.statement.value)  # type: ignore[attr-defined]
+                more |= names_in(site.node.value)  # type: ignore[attr-defined]
         if more == read:
             return read
         read = more
 
 
-def _to_rewrite(site: Site, read: set[str], body: list[ast.Assign], active: set[str]) -> bool:
+def _to_rewrite(site: Statement, read: set[str], body: list[ast.Assign], active: set[str]) -> bool:
     written = {name_of(statement.targets[0]) for statement in body}
     chosen = [statement for statement in body if name_of(statement.targets[0]) in active]
     # A choice between values that depend on earlier choices is no choice of one iteration.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from swirl.ir.trees import target_of
+
 # A tree node's attribute that holds the conditions under which a padded read is inside its source.
-GUARD = "latte_inside"
+INSIDE = "latte_inside"
 
 
-def apply_guards(statement: ast.stmt) -> ast.stmt:
+def with_padding(statement: ast.stmt) -> ast.stmt:
     """A statement whose padded reads are made safe.
 
     Where it adds a product that holds the padded reads, it is skipped outside (``if inside: statement``);
@@ -17,14 +19,13 @@ def apply_guards(statement: ast.stmt) -> ast.stmt:
     if isinstance(statement, (ast.For, ast.If)):
         return statement
     assert isinstance(statement, (ast.Assign, ast.AugAssign))
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
     conditions: dict[str, ast.expr] = {}
-    _collect(target, conditions)
+    _collect(target_of(statement), conditions)
     adds = isinstance(statement, ast.AugAssign) and isinstance(statement.op, (ast.Add, ast.Sub))
-    if adds and (factors := _guarded_factors(statement.value)) is not None:
+    if adds and (factors := _padded_factors(statement.value)) is not None:
         conditions |= factors
     else:
-        statement.value = guarded_value(statement.value)
+        statement.value = padded_value(statement.value)
     if not conditions:
         return statement
     tests = list(conditions.values())
@@ -33,42 +34,42 @@ def apply_guards(statement: ast.stmt) -> ast.stmt:
 
 
 def _collect(node: ast.AST, conditions: dict[str, ast.expr]) -> None:
-    for condition in getattr(node, GUARD, ()):
+    for condition in getattr(node, INSIDE, ()):
         conditions[ast.unparse(condition)] = condition
 
 
-def _guarded_factors(node: ast.expr) -> dict[str, ast.expr] | None:
+def _padded_factors(node: ast.expr) -> dict[str, ast.expr] | None:
     """Conditions of all padded reads in ``node`` if each is a factor of it, else None."""
     found: dict[str, ast.expr] = {}
 
     def visit(part: ast.expr) -> bool:
-        if hasattr(part, GUARD):
+        if hasattr(part, INSIDE):
             _collect(part, found)
             return True
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
             return visit(part.left) and visit(part.right)
         if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div):
-            return visit(part.left) and not _has_guard(part.right)
+            return visit(part.left) and not _is_padded(part.right)
         if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub):
             return visit(part.operand)
-        return not _has_guard(part)
+        return not _is_padded(part)
 
     return found if visit(node) and found else None
 
 
-def _has_guard(node: ast.AST) -> bool:
-    return any(hasattr(part, GUARD) for part in ast.walk(node))
+def _is_padded(node: ast.AST) -> bool:
+    return any(hasattr(part, INSIDE) for part in ast.walk(node))
 
 
 class _Select(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        conditions = getattr(node, GUARD, None)
+        conditions = getattr(node, INSIDE, None)
         if not conditions:
             return node
         test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), list(conditions))
         return ast.IfExp(test, node, ast.Constant(0.0))
 
 
-def guarded_value(node: ast.expr) -> ast.expr:
+def padded_value(node: ast.expr) -> ast.expr:
     """``node`` with every padded read replaced by ``read if inside else 0.0``."""
-    return _Select().visit(node) if _has_guard(node) else node
+    return _Select().visit(node) if _is_padded(node) else node

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from latte.autodiff.order import accesses, covers_once, meets_later
-from latte.autodiff.prepare import all_sites, assign, edit_block, edited, load, plain_updates, rebuild
-from latte.autodiff.terms import name_of
-from latte.autodiff.tidy import written_names
+from latte.autodiff.prepare import assign, edit_block, edited, load, plain_updates, rebuild
+from latte.autodiff.uses import Use, sites, uses_of
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
+from swirl.ir.coverage import touches_all_once
+from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     Path,
     Program,
@@ -23,9 +23,10 @@ from swirl.ir.nest import (
     reference,
     substitute,
 )
+from swirl.ir.trees import name_of
 
 
-def keep_local(program: Program, local: str) -> Program:
+def save_local(program: Program, local: str) -> Program:
     """``kept_<local>[…] = local`` after the local's last change, one element an iteration.
 
     Raises:
@@ -34,13 +35,13 @@ def keep_local(program: Program, local: str) -> Program:
     nests = [list(nest.body) for nest in program.nests]
     home = next(
         site
-        for site in all_sites(nests)
-        if isinstance(site.statement, ast.AnnAssign)
-        and isinstance(site.statement.target, ast.Name)
-        and site.statement.target.id == local
+        for site in sites(nests)
+        if isinstance(site.node, ast.AnnAssign)
+        and isinstance(site.node.target, ast.Name)
+        and site.node.target.id == local
     )
     shape, indices = [], []
-    for _, loop in home.loops:
+    for loop in home.loops:
         if loop.extent is None or loop.step != 1:
             raise DerivativeError(
                 f"{local} cannot be kept: the loop over {loop.var} has no constant length",
@@ -51,13 +52,13 @@ def keep_local(program: Program, local: str) -> Program:
         variable = ast.Name(loop.var, ast.Load())
         indices.append(variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start))
     name = fresh(f"kept_{local}", _taken(program))
-    assert isinstance(home.statement, ast.AnnAssign)
-    dtype = ast.unparse(home.statement.annotation)
+    assert isinstance(home.node, ast.AnnAssign)
+    dtype = ast.unparse(home.node.annotation)
     buffer = Buffer(f"{program.name.split('.')[0]}.{name}", tuple(shape) or (1,), dtype, "value")
     store = assign(reference(name, indices or [expr(0)]), ast.Name(local, ast.Load()))
 
     def edit(body: list[ast.stmt]) -> list[ast.stmt]:
-        last = max(index for index, statement in enumerate(body) if local in written_names([statement]))
+        last = max(index for index, statement in enumerate(body) if local in changed_in(statement))
         return [*body[: last + 1], store, *body[last + 1 :]]
 
     index = home.path[0][1]
@@ -67,7 +68,7 @@ def keep_local(program: Program, local: str) -> Program:
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
 
 
-def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
+def save_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
     """The program with the value of buffer ``name`` before the nest number ``nest`` in a buffer of its own.
 
     Earlier nests then write that buffer, and what the nest reads before it sets an element comes from there.
@@ -77,26 +78,17 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
         return None
     nests = [list(n.body) for n in program.nests]
     nests[nest] = rebuild(rebuild(nests[nest], plain_updates), lambda s: [_as_assignment(s, name)])
-    found = [a for site in all_sites(nests) for a in accesses(site) if a.name == name and a.indices]
-    here = [a for a in found if a.site.path[0][1] == nest]
-    writes = [a for a in here if a.kind != "read"]
-    if not writes or not any(a.kind != "read" and a.site.path[0][1] < nest for a in found):
+    found = uses_of(name, sites(nests))
+    here = [use for use in found if use.site.path[0][1] == nest]
+    writes = [use for use in here if not use.reads]
+    if not writes or not any(not use.reads and use.site.path[0][1] < nest for use in found):
         return None
-    first = min(writes, key=lambda a: a.site.path)
-    if first.kind != "set" or not covers_once(first.site, first.indices, program.buffers[name].shape):
+    first = min(writes, key=lambda use: use.site.path)
+    if not touches_all_once(first.site, first.access, program.buffers[name].shape):
         return None
     old = fresh(f"{name}_before", _taken(program))
-    before: dict[Path, tuple[ast.stmt, set[str]]] = {}
-    for access in here:
-        if access is first:
-            continue
-        earlier = access.site is first.site or meets_later(access, first)
-        if earlier and (access.kind != "read" or meets_later(first, access)):
-            return None
-        if earlier:  # other reads in the statement may come after the element is set
-            _, texts = before.setdefault(access.site.path, (access.site.statement, set()))
-            texts.add(ast.unparse(reference(name, list(access.indices))))
-    if any(isinstance(statement, ast.If) for statement, _ in before.values()):
+    before = _earlier_reads(first, here)
+    if before is None or any(isinstance(statement, ast.If) for statement, _ in before.values()):
         return None
     edits = {path: [_Reads(texts, old).visit(clone(statement))] for path, (statement, texts) in before.items()}
     nests[nest] = edited(nests, edits)[nest]
@@ -109,6 +101,27 @@ def keep_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
             body = [substitute(statement, {name: expr(old)}) for statement in body]
         made.append(make_nest(program.nests[index].label, body, buffers))
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands), old
+
+
+def _earlier_reads(first: Use, here: list[Use]) -> dict[Path, tuple[ast.stmt, set[str]]] | None:
+    """By path, the statements of a nest that read elements before ``first`` sets them, and the references that do; None
+    where one reads, or writes, both before and after.
+
+    Args:
+        first: sets every element once.
+        here: all uses of the buffer in the nest.
+    """
+    before: dict[Path, tuple[ast.stmt, set[str]]] = {}
+    for use in here:
+        if use is first:
+            continue
+        earlier = use.site is first.site or use.meets_later(first)
+        if earlier and (not use.reads or first.meets_later(use)):
+            return None
+        if earlier:  # other reads in the statement may come after the element is set
+            _, texts = before.setdefault(use.site.path, (use.site.node, set()))
+            texts.add(use.text)
+    return before
 
 
 def _as_assignment(statement: ast.stmt, name: str) -> ast.stmt:

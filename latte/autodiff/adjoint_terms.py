@@ -13,13 +13,6 @@ def same(a: ast.AST, b: ast.AST) -> bool:
     return ast.unparse(a) == ast.unparse(b)
 
 
-def name_of(target: ast.expr) -> str:
-    """The local or buffer that a target names."""
-    base = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(base, ast.Name)
-    return base.id
-
-
 def literal(node: ast.expr) -> Fraction | None:
     """The value of a finite numeric literal (sign included) as a fraction, else None."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from latte.autodiff.terms import leading_minus, negated, same, summed
+from latte.autodiff.adjoint_terms import leading_minus, negated, same, summed
 from swirl.ir.names import changed_in
 from swirl.ir.nest import names_in, substitute
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, nodes, target_of
 
 Body = list[ast.stmt]
-
-
-def written_names(body: Body) -> set[str]:
-    """Names of the locals and buffers that ``body`` assigns, loop variables included."""
-    return set().union(*map(changed_in, body))
 
 
 def merge_first(body: Body, declaration: ast.AnnAssign) -> Body:
@@ -44,7 +39,7 @@ def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def tidy(body: Body) -> Body:
+def cleaned(body: Body) -> Body:
     """Locals that stand for one reference, or that are used once, are written out in place; unused ones go.
 
     Updates of one element in one block become one statement.
@@ -67,26 +62,25 @@ def join_updates(body: Body) -> Body:
 
 def _joinable(body: Body, index: int) -> int | None:
     first = body[index]
-    if isinstance(first, ast.Assign):
-        target = first.targets[0]
-    elif isinstance(first, ast.AugAssign) and isinstance(first.op, (ast.Add, ast.Sub)):
-        target = first.target
-    else:
+    if not isinstance(first, ast.Assign) and not _adds(first):
         return None
-    name = next(iter(written_names([first])))
+    assert isinstance(first, (ast.Assign, ast.AugAssign))
+    target = target_of(first)
+    name = name_of(target)
     if name in names_in(first.value):
         return None
     for later in range(index + 1, len(body)):
         second = body[later]
-        if (
-            isinstance(second, ast.AugAssign)
-            and isinstance(second.op, (ast.Add, ast.Sub))
-            and same(second.target, target)
-        ):
+        if _adds(second) and same(target_of(second), target):
+            assert isinstance(second, ast.AugAssign)
             return None if name in names_in(second.value) else later
-        if name in names_in(second) or written_names([second]) & names_in(first):
+        if name in names_in(second) or changed_in(second) & names_in(first):
             return None
     return None
+
+
+def _adds(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.AugAssign) and isinstance(statement.op, (ast.Add, ast.Sub))
 
 
 def _joined(first: ast.Assign | ast.AugAssign, second: ast.stmt) -> ast.stmt:
@@ -113,10 +107,10 @@ def _inlined(body: Body) -> Body:
             and statement.value
         ):
             name, rest = statement.target.id, body[index + 1 :]
-            if name not in written_names(rest):
+            if name not in changed_in(*rest):
                 uses, in_loops = _uses(rest, name)
                 last = max((i for i, s in enumerate(rest) if name in names_in(s)), default=-1)
-                stable = not names_in(statement.value) & written_names(rest[:last] + _inner(rest, last))
+                stable = not names_in(statement.value) & changed_in(*rest[:last], *_inner(rest, last))
                 plain = isinstance(statement.value, (ast.Name, ast.Subscript, ast.Constant))
                 if uses == 0 or (stable and (plain or (uses == 1 and not in_loops))):
                     mapping = {name: statement.value}

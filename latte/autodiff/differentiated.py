@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient
 from latte.autodiff.finish import ACCUMULATE
-from latte.frontend.layers import LoweredLayer, lower_layers
+from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, for_loop, fresh, make_nest, names_in, reference, stmts, substitute
+from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
+from swirl.ir.trees import name_of, statements_in, target_of
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     add_to = [name for name in started if name in inputs]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
-        programs["forward"] = _with_winners(ensemble, forward)
+        programs["forward"] = _with_argmax(ensemble, forward)
         return LayerPrograms(ensemble, programs)
     written = {
         phase: _started(program, ensemble, add_to)
@@ -155,7 +156,7 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
         ) from error
 
 
-def _with_winners(ensemble: Ensemble, forward: Program) -> Program:
+def _with_argmax(ensemble: Ensemble, forward: Program) -> Program:
     """The forward program of a layer that sends no gradient back: its fields are those of one that does."""
     sources = [edge.name for edge in ensemble.connections if not edge.is_label and edge.name in forward.buffers]
     if isinstance(ensemble, AccuracyEnsemble) or not sources:
@@ -187,9 +188,8 @@ def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program
 
 def _assigns(program: Program, name: str) -> bool:
     """Whether an element of a buffer is written by a plain ``=``."""
-    nodes = (node for nest in program.nests for node in ast.walk(nest.function))
-    targets = (target for node in nodes if isinstance(node, ast.Assign) for target in node.targets)
-    return any(isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in targets)
+    statements = (statement for nest in program.nests for statement in statements_in(nest.function))
+    return any(isinstance(s, ast.Assign) and name_of(target_of(s)) == name for s in statements)
 
 
 def _with_own(program: Program, name: str, ensemble: Ensemble) -> tuple[Program, str]:
@@ -212,9 +212,8 @@ def _elements(program: Program, name: str, statement: str) -> Nest:
         taken.add(variables[-1])
     body = stmts(statement)
     for node in ast.walk(body[0]):
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) != "accumulate":
+        if isinstance(node, ast.Subscript) and name_of(node) != "accumulate":
             node.slice = reference("", [ast.Name(variable, ast.Load()) for variable in variables]).slice
-    for variable, extent in reversed(list(zip(variables, program.buffers[name].shape, strict=True))):
-        body = [for_loop(variable, extent, body)]
+    body = nested(counting(variables, program.buffers[name].shape), body)
     verb = "end" if "+=" in statement else "start"
     return make_nest(f"{program.name.replace('.', '_')}_{verb}_{name}", body, program.buffers)

@@ -1,0 +1,176 @@
+"""What the names in a body mean at the place that is being translated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from latte.frontend.constants import Constants, attribute
+from latte.model.body import Body
+from latte.model.ensemble import Ensemble
+from latte.model.index import Index, variable
+from latte.model.mapping import Window
+from swirl.ir.buffers import Buffer
+from swirl.ir.hints import WORDS
+from swirl.ir.nest import fresh
+
+_NAMES = {
+    ast.While: "while",
+    ast.Try: "try",
+    ast.With: "with",
+    ast.Return: "return",
+    ast.Break: "break",
+    ast.Continue: "continue",
+    ast.FunctionDef: "def",
+    ast.Import: "import",
+    ast.ImportFrom: "import",
+    ast.Delete: "del",
+    ast.Raise: "raise",
+    ast.Assert: "assert",
+    ast.Global: "global",
+    ast.ListComp: "a list",
+    ast.List: "a list",
+    ast.Dict: "a dictionary",
+    ast.Lambda: "lambda",
+    ast.NamedExpr: ":=",
+    ast.AnnAssign: "name: type",
+    ast.JoinedStr: "a string",
+    ast.Slice: "a slice",
+    ast.Starred: "*",
+    ast.Match: "match",
+    ast.Tuple: "a tuple",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A body to be translated.
+
+    Args:
+        ensemble: whose body it is.
+        body: the source.
+        buffers: by the name inside bodies.
+        batch_size: number of items.
+        training: what ``self.training`` is.
+        phase: ``forward``, ``backward`` or ``update``.
+    """
+
+    ensemble: Ensemble
+    body: Body
+    buffers: Mapping[str, Buffer]
+    batch_size: int
+    training: bool
+    phase: str
+
+
+class BodyScope:
+    """The loops, locals and constants that are known so far.
+
+    Args:
+        source: the body.
+        shapes: ``self.inputs.shape`` and its kin, as constants.
+        forbidden: names that no loop or local may have, and why.
+
+    Raises:
+        BodyError: a variable of the body has one of these names.
+    """
+
+    def __init__(self, source: Source, shapes: Mapping[str, Any], forbidden: Mapping[str, str]):
+        self.ensemble, self.phase, self.buffers = source.ensemble, source.phase, source.buffers
+        self.body = body = source.body
+        self.batch_size, self.forbidden = source.batch_size, forbidden
+        stores = _stores(body)
+        self.loop_names = _loop_names(body)
+        self.variables = {name for name, values in stores.items() if values != 1}
+        fixed = {
+            "self.training": source.training,
+            "self.batch_size": source.batch_size,
+            "self.shape": self.ensemble.shape,
+            "self.ndim": self.ensemble.ndim,
+            **shapes,
+        }
+        known = partial(attribute, self.ensemble)
+        self.constants = Constants(body, fixed, known, set(stores) | set(body.parameters))
+        self.loops: dict[str, Window] = {}
+        self.ranges: dict[str, Index] = {}
+        self.many: dict[str, list[str]] = {}
+        """Variables of loops over several dimensions, each with the variables of these."""
+        self.locals: dict[str, str] = {}
+        """Locals that have been assigned, each with its name in the intermediate representation."""
+        self.conditional = 0
+        """How many conditions on data are around: an assignment under one is no constant."""
+        for node in ast.walk(body.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.check_name(node.id, node)
+
+    def enter(self, name: str, window: Window) -> None:
+        """Begin a loop."""
+        last = window.stop - 1
+        self.loops[name] = window
+        self.ranges[name] = variable(name, window.start.low, max(last.high, window.start.low))
+
+    @contextmanager
+    def inner(self) -> Iterator[None]:
+        """The loops that are entered inside of it end with it."""
+        loops, ranges, many = self.loops, self.ranges, self.many
+        self.loops, self.ranges, self.many = dict(loops), dict(ranges), dict(many)
+        try:
+            yield
+        finally:
+            self.loops, self.ranges, self.many = loops, ranges, many
+
+    @contextmanager
+    def under_condition(self) -> Iterator[None]:
+        """What is translated inside of it depends on data."""
+        self.conditional += 1
+        try:
+            yield
+        finally:
+            self.conditional -= 1
+
+    def local(self, name: str) -> str:
+        """The local's name in the intermediate representation, where no buffer and no loop of the body may have it."""
+        if name not in self.locals:
+            self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.loop_names, *self.locals.values()})
+        return self.locals[name]
+
+    # --- errors ---------------------------------------------------------------------------------------------
+    def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
+        self.body.fail(node, message, way_out)
+
+    def unknown(self, node: ast.AST) -> NoReturn:
+        """Refuse what the language does not have."""
+        name = _NAMES.get(type(node)) or f"{ast.unparse(node)!r}"
+        self.fail(
+            node,
+            f"a body cannot contain {name}",
+            "bodies are made of for over ranges, if, assignments and arithmetic on single elements",
+        )
+
+    def check_name(self, name: str, node: ast.AST) -> None:
+        """Refuse a variable with a name that means something else."""
+        why = self.forbidden.get(name)
+        if why:
+            self.fail(node, f"the variable {name!r} has the name of {why}", "choose another name")
+
+
+def _loop_names(body: Body) -> set[str]:
+    """Names of all loop variables of a body."""
+    targets = (node.target for node in ast.walk(body.tree) if isinstance(node, ast.For))
+    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def _stores(body: Body) -> dict[str, int]:
+    """How often each plain name is assigned; an update counts twice, since its target cannot be a
+    constant."""
+    counts: dict[str, int] = {}
+    for node in ast.walk(body.tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            counts[node.id] = counts.get(node.id, 0) + 1
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            counts[node.target.id] = counts.get(node.target.id, 0) + 1
+    return counts

@@ -1,0 +1,89 @@
+"""Subscripts of a body: quasi-affine in its loop variables."""
+
+from __future__ import annotations
+
+import ast
+
+from latte.frontend.constants import called
+from latte.frontend.scope import BodyScope
+from latte.model.body import MISSING
+from latte.model.index import Index, NotAffine, as_index, maximum, minimum
+
+
+def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Index:
+    """A quasi-affine integer expression of loop variables.
+
+    Raises:
+        BodyError: if it is none.
+    """
+    try:
+        return _index(scope, node)
+    except NotAffine as error:
+        scope.fail(node, f"{what} must be affine in loop variables, {ast.unparse(node)} is not: {error}")
+
+
+def _index(scope: BodyScope, node: ast.expr) -> Index:
+    known = scope.constants.fold(node)
+    if known is not MISSING:
+        if isinstance(known, float) and known.is_integer():
+            raise NotAffine(f"{known} is a float; write int(…) or //")
+        return as_index(known)
+    match node:
+        case ast.Name(name) if name in scope.ranges:
+            return scope.ranges[name]
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_index(scope, operand)
+        case ast.BinOp(left, operation, right):
+            a, b = _index(scope, left), _index(scope, right)
+            match operation:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.FloorDiv():
+                    return a // b
+                case ast.Mod():
+                    return a % b
+        case ast.Call(function, arguments, []) if called(function) in ("min", "max"):
+            extreme = minimum if called(function) == "min" else maximum
+            return as_index(extreme(*(_index(scope, part) for part in arguments)))
+        case ast.Subscript() | ast.Attribute():
+            raise NotAffine("it depends on data")
+        case ast.Name(name) if name in scope.variables or name in scope.locals:
+            raise NotAffine(f"{name} is a variable")
+        case ast.Name(name):
+            raise NotAffine(f"{name} is not defined here")
+    raise NotAffine(f"{ast.unparse(node)} is not built from + - * // % min max")
+
+
+def subscript_list(scope: BodyScope, node: ast.Subscript) -> list[ast.expr]:
+    """The subscripts as written; the one variable of ``eachindex`` over several dimensions stands for
+    all."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    result: list[ast.expr] = []
+    for part in parts:
+        if isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value is Ellipsis):
+            scope.fail(
+                node,
+                f"{ast.unparse(node)} is a slice; bodies compute single elements",
+                "write the loop over its elements",
+            )
+        if isinstance(part, ast.Name) and part.id in scope.many:
+            result += [ast.copy_location(ast.Name(name, ast.Load()), part) for name in scope.many[part.id]]
+        else:
+            result.append(part)
+    return result
+
+
+def check_constant_subscripts(
+    scope: BodyScope, node: ast.expr, indices: list[Index], extents: list[int | None]
+) -> None:
+    """Refuse constants and plain loop variables that leave an array."""
+    for index, extent in zip(indices, extents, strict=True):
+        # Under a condition the loop may stay inside.
+        plain = index.value is not None or (index.text in scope.ranges and not scope.conditional)
+        if extent is not None and plain and (index.low < 0 or index.high >= extent):
+            reach = "is outside" if index.value is not None else f"runs from {index.low} to {index.high}"
+            scope.fail(node, f"{ast.unparse(node)}: {index} {reach}, the extent is {extent}")
