@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,8 @@ from latte.model.graph import Graph
 from latte.planning.chains import Chain, Chains
 from latte.planning.recipes import Reader, recipe_of
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, fresh, references
+from swirl.ir.names import stored_in
+from swirl.ir.nest import Program, fresh
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
 from swirl.transforms.rewrites.joined_programs import Part
@@ -200,12 +200,8 @@ def _touched(program: Program) -> set[str]:
 
 
 def _written(program: Program) -> set[str]:
-    stored = {name for nest in program.nests for name in _stored(nest)}
+    stored = {name for nest in program.nests for name in stored_in(nest.body)}
     return {program.buffers[name].name for name in stored if name in program.buffers}
-
-
-def _stored(nest: Nest) -> set[str]:
-    return {ast.unparse(ref.value) for ref in references(nest.function) if isinstance(ref.ctx, ast.Store)}
 
 
 # --- names ------------------------------------------------------------------------------------------------
