@@ -3,6 +3,9 @@
 Lanes run along the pixels of an image; behind a source in blocks of channels, and for vectors, along the channels. Long
 sums are made of short ones, over a few images each, so that they keep their digits."""
 
+from swirl.recipe import Schedule
+from swirl.target import Target
+
 LARGE = 2**22  # elements from which on a result is stored past the caches
 SHAPED = {
     **dict.fromkeys(("forward", "inference"), ("inputs", "value")),
@@ -12,11 +15,11 @@ SHAPED = {
 SHORT = {"hw": 2048, "c": 128, "c_inner": 128}  # terms of a short sum at least, by what lanes run along
 
 
-def _extent(s, phase, loop):
+def _extent(s: Schedule, phase: str, loop: str) -> int:
     return s.extent(phase, loop) if loop in s.loops(phase) else 1
 
 
-def _lanes(s, phase):
+def _lanes(s: Schedule, phase: str) -> str | None:
     """The loop that becomes lanes; None where arrays are laid out in another way."""
     blocks = [s.blocks(name) for name in SHAPED[phase]]
     if s.rearranged(phase) or any(other != blocks[0] for other in blocks) or not set(blocks[0]) <= {0}:
@@ -24,7 +27,7 @@ def _lanes(s, phase):
     return "c_inner" if blocks[0] else "hw" if _extent(s, phase, "hw") > 1 else "c"
 
 
-def _few_images(s, phase, lanes):
+def _few_images(s: Schedule, phase: str, lanes: str) -> str:
     """The loop of which each iteration makes short sums: of as few images as have enough terms."""
     batch, pixels = s.extent(phase, "n"), _extent(s, phase, "hw")
     enough = [images for images in range(1, batch) if batch % images == 0 and images * pixels >= SHORT[lanes]]
@@ -34,7 +37,7 @@ def _few_images(s, phase, lanes):
     return "n_outer"
 
 
-def rows(s, phase):
+def rows(s: Schedule, phase: str) -> str | None:
     """The pixels of an image as one loop; what becomes lanes."""
     lanes = _lanes(s, phase)
     if lanes and "h" in s.loops(phase):
@@ -43,7 +46,7 @@ def rows(s, phase):
     return lanes
 
 
-def passes(s, phase):
+def passes(s: Schedule, phase: str) -> None:
     """Forward in two passes over the images; arrays laid out as the source is."""
     for dim, factor in s.blocks("inputs").items():
         s.tile("value", dim, factor)
@@ -54,7 +57,7 @@ def passes(s, phase):
         s.moments(phase, _few_images(s, phase, lanes))
 
 
-def schedule(s, target, phase, stored=None):
+def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None) -> None:
     """Vectors, four at a time; the second pass begins with what the first one has left in the caches; a large result
     is stored past them."""
     lanes, loops = _lanes(s, phase), s.loops(phase)
@@ -82,17 +85,17 @@ def schedule(s, target, phase, stored=None):
     s.parallelize(phase, channel, schedule="dynamic,1")
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     passes(s, "forward")
     schedule(s, target, "forward", "value")
 
 
-def inference(s, target):
+def inference(s: Schedule, target: Target) -> None:
     rows(s, "inference")
     schedule(s, target, "inference", "value")
 
 
-def backward(s, target):
+def backward(s: Schedule, target: Target) -> None:
     s.fuse_layers("backward", "update")
     lanes = rows(s, "backward")
     if lanes:
@@ -105,7 +108,7 @@ def backward(s, target):
     schedule(s, target, "backward", "grad_inputs")
 
 
-def update(s, target):
+def update(s: Schedule, target: Target) -> None:
     lanes = rows(s, "update")
     if lanes:
         s.factor("update", "n", keep_differences=True)

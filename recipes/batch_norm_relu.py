@@ -1,24 +1,26 @@
 """Batch norm and ReLU: normalised and rectified in one pass; backwards the mask is recomputed, never stored."""
 
 from latte.recipes.batch_norm import passes, rows, schedule
+from swirl.recipe import Schedule
+from swirl.target import Target
 
 chain = ("batch_norm", "relu")
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     _follow(s, "inputs")
     passes(s, "forward")
     s.fuse_layers("forward", optional=True)
     schedule(s, target, "forward", "value")
 
 
-def inference(s, target):
+def inference(s: Schedule, target: Target) -> None:
     rows(s, "inference")
     s.fuse_layers("inference", optional=True)
     schedule(s, target, "inference", "value")
 
 
-def backward(s, target):
+def backward(s: Schedule, target: Target) -> None:
     if "c_inner" not in s.loops("backward"):  # a chain with the convolution has forward
         _follow(s, "inputs", "value", "grad")
     if "batch_norm_grad" in s.buffers("backward"):
@@ -30,11 +32,11 @@ def backward(s, target):
         s.recipe("batch_norm", "update", on="backward")
 
 
-def update(s, target):
+def update(s: Schedule, target: Target) -> None:
     s.recipe("batch_norm", "update")
 
 
-def _follow(s, *buffers):
+def _follow(s: Schedule, *buffers: str) -> None:
     """Loops in blocks, as the source lies, for what lies between the two layers."""
     for dim, factor in s.blocks("inputs").items():
         for buffer in buffers:

@@ -11,7 +11,12 @@ as there are taps outside, at every size that was measured: 1.02 times at 56 × 
 7 × 7 with stride 2.
 """
 
+from collections.abc import Sequence
 from math import prod
+from typing import Any
+
+from swirl.recipe import Schedule
+from swirl.target import Target
 
 PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay near the core
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed by itself
@@ -19,7 +24,7 @@ LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is st
 LONG = 256  # pixels that an element of a copy sums at the least, as the copies are added up then
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     width = target.simd_width
     if not blocks_pay(s, width):
         _plain_forward(s, target)
@@ -37,7 +42,7 @@ def forward(s, target):
         s.stream("forward", "value", optional=True)
 
 
-def lay_out(s, width, *others):
+def lay_out(s: Schedule, width: int, *others: str) -> None:
     """Weights and others (value, gradient) in blocks of channels."""
     for buffer in ("weights", "grad_weights"):
         if s.blocks("inputs") or _fills(s.shape("inputs")[0], width):
@@ -47,14 +52,14 @@ def lay_out(s, width, *others):
         s.tile(buffer, 0, width)
 
 
-def tile_pixels(s, target, pixels, others=0):
+def tile_pixels(s: Schedule, target: Target, pixels: str, others: int = 0) -> None:
     """Forward's register tile, once arrays lie in blocks; ``pixels`` is the loop along a row, ``others`` how many sums
     of all its pixels are made beside."""
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
     _register_tile(s, target, "forward", pixels, "k", others)
 
 
-def backward(s, target):
+def backward(s: Schedule, target: Target) -> None:
     width = target.simd_width
     loops = s.loops("backward")
     if not loops:
@@ -72,7 +77,7 @@ def backward(s, target):
         s.pack("backward", "weights")  # vectors along the input channels
         s.tile("weights_packed", 0, width)
         s.tile("weights_packed", 1, width)
-    pixels = ["y", "x"]
+    pixels: Sequence[str] = ["y", "x"]
     if s.extent("backward", "ky") * s.extent("backward", "kx") > 1:
         _, _, iy, ix = s.subscripts("backward", "grad_inputs")
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
@@ -98,7 +103,7 @@ def backward(s, target):
     s.parallelize("backward", "weights_packed_dim0_outer")
 
 
-def _sums_of_lanes(s, target, pixels):
+def _sums_of_lanes(s: Schedule, target: Target, pixels: Sequence[str]) -> None:
     """Pixels × channels, each a vector of sums over the filters' lanes, added up at the end: input channels are too few
     to be lanes."""
     channels = s.shape("inputs")[0]
@@ -110,7 +115,7 @@ def _sums_of_lanes(s, target, pixels):
     s.parallelize("backward", "n")
 
 
-def update(s, target):
+def update(s: Schedule, target: Target) -> None:
     width = target.simd_width
     if not s.blocks("grad_weights"):
         _plain_update(s, target)
@@ -149,7 +154,7 @@ def update(s, target):
     s.parallelize("update", parts[0] if parts else shared)
 
 
-def _parts(s, pixels, blocks):
+def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:
     """The loops over parts of the images and inside a part, where there are too few blocks of weights for the threads;
     the sums must be long beside the copies that are added up."""
     images = s.extent("update", "n")
@@ -161,7 +166,7 @@ def _parts(s, pixels, blocks):
     return [outer, inner]
 
 
-def _tile_of_weights(s, sums, block):
+def _tile_of_weights(s: Schedule, sums: int, block: int) -> tuple[int, int, int]:
     """Channels, rows of taps, and taps of a row, whose sums fill the registers; more taps where channels are few."""
     channels, rows, taps = s.shape("inputs")[0], s.extent("update", "ky"), s.extent("update", "kx")
     if block:
@@ -173,7 +178,7 @@ def _tile_of_weights(s, sums, block):
     return channels, min(rows, sums // (channels * taps)), taps
 
 
-def _near(s, loops):
+def _near(s: Schedule, loops: Sequence[str]) -> tuple[list[str], list[str]]:
     """Loops over pixels and images summed before the next taps are taken, as they stay near; and the others."""
     near = PIXELS
     inner: list[str] = []
@@ -192,7 +197,7 @@ def _near(s, loops):
     return inner, outer
 
 
-def _private_sums(s, parts, width=1):
+def _private_sums(s: Schedule, parts: str, width: int = 1) -> None:
     """A copy of the sums for each part, zeroed by its thread, and added up in the order of the parts."""
     for buffer in ("grad_weights", "grad_bias"):
         if buffer in s.buffers("update"):
@@ -202,7 +207,7 @@ def _private_sums(s, parts, width=1):
                 s.vectorize("update", f"{loop}_inner", width, strided="gather")
 
 
-def _register_tile(s, target, phase, pixels, channels, others=0):
+def _register_tile(s: Schedule, target: Target, phase: str, pixels: str, channels: str, others: int = 0) -> None:
     """Pixels of a row × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
     row, tile = s.extent(phase, pixels), (_sums(target) - others) // 2
     _tile_row(s, phase, pixels, tile, **({"unroll_type": 1} if others else {}))
@@ -218,7 +223,7 @@ def _register_tile(s, target, phase, pixels, channels, others=0):
     s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
 
 
-def _tile_row(s, phase, pixels, tile, **options):
+def _tile_row(s: Schedule, phase: str, pixels: str, tile: int, **options: Any) -> None:
     """Pixels of a row in tiles that are as even as can be; those at the borders apart, without the taps outside."""
     row = s.extent(phase, pixels)
     first, *middle = s.combination(row, tile)
@@ -230,7 +235,7 @@ def _tile_row(s, phase, pixels, tile, **options):
         s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part, **options)
 
 
-def _whole_blocks(s, phase, channels, width):
+def _whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
     """How many whole blocks of channels there are, and whether a ragged one stands apart."""
     whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
     if whole and rest:
@@ -238,23 +243,23 @@ def _whole_blocks(s, phase, channels, width):
     return whole, rest > 0
 
 
-def _sums(target):
+def _sums(target: Target) -> int:
     """Sums of a register tile; the other registers hold weights and a pixel."""
     return target.registers - 4
 
 
-def blocks_pay(s, width):
+def blocks_pay(s: Schedule, width: int) -> bool:
     """Whether the filters fill vectors, or the source lies in blocks already."""
     inputs = s.blocks("inputs")
     return inputs == {0: width} or (not inputs and _fills(s.shape("value")[0], width))
 
 
-def _fills(channels, width):
+def _fills(channels: int, width: int) -> bool:
     """Whether more than half of a vector's lanes are used."""
     return channels * 2 > width
 
 
-def one_tap(s, phase):
+def one_tap(s: Schedule, phase: str) -> bool:
     """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
     same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
     where = s.subscripts(phase, "grad_inputs" if phase == "backward" else "inputs")[-2:]
@@ -262,16 +267,16 @@ def one_tap(s, phase):
     return same and not moved and not s.rearranged(phase)
 
 
-def _divisor(number, limit):
+def _divisor(number: int, limit: int) -> int:
     """The largest divisor of a number that is not above a limit."""
     return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
 
 
-def _present(s, phase, *names):
+def _present(s: Schedule, phase: str, *names: str) -> list[str]:
     return [name for name in names if name in s.loops(phase)]
 
 
-def _plain_forward(s, target):
+def _plain_forward(s: Schedule, target: Target) -> None:
     if s.blocked("forward"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("forward", "n")
         return
@@ -282,7 +287,7 @@ def _plain_forward(s, target):
     s.parallelize("forward", "k", optional=True)  # a rest of channels stands beside the tiles
 
 
-def _plain_backward(s, target):
+def _plain_backward(s: Schedule, target: Target) -> None:
     if s.blocked("backward"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("backward", "n")
         return
@@ -293,7 +298,7 @@ def _plain_backward(s, target):
     s.parallelize("backward", "c", optional=True)  # not beside the zeroing of a single channel
 
 
-def _plain_update(s, target):
+def _plain_update(s: Schedule, target: Target) -> None:
     if s.blocked("update"):  # a source laid out in other blocks: correct, not tuned
         s.parallelize("update", "k")
         return

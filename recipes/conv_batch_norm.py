@@ -2,25 +2,28 @@
 made of rows of pixels that have just been stored, of a 1 × 1 convolution's while they are in registers; normalising is
 the only other pass over memory."""
 
+from collections.abc import Sequence
 from math import prod
 
 from latte.recipes.conv import LARGE, blocks_pay, lay_out, one_tap, tile_pixels
+from swirl.recipe import Schedule
+from swirl.target import Target
 
 FEWEST = 32  # pixels of an image whose sums are made in registers
 
 chain = ("conv", "batch_norm")
 
 
-def inference(s, target):
+def inference(s: Schedule, target: Target) -> None:
     s.fuse_layers("inference")
     s.recipe("conv", "forward", on="inference")
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     statistics_with_the_store(s, target)
 
 
-def statistics_with_the_store(s, target):
+def statistics_with_the_store(s: Schedule, target: Target) -> None:
     """Mean and variance with the loop that stores an image, then the images' ones combined; then what is left of batch
     norm, and a ReLU, in one pass, from the image stored last."""
     width = target.simd_width
@@ -46,7 +49,7 @@ def statistics_with_the_store(s, target):
         s.stream("forward", "conv_value", optional=True)
 
 
-def _of_rows(s):
+def _of_rows(s: Schedule) -> None:
     """Statistics of rows that have just been stored, combined to those of their image."""
     s.scalar_replace("forward", "conv_value", nest=0)
     for nest, _ in enumerate(s.nests("forward")[1:], start=1):  # names that the convolution's commands leave alone
@@ -58,7 +61,7 @@ def _of_rows(s):
     s.fuse("forward", "k")
 
 
-def _of_pixels(s, width):
+def _of_pixels(s: Schedule, width: int) -> None:
     """Statistics of pixels that are still in registers: sums over an image, which is one row."""
     lay_out(s, width, "conv_value", "conv_grad", "value")
     if "batch_norm_value" in s.buffers("forward"):
@@ -71,7 +74,7 @@ def _of_pixels(s, width):
     s.scalar_replace("forward", "conv_value", nest=0)
 
 
-def _normalise(s, channels, pixels, stored):
+def _normalise(s: Schedule, channels: Sequence[str], pixels: Sequence[str], stored: str) -> None:
     """What is left of batch norm, and a ReLU, in one pass; the statistics with the loop over what is stored."""
     if "batch_norm_value" in s.buffers("forward"):
         s.reorder("forward", [*channels, "n"], nest=2)

@@ -1,8 +1,11 @@
 """Convolution and ReLU: a pixel is rectified before it is stored; what follows is as without."""
 
+from swirl.recipe import Schedule
+from swirl.target import Target
+
 chain = ("conv", "relu")
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     s.fuse_layers("forward")
     s.recipe("conv", "forward")

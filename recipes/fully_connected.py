@@ -1,20 +1,25 @@
 """Fully connected: a register tile of items and outputs, lanes along the inputs. Behind a source in blocks of channels
 the weights lie in the same blocks, and lanes run along a block."""
 
+from collections.abc import Sequence
 
-def _row(s, phase):
+from swirl.recipe import Schedule
+from swirl.target import Target
+
+
+def _row(s: Schedule, phase: str) -> Sequence[str]:
     """The loops over the source in the order of its elements, pixels as one; the last one is to become lanes."""
     loops = [loop for loop in s.loops(phase) if loop not in ("n", "k")]
     if not s.blocked(phase):
         return s.flatten(phase, loops) if len(loops) > 1 else loops
     channels, lanes, *pixels = loops
     if len(pixels) > 1:
-        pixels = s.flatten(phase, pixels)
+        pixels = [*s.flatten(phase, pixels)]
     s.reorder(phase, [channels, *pixels, lanes])
     return [channels, *pixels, lanes]
 
 
-def _follows(s, phase):
+def _follows(s: Schedule, phase: str) -> bool:
     """Whether all that is as large as the source lies as the source does: plainly, or in blocks of channels."""
     blocks = s.blocks("inputs")
     if s.rearranged(phase):
@@ -24,7 +29,7 @@ def _follows(s, phase):
     return set(blocks) == {0} and s.blocks("weights") == {1: blocks[0]}
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     if set(s.blocks("inputs")) == {0}:
         for buffer, dim in (("inputs", 0), ("grad_inputs", 0), ("weights", 1), ("grad_weights", 1)):
             s.tile(buffer, dim, s.blocks("inputs")[0])
@@ -39,7 +44,7 @@ def forward(s, target):
     s.parallelize("forward", "k", optional=True)  # a rest of outputs stands beside the tiles
 
 
-def backward(s, target):
+def backward(s: Schedule, target: Target) -> None:
     if not s.loops("backward"):
         return
     if not _follows(s, "backward"):
@@ -51,7 +56,7 @@ def backward(s, target):
     s.parallelize("backward", "n")
 
 
-def update(s, target):
+def update(s: Schedule, target: Target) -> None:
     if not _follows(s, "update"):
         s.parallelize("update", "k")
         return

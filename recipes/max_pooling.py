@@ -2,7 +2,11 @@
 are short. Behind a source in blocks of channels the value lies in the same blocks, with lanes along a block's channels.
 """
 
+from collections.abc import Sequence
 from math import prod
+
+from swirl.recipe import Schedule
+from swirl.target import Target
 
 # Whole windows from which on lanes along the row do more than lanes along the channels
 ROW = 4
@@ -10,7 +14,7 @@ LARGE = 2**18  # elements of the source from which on it comes from memory
 AHEAD = 4  # rows of the value whose windows are fetched then: 2 × 2 windows of 28 × 28 take 0.6 of the time
 
 
-def _lanes_pay(s, target, phase):
+def _lanes_pay(s: Schedule, target: Target, phase: str) -> bool:
     """Whether arrays lie as declared (others: correct, not tuned), and a row is more than the compiler unrolls by
     itself."""
     if s.blocked(phase) or s.rearranged(phase) or not target.isa_flags:
@@ -20,13 +24,13 @@ def _lanes_pay(s, target, phase):
     return not (constant and s.extent(phase, "x") <= ROW and rows * columns <= 4)
 
 
-def _blocks_of_channels(s, *others):
+def _blocks_of_channels(s: Schedule, *others: str) -> bool:
     """Whether the source and all that has the shape of the value lie in blocks of channels."""
     blocks = s.blocks("inputs")
     return set(blocks) == {0} and all(s.blocks(buffer) == blocks for buffer in ("value", *others))
 
 
-def _whole(s, phase):
+def _whole(s: Schedule, phase: str) -> tuple[int, int]:
     """The columns whose windows are whole: the first one, and the end."""
     low, high = s.interior(phase, "x")
     source = s.subscripts(phase, "inputs" if phase != "backward" else "grad_inputs")[-1]
@@ -34,7 +38,7 @@ def _whole(s, phase):
     return (0, 0) if moving and not s.borders(phase, "x") else (low, high)  # (0, 0): every one may be clipped
 
 
-def _parts(s, phase):
+def _parts(s: Schedule, phase: str) -> tuple[list[str], str | None]:
     """The row cut where windows become whole or clipped: the loops' names, and which one has the whole windows.
 
     A few clipped columns stand apart each, so that the number of their elements is known."""
@@ -49,13 +53,13 @@ def _parts(s, phase):
     return names, names[starts.index(low)] if low in starts and low < high else None
 
 
-def _zeroing(s, phase, channel):
+def _zeroing(s: Schedule, phase: str, channel: str) -> Sequence[str]:
     """The loops that clear what overlapping windows add to, inside of the channel's."""
     loops = s.loops(phase)
     return [] if phase == "forward" else loops[loops.index(channel) + 1 : loops.index("y")]
 
 
-def _distributed(s, phase, loop, count):
+def _distributed(s: Schedule, phase: str, loop: str, count: int) -> list[str]:
     """A loop around a number of others split into one around each: their names."""
     if count > 1:
         s.distribute(phase, loop)
@@ -65,14 +69,14 @@ def _distributed(s, phase, loop, count):
     return names
 
 
-def _channels(s, phase, channel):
+def _channels(s: Schedule, phase: str, channel: str) -> None:
     """Lanes along channels, a window at a time."""
     s.reorder(phase, ["y", "x", channel])
     _parts(s, phase)
     s.unroll(phase, "k", 4, unroll_type=1, optional=True)  # not windows that are clipped on both sides
 
 
-def _lanes(s, target, phase):
+def _lanes(s: Schedule, target: Target, phase: str) -> None:
     """The lanes of arrays that lie as declared."""
     width = target.simd_width
     low, high = _whole(s, phase)
@@ -109,7 +113,7 @@ def _lanes(s, target, phase):
             s.vectorize(phase, around, width, strided="gather")
 
 
-def _parallel(s, phase):
+def _parallel(s: Schedule, phase: str) -> None:
     if "c_outer" in s.loops(phase):
         s.parallelize(phase, ["n", "c_outer"])
         return
@@ -118,7 +122,7 @@ def _parallel(s, phase):
         s.parallelize(phase, "c", optional=True)  # not beside the zeroing of a single channel
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     if set(s.blocks("inputs")) == {0}:
         for buffer in ("value", "grad", "mask_j", "mask_k"):
             s.tile(buffer, 0, s.blocks("inputs")[0])
@@ -130,7 +134,7 @@ def forward(s, target):
     _parallel(s, "forward")
 
 
-def backward(s, target):
+def backward(s: Schedule, target: Target) -> None:
     loops = s.loops("backward")
     if not loops:
         return

@@ -3,8 +3,11 @@ blocks, and lanes run along a block."""
 
 from math import prod
 
+from swirl.recipe import Schedule
+from swirl.target import Target
 
-def _stream(s, target, phase):
+
+def _stream(s: Schedule, target: Target, phase: str) -> None:
     loops = s.loops(phase)
     while prod(s.extent(phase, loop) for loop in loops) >= 2**31:  # more than an int counts
         loops = loops[1:]
@@ -17,7 +20,7 @@ def _stream(s, target, phase):
     s.vectorize(phase, f"{row}_inner", target.simd_width)
 
 
-def _blocks(s, target, phase):
+def _blocks(s: Schedule, target: Target, phase: str) -> None:
     inner = [loop for loop in s.loops(phase) if loop.endswith("_inner")]
     outer = [loop for loop in s.loops(phase) if loop not in inner]
     s.reorder(phase, [*outer, *inner])  # as the elements lie
@@ -36,7 +39,7 @@ def _blocks(s, target, phase):
     s.parallelize(phase, shared)
 
 
-def _elements(s, target, phase):
+def _elements(s: Schedule, target: Target, phase: str) -> None:
     if s.rearranged(phase):  # by a recipe of the source's own: correct, not tuned
         s.parallelize(phase, s.loops(phase)[0])
     elif not s.blocked(phase):
@@ -47,13 +50,13 @@ def _elements(s, target, phase):
         s.parallelize(phase, s.loops(phase)[0])
 
 
-def forward(s, target):
+def forward(s: Schedule, target: Target) -> None:
     for dim, factor in s.blocks("inputs").items():
         s.tile("value", dim, factor)
         s.tile("grad", dim, factor)
     _elements(s, target, "forward")
 
 
-def backward(s, target):
+def backward(s: Schedule, target: Target) -> None:
     if s.loops("backward"):
         _elements(s, target, "backward")

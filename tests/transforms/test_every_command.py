@@ -25,7 +25,7 @@ def missing(name: str) -> list[str]:
         f"no example: an Example({name!r}, …) in the module of docs/commands that it belongs to, then "
         "`python docs/refresh.py recipes command_methods`": name in {example.command for example in examples()},
         f"no test of a refusal: a test in tests/transforms (test_{name}.py) that calls it under `with pytest.raises("
-        "Refused)`, or one of REFUSALS in test_refusals.py": name in tested_refusals() or raises_nothing(name),
+        "Refused)`, or one of REFUSALS in test_refusals.py": name in refusals_tested() or raises_nothing(name),
         "no maker for random programs: a line in COMMAND_MAKERS of tests/fuzz/commands.py": name in COMMAND_MAKERS,
         "no maker for odd programs: a line in MAKERS of tests/transforms/test_odd_programs.py": name in MAKERS,
     }
@@ -38,7 +38,7 @@ def raises_nothing(name: str) -> bool:
 
 
 @cache
-def tested_refusals() -> frozenset[str]:
+def refusals_tested() -> frozenset[str]:
     """The commands that tests expect to be refused: those called where an error is expected, there or by a helper, and
     those listed in the tables that such a test is given."""
     return frozenset().union(*(called(tree) for path in TESTS.glob("test_*.py") for tree in refused_in(path)))
