@@ -25,6 +25,7 @@ from swirl.transforms.arguments import (
     NewLoopName,
     Padding,
     Positive,
+    ReadBufferName,
     Tail,
     ThreadSchedule,
     ZeroOrOne,
@@ -121,7 +122,7 @@ class CommandMethods:
     def pack(
         self,
         phase: str,
-        buffer: BufferName,
+        buffer: ReadBufferName,
         *,
         name: str | None = None,
         at: LoopName | None = None,

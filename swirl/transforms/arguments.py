@@ -172,6 +172,8 @@ LoopNameOrNames = Annotated[str | list[str] | tuple[str, ...], Argument(_one_or_
 NewLoopName = Annotated[str, Argument(_identifier, simple=True)]
 LocalNames = Annotated[str | Sequence[str], Argument(_names("locals", or_one=True))]
 BufferName = Annotated[str, Argument(within=lambda program, name, _: check_buffer(program, name), simple=True)]
+ReadBufferName = Annotated[str, Argument(simple=True)]
+"""Of one that the program reads. Which there are, the command says."""
 BufferNames = Annotated[Sequence[str], Argument(_names("buffers"), _buffers)]
 NestName = Annotated[int | str, Argument(within=_nest, simple=True)]
 """A nest's index or label."""

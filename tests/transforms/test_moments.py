@@ -143,7 +143,7 @@ for n in range(3):
     after = moments(before.with_nests([nest]), "n", once=True, apart=True)
     for loop in ("n", "i", "j"):
         after = COMMANDS["fuse"](after, loop)
-    after = scalar_replace(assert_same_expanded(before, after), "x")
+    after = COMMANDS["scalar_replace"](assert_same_expanded(before, after), "x")
     assert after.text.count("x[") == 1, after.text  # the store: what has been made is still at hand
     assert_same_expanded(before, COMMANDS["unroll_and_jam"](after, "i", 3, unroll_type=1))
 

@@ -33,7 +33,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.statements import statements
 from swirl.ir.trees import nodes
-from swirl.transforms.arguments import BufferName, DimensionOrder, LoopName, NestName
+from swirl.transforms.arguments import DimensionOrder, LoopName, NestName, ReadBufferName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dimensions import memory_order
@@ -46,7 +46,7 @@ NOTE = "asked to read a copy"
 
 
 @command(assumes=Assumption("what is multiplied with zeros around the copy is finite", "zeros"))
-def pack(program: Program, buffer: BufferName, *, name: str | None = None, at: LoopName | None = None,
+def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, at: LoopName | None = None,
          order: DimensionOrder | None = None, zeros: bool = False,
          nest: NestName | None = None) -> Program:  # fmt: skip
     """Copy a buffer that is only read, and read the copy, which can have a layout of its own; or, at a loop, the part
