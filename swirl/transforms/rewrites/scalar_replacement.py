@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from swirl.errors import Refused
 from swirl.ir.hints import stored_value, stream, streamed
@@ -79,79 +80,98 @@ class _Replace(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
-    """The nest with one reference replaced over its block."""
-    block = nest.body
-    if candidate.parent:
-        owner = at(nest.body, candidate.parent)
-        assert isinstance(owner, ast.For)
-        block = owner.body
-    local = fresh(f"{candidate.name}_t", taken_names(program, [nest]))
-    dtype = program.buffers[candidate.name].dtype
-    own: list[ast.expr] = [ast.Name(head.var, ast.Load()) for head in candidate.heads]
+@dataclass(frozen=True)
+class _Local:
+    """The local in place of a reference: a variable, or an array where several elements are kept.
 
-    def place(store: bool) -> ast.expr:
-        if own:
-            return reference(local, clones(own), store)
-        return ast.Name(local, ast.Store() if store else ast.Load())
+    Args:
+        name: of the local.
+        dtype: of its elements.
+        candidate: what it replaces.
+    """
 
-    def element(store: bool) -> ast.expr:
-        node = parsed(candidate.text)
+    name: str
+    dtype: str
+    candidate: Candidate
+
+    def place(self, store: bool) -> ast.expr:
+        """The local, or its element of these lanes."""
+        if self.candidate.heads:
+            own: list[ast.expr] = [ast.Name(head.var, ast.Load()) for head in self.candidate.heads]
+            return reference(self.name, own, store)
+        return ast.Name(self.name, ast.Store() if store else ast.Load())
+
+    def element(self, store: bool) -> ast.expr:
+        """The buffer's element."""
+        node = parsed(self.candidate.text)
         assert isinstance(node, ast.Subscript)
-        return reference(candidate.name, clones(subscripts(node)), store)
+        return reference(self.candidate.name, clones(subscripts(node)), store)
 
-    def over(statement: ast.stmt, guarded: bool = True) -> ast.stmt:
-        if guarded and candidate.guard is not None:
-            statement = ast.If(clone(parsed(candidate.guard)), [statement], [])
-        for head in reversed(candidate.heads):
+    def over(self, statement: ast.stmt, guarded: bool = True) -> ast.stmt:
+        """The statement for every element that is kept, and exists."""
+        if guarded and self.candidate.guard is not None:
+            statement = ast.If(clone(parsed(self.candidate.guard)), [statement], [])
+        for head in reversed(self.candidate.heads):
             statement = for_loop(head.var, head.stop, [statement], kind=head.kind)
         return statement
 
-    uses = [
-        i for i, s in enumerate(block) if any(unparse(ref) == candidate.text for ref in references(s))
-    ]
-    writes = [
-        i
-        for i in uses
-        if any(unparse(t) == candidate.text for n in statements_in(block[i]) for t in stored_targets(n))
-    ]
-    rewrite = _Replace(candidate.text, place)
+    def begun(self, assigned: bool) -> list[ast.stmt]:
+        """What declares the local and gives it what the buffer holds.
+
+        Args:
+            assigned: whether the first use assigns it, so that nothing reads what it starts with.
+        """
+        heads, guarded = self.candidate.heads, self.candidate.guard is not None
+        loaded = [] if assigned else [self.over(ast.Assign([self.place(True)], self.element(False)))]
+        if heads:
+            declared = declare(self.name, LocalType(self.dtype, tuple(head.extent for head in heads)))
+            if not guarded:
+                return [declared, *loaded]
+            # where there is no element, there is a zero that nobody reads
+            return [declared, self.over(ast.Assign([self.place(True)], self._zero()), guarded=False), *loaded]
+        if guarded:
+            return [self.declared(self._zero()), *loaded]
+        return [self.declared(self._zero() if assigned else self.element(False))]
+
+    def declared(self, value: ast.expr) -> ast.AnnAssign:
+        """The declaration of a variable."""
+        return declare(self.name, LocalType(self.dtype), value)
+
+    def _zero(self) -> ast.expr:
+        return expr({"int32": 0, "bool": False}.get(self.dtype, 0.0))
+
+
+def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
+    """The nest with one reference replaced over its block."""
+    owner = copy.copy(at(nest.body, candidate.parent)) if candidate.parent else None  # with the mark of a loop
+    assert owner is None or isinstance(owner, ast.For)
+    block = nest.body if owner is None else owner.body
+    dtype = program.buffers[candidate.name].dtype
+    local = _Local(fresh(f"{candidate.name}_t", taken_names(program, [nest])), dtype, candidate)
+    uses = [i for i, s in enumerate(block) if any(unparse(ref) == candidate.text for ref in references(s))]
+    rewrite = _Replace(candidate.text, local.place)
     new = [rewrite.visit(clone(s)) if i in uses else s for i, s in enumerate(block)]
     first = uses[0]
     assigned = _assigns_first(block[first], candidate.text)
-    head: list[ast.stmt] = []
-    if own:
-        head.append(declare(local, LocalType(dtype, tuple(h.extent for h in candidate.heads))))
-        if candidate.guard is not None:  # where there is no element, there is a zero that nobody reads
-            head.append(over(ast.Assign([place(True)], expr(_START.get(dtype, 0.0))), guarded=False))
-        if not assigned:
-            head.append(over(ast.Assign([place(True)], element(False))))
-    elif candidate.guard is not None:
-        head.append(declare(local, LocalType(dtype), expr(_START.get(dtype, 0.0))))
-        if not assigned:
-            head.append(over(ast.Assign([place(True)], element(False))))
-    elif not assigned:
-        head.append(declare(local, LocalType(dtype), element(False)))
-    elif isinstance(assignment := new[first], ast.Assign):
-        new[first] = declare(local, LocalType(dtype), assignment.value)
-    else:  # assigned in a loop: what it starts with is never read
-        head.append(declare(local, LocalType(dtype), expr(_START.get(dtype, 0.0))))
-    result = [*new[:first], *head, *new[first:]]
+    begun = local.begun(assigned)
+    assignment = new[first]
+    if assigned and not candidate.heads and candidate.guard is None and isinstance(assignment, ast.Assign):
+        new[first], begun = local.declared(assignment.value), []
+    result = [*new[:first], *begun, *new[first:]]
+    writes = [i for i in uses if _writes(block[i], candidate.text)]
     if writes:
-        behind = writes[-1] + 1 + len(head)
-        value = stream(place(False)) if rewrite.streamed else place(False)
-        result[behind:behind] = [over(ast.Assign([element(True)], value))]
-    if not candidate.parent:
+        after = writes[-1] + 1 + len(begun)
+        value = stream(local.place(False)) if rewrite.streamed else local.place(False)
+        result[after:after] = [local.over(ast.Assign([local.element(True)], value))]
+    if owner is None:
         return nest.with_body(result)
-    owner = copy.copy(
-        at(nest.body, candidate.parent)
-    )  # a copy keeps the mark of the loop that a command is about
-    assert isinstance(owner, ast.For)
     owner.body = result
     return nest.with_body(replace_at(nest.body, candidate.parent, [owner]))
 
 
-_START: dict[str, int] = {"int32": 0, "bool": False}
+def _writes(node: ast.stmt, text: str) -> bool:
+    """Whether the statement, or one inside of it, writes the reference."""
+    return any(unparse(target) == text for inner in statements_in(node) for target in stored_targets(inner))
 
 
 def _assigns_first(node: ast.stmt, text: str) -> bool:
