@@ -36,7 +36,7 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
     ("j", "j means something already where i runs"),
     ("x", "x means something already where i runs"),
     ("2", "a loop is named by an identifier, not '2'"),
-    (None, "a loop is named by an identifier, not None"),
+    (None, "name must be a string, not None"),  # as in a recipe
     ("for", "a loop is named by an identifier, not 'for'"),
     ("min", "a loop is named by an identifier, not 'min'"),
 ])  # fmt: skip

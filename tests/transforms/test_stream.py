@@ -223,7 +223,7 @@ def test_refusals(name: str) -> None:
         (lambda p: streamed(p, "z"), "no buffer named 'z'"),
         (lambda p: streamed(p, "x"), "nothing in program stores x"),
         (lambda p: streamed(p, "y", "k"), "no loop named 'k'"),
-        (lambda p: COMMANDS["stream"](p, "y", nest="other"), "no nest .other. in program"),
+        (lambda p: COMMANDS["stream"](p, "y", nest="other"), "no nest 'other' in program"),
     ],
 )
 def test_bad_arguments(rewrite: Callable[[Program], Program], message: str) -> None:
