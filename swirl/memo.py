@@ -145,11 +145,11 @@ class _Call:
         parts = {part: self.given.text(text) if isinstance(text, str) else text for part, text in found.items()}
         return _refusal(parts)
 
-    @property
+    @cached_property
     def _arguments(self) -> tuple[Any, ...]:
         return tuple(map(self.given.argument, self.arguments))
 
-    @property
+    @cached_property
     def _options(self) -> dict[str, Any]:
         return {key: self.given.argument(value) for key, value in self.options.items()}
 

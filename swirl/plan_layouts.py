@@ -79,11 +79,12 @@ def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> 
     """
     own = state.regions[region]
     meant = _meant(own, asked)
-    places = [(*place, b.name) for *place, b in _within_reach(state, own, asked) if b.name in meant]
+    laying = _Laying(state, own, asked, memo)
     after, notes = state, []
-    for at, phase, local, _ in places:
-        after, note = _Laying(state, own, asked, memo).done(after, at, phase, local)
-        notes += note
+    for at, phase, local, buffer in _within_reach(state, own, asked):
+        if buffer.name in meant:
+            after, note = laying.done(after, at, phase, local)
+            notes += note
     seen = {buffer.name for region, *_, buffer in state.bindings() if not region.finished}
     for storage in meant:
         if storage not in seen and own.chooses(storage):

@@ -51,7 +51,7 @@ def _method(command: Command[...]) -> str:
 
 
 def _parameters(command: Command[...]) -> list[str]:
-    """As they are declared, with ``optional`` behind the last one that is not ``**``."""
+    """As they are declared, with ``optional`` after the last one that is not ``**``."""
     found: list[str] = []
     star, last = False, []
     for parameter in _declared(command).values():
@@ -73,7 +73,7 @@ def _written(parameter: inspect.Parameter) -> str:
 
 
 def _declared(command: Command[...]) -> dict[str, inspect.Parameter]:
-    """The parameters behind the program, annotations as they are written."""
+    """The parameters after the program, annotations as they are written."""
     found = dict(inspect.signature(command.function).parameters)
     found.pop("program")
     return found

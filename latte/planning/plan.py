@@ -65,9 +65,11 @@ def schedule_unit(
     memo = memos.of([program for each in (unit, *unit.apart) for program in each.programs()])
     try:
         stages = _stages(unit, memo)
-        for each, made in ((unit, stages), *((each, _stages(each, memo)) for each in unit.apart)):
+        if unit.name not in state.regions:
+            state = state.with_new_region(_region(unit, stages))
+        for each in unit.apart:
             if each.name not in state.regions:
-                state = state.with_new_region(_region(each, made))
+                state = state.with_new_region(_region(each, _stages(each, memo)))
         recipes = partial(member_recipe, graph, unit.members, read=read)
         result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=recipes)
     except LeftApart as apart:

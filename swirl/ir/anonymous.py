@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swirl.ir.nest import Program
-from swirl.ir.text import identity
 
 _TOKEN = re.compile(r"zL(\d+)z")
 
@@ -46,9 +45,10 @@ class Anonymous:
 
 def anonymous(program: Program) -> Anonymous:
     """The program without the names of layers: ``conv1.weights`` and ``conv2.weights`` are one."""
-    if _TOKEN.search(identity(program)):
-        return Anonymous(program)  # some name looks like a token
     places = [program.name, *(buffer.name for buffer in program.buffers.values())]
+    texts = (*places, *program.buffers, *program.aliases, *program.commands, *(nest.text for nest in program.nests))
+    if any(map(_TOKEN.search, texts)):
+        return Anonymous(program)  # some name looks like a token
     names = tuple(dict.fromkeys(part for place in places for part in place.split(".")[:-1]))
     tokens = {name: f"zL{number}z" for number, name in enumerate(names)}
 
