@@ -1,116 +1,64 @@
-"""Recipes that recipes import: read from their files whenever the importing one is, and known by name, to be watched.
+"""What recipes import from files beside them: read again whenever the importing recipe is, and watched with it.
 
 ``recipes/tanh.py`` is ``from latte.recipes.relu import backward, forward``. Python would read ``relu.py`` once in a
-process, and what is saved later never.
+process. All other imports are Python's.
 """
 
 from __future__ import annotations
 
 import ast
-import os
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib import util
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-
-_shared: set[str] = set()
+from types import ModuleType
 
 
-def share_recipes(folder: Path) -> None:
-    """Recipes in this folder are imported by others: every time anew."""
-    _shared.add(str(folder.resolve()))
-
-
-class _Reader(SourceFileLoader):
-    """Reads a file as it is now, whatever has been compiled of it before."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
-class _Finder(MetaPathFinder):
-    """Finds recipes, to be read as they are now: shared ones, and those that lie beside the importing one."""
-
-    def __init__(self, beside: Path):
-        self.beside = beside.resolve()
-        self.folders = {str(self.beside), *_shared}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        known = PathFinder.find_spec(fullname, path, target)
-        place = known.origin if known is not None and known.has_location else None
-        if known is None and "." not in fullname and (self.beside / f"{fullname}.py").is_file():
-            place = str(self.beside / f"{fullname}.py")
-        if place is None or not place.endswith(".py") or not self.holds(place):
-            return None
-        return util.spec_from_file_location(fullname, place, loader=_Reader(fullname, place))
-
-    def holds(self, file: str) -> bool:
-        return _resolved(os.path.dirname(file)) in self.folders
-
-    def read(self, module: ModuleType) -> bool:
-        """Whether a module comes from one of these files."""
-        spec = getattr(module, "__spec__", None)
-        return spec is not None and spec.has_location and spec.origin is not None and self.holds(spec.origin)
-
-
-@lru_cache(maxsize=4096)
-def _resolved(folder: str) -> str:
-    return os.path.realpath(folder)
+def recipe_sources(recipe: Path) -> tuple[Path, ...]:
+    """The recipe, the files beside it that it imports, and what these import. Imports are found in the texts, so the
+    recipe need not run."""
+    found = [recipe.absolute()]
+    for file in found:
+        beside = (file.parent / f"{name}.py" for name in _imported(file))
+        found += [other for other in dict.fromkeys(beside) if other not in found and other.is_file()]
+    return tuple(found)
 
 
 @contextmanager
 def fresh_imports(recipe: Path) -> Iterator[None]:
-    """Inside, recipes are imported anew; the modules that the process has of their files are left as they are."""
-    finder = _Finder(recipe.parent)
-    kept = {name: module for name, module in list(sys.modules.items()) if finder.read(module)}
-    for name in kept:
-        del sys.modules[name]
-    sys.meta_path.insert(0, finder)
+    """Inside, imports find the files beside the recipe, and read them again. Afterwards the process has its own modules
+    of these files, as before."""
+    files = recipe_sources(recipe)
+    kept = _take(files)
+    path, without_bytecode = list(sys.path), sys.dont_write_bytecode
+    sys.path.insert(0, str(recipe.parent.absolute()))
+    sys.dont_write_bytecode = True  # it would be taken for current where a file is saved twice in a second
+    importlib.invalidate_caches()
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name, module in list(sys.modules.items()) if finder.read(module)]:
-            del sys.modules[name]
+        sys.path[:], sys.dont_write_bytecode = path, without_bytecode
+        _take(files)
         sys.modules.update(kept)
 
 
-def recipe_sources(recipe: Path) -> tuple[Path, ...]:
-    """The recipe, those that it imports, and those again: all that its commands depend on. Told from the texts, so of a
-    recipe that fails too."""
-    finder = _Finder(recipe.parent)
-    found: dict[Path, Path] = {}
-    waiting = [recipe]
-    while waiting:
-        file = waiting.pop(0)
-        if found.setdefault(file.resolve(), file) is file:
-            waiting += _imported(file, finder)
-    return tuple(found.values())
+def _take(files: Sequence[Path]) -> dict[str, ModuleType]:
+    """The modules made from these files, which the process has no longer."""
+    stems, taken = {file.stem for file in files}, {file.resolve() for file in files}
+    named = [(name, module) for name, module in list(sys.modules.items()) if name.rpartition(".")[2] in stems]
+    own = [name for name, module in named if Path(getattr(module, "__file__", None) or "").resolve() in taken]
+    return {name: sys.modules.pop(name) for name in own}
 
 
-def _imported(file: Path, finder: _Finder) -> Iterator[Path]:
+def _imported(file: Path) -> Iterator[str]:
+    """The last parts of the names of modules that a file may import."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            package, _, _ = name.rpartition(".")
-            path = getattr(sys.modules.get(package), "__path__", None)
-            if package and path is None:
-                continue  # nothing is imported to find out
-            spec = finder.find_spec(name, None if path is None else list(path))
-            if spec is not None and spec.origin is not None:
-                yield Path(spec.origin)
+        if isinstance(node, ast.ImportFrom):
+            yield (node.module or "").rpartition(".")[2]
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.name.rpartition(".")[2] for alias in node.names)

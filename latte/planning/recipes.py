@@ -16,7 +16,6 @@ from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe, recorded_recipe
-from swirl.recipe_imports import share_recipes
 
 Reader = Callable[[Path], Recipe]
 """Reads a recipe's file."""
@@ -87,9 +86,6 @@ def _shipped() -> Path:
 def short_name(path: Path) -> str:
     """``recipes/conv.py`` for a recipe of ours, else the path."""
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
-
-
-share_recipes(_shipped())
 
 
 def _existing(folder: Path | None, name: str) -> Path | None:

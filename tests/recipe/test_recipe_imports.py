@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-import latte  # noqa: F401  (names the shipped recipes)
+import latte
 from swirl.errors import RecipeError
 from swirl.recipe_files import read_recipe
 from swirl.recipe_imports import recipe_sources
 
 IMPORTING = "from halves import forward\n"
 FORWARD = "def forward(s, target):\n    return {}\n"
+
+
+def recipe_path_of(kind: str) -> Path:
+    return Path(latte.__file__).parent / "recipes" / f"{kind}.py"
 
 
 def result(recipe: Path) -> object:
@@ -35,7 +39,8 @@ def test_the_modules_of_the_process_stay_as_they_are(tmp_path: Path) -> None:
     own = import_module("latte.recipes.relu")
     recipe = tmp_path / "mine.py"
     recipe.write_text("from latte.recipes import relu\nfrom latte.recipes.relu import forward\nimport math\n")
-    found = read_recipe(recipe).functions["forward"]
+    assert read_recipe(recipe).functions["forward"] is own.forward
+    found = read_recipe(recipe_path_of("tanh")).functions["forward"]
     assert found is not own.forward and found.__code__ == own.forward.__code__
     assert sys.modules["latte.recipes.relu"] is own and import_module("latte.recipes.relu") is own
 
@@ -59,11 +64,19 @@ def test_sources_are_known_of_a_recipe_that_fails(tmp_path: Path) -> None:
     assert recipe_sources(tmp_path / "nowhere.py") == (tmp_path / "nowhere.py",)
 
 
-def test_shipped_recipes_are_known_by_name(tmp_path: Path) -> None:
-    recipe = tmp_path / "mine.py"
-    recipe.write_text("from latte.recipes.batch_norm_relu import forward\n")
-    read_recipe(recipe)
-    assert [source.name for source in recipe_sources(recipe)] == ["mine.py", "batch_norm_relu.py", "batch_norm.py"]
+def test_shipped_recipes_that_import_others() -> None:
+    recipe = recipe_path_of("conv_batch_norm_relu")
+    names = ["conv_batch_norm_relu.py", "conv_batch_norm.py", "conv.py"]
+    assert [source.name for source in recipe_sources(recipe)] == names
+
+
+def test_helpers_of_one_name_in_two_folders(tmp_path: Path) -> None:
+    for value in (1, 2):
+        folder = tmp_path / str(value)
+        folder.mkdir()
+        (folder / "mine.py").write_text(IMPORTING)
+        (folder / "halves.py").write_text(FORWARD.format(value))
+    assert [result(tmp_path / str(value) / "mine.py") for value in (1, 2, 1)] == [1, 2, 1]
 
 
 def test_a_mistake_in_an_import_has_its_place(tmp_path: Path) -> None:
