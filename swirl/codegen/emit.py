@@ -25,6 +25,7 @@ from swirl.codegen.vector import RegisterLanes
 from swirl.compiler import IF_CONVERTIBLE
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import prefetch_of
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, references, walk
 from swirl.ir.types import explicit
 from swirl.target import Target
@@ -103,7 +104,7 @@ def _translate(program: Program, target: Target, contract: bool,
         nodes = WorkSharing(Statements(context, vectors), standalone).nest(body)
         label = f"    // {nest.label}\n" if standalone else ""
         parts.append(label + print_nodes(nodes, 1))
-    written = _written(program)
+    written = {name for nest in program.nests for name in stored_in(nest.body)}
     parameters = [_parameter(context.names[name], buffers[name], name in written) for name in names]
     return names, parameters, "\n".join(parts)
 
@@ -135,21 +136,6 @@ def _buffers_in_order(program: Program) -> list[str]:
             if isinstance(statement, ast.Expr) and (ahead := prefetch_of(statement)) is not None:
                 found[ahead.buffer] = None
     return list(found)
-
-
-def _written(program: Program) -> set[str]:
-    result = set()
-    for nest in program.nests:
-        for _, statement in walk(nest.body):
-            targets = (
-                statement.targets
-                if isinstance(statement, ast.Assign)
-                else [getattr(statement, "target", None)]
-            )
-            for target in targets:
-                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                    result.add(target.value.id)
-    return result
 
 
 def _parameter(name: str, buffer: Buffer, written: bool) -> _Parameter:

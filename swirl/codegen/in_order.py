@@ -10,7 +10,7 @@ from swirl.codegen.context import Context
 from swirl.ir.affine import Affine, Ranges, affine
 from swirl.ir.nest import loop_of, names_in, subscripts, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in
+from swirl.ir.trees import declared_in, name_of
 
 UNROLLED = 16  # iterations, and
 COPIES = 512  # copies of a statement up to which g++ may unroll loops before it vectorises the one around
@@ -33,9 +33,9 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     low, high = context.ranges.get(var, (0, 1))
     if low == high:
         return False  # one iteration
-    outer = {target for s in _one_lane(node.body) if (target := _target(s)) and _name(target) not in declared}
+    outer = {target for s in _one_lane(node.body) if (target := _target(s)) and name_of(target) not in declared}
     # Copies only add names to subscripts, and only floating-point sums depend on their order.
-    if not any(context.dtype_of(_name(t)).startswith("float") and var not in names_in(t) for t in outer):
+    if not any(context.dtype_of(name_of(t)).startswith("float") and var not in names_in(t) for t in outer):
         return False
     elements = _Elements(context.ranges)
     copies = list(_copies(node.body, elements, {}, 1))
@@ -73,7 +73,7 @@ class _Elements:
     def key(self, target: ast.expr, values: Values) -> Element:
         """An element, the same for the same subscripts."""
         forms = (self.form(index, values) for index in _subscripts(target))
-        return _name(target), tuple(
+        return name_of(target), tuple(
             (form.constant, frozenset(form.terms.items())) if isinstance(form, Affine) else unparse(form)
             for form in forms
         )
@@ -87,14 +87,14 @@ class _Elements:
 def _longest(copies: Sequence[Copy], kept: set[Element], elements: _Elements) -> int:
     """How many operations, at the most, make what is kept for the next iteration of what was kept in this one."""
     depths = dict.fromkeys(kept, 0)
-    written = {_name(target) for statement, _ in copies if (target := _target(statement, declared=True))}
+    written = {name_of(target) for statement, _ in copies if (target := _target(statement, declared=True))}
     sources: dict[ast.stmt, list[tuple[ast.expr, int]]] = {}
     for statement, values in copies:
         target = _target(statement, declared=True)
         if target is None:
             continue
         if statement not in sources:
-            sources[statement] = [source for source in _sources(statement) if _name(source[0]) in written]
+            sources[statement] = [source for source in _sources(statement) if name_of(source[0]) in written]
         reached = [
             depths[key] + count
             for source, count in sources[statement]
@@ -131,12 +131,6 @@ def _target(statement: ast.stmt, declared: bool = False) -> ast.expr | None:
     if isinstance(statement, ast.AugAssign) or declared and isinstance(statement, ast.AnnAssign):
         return statement.target
     return None
-
-
-def _name(target: ast.expr) -> str:
-    named = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(named, ast.Name)
-    return named.id
 
 
 def _subscripts(target: ast.expr) -> list[ast.expr]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from swirl.ir.affine import Ranges, bounds, loop_range
 from swirl.ir.nest import loop_of
-from swirl.ir.trees import declared_in
+from swirl.ir.trees import declared_in, targets_in
 
 
 def without_lone_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
@@ -34,6 +34,4 @@ def without_lone_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> li
 def _writes_scalar(node: ast.For) -> bool:
     """Whether the loop assigns a scalar declared outside it."""
     declared = declared_in(node)
-    targets = [t for s in ast.walk(node) if isinstance(s, (ast.Assign, ast.AugAssign))
-               for t in (s.targets if isinstance(s, ast.Assign) else [s.target])]  # fmt: skip
-    return any(isinstance(target, ast.Name) and target.id not in declared for target in targets)
+    return any(isinstance(target, ast.Name) and target.id not in declared for target in targets_in(node.body))

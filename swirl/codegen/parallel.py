@@ -18,6 +18,7 @@ from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Block, Declaration, For, If, Node, Pragma, call, symbol
 from swirl.codegen.to_c import Statements
 from swirl.ir.hints import streams
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, loop_of, names_in
 from swirl.ir.trees import declared_in
 
@@ -53,21 +54,22 @@ class WorkSharing:
                 position += 1
                 continue
             end = position
-            alone = _writes(statement) & set(self.context.buffers) != set()
-            while end < len(body) and not _has_parallel(body[end]):
-                if (_writes(body[end]) & set(self.context.buffers) != set()) != alone:
-                    break
+            alone = self._stores(statement)
+            while end < len(body) and not _has_parallel(body[end]) and self._stores(body[end]) == alone:
                 end += 1
             result += self.single(body[position:end]) if alone else self.redundant(body[position:end])
             position = end
         return result
+
+    def _stores(self, statement: ast.stmt) -> bool:
+        return not self.context.buffers.keys().isdisjoint(stored_in([statement]))
 
     def single(self, body: Sequence[ast.stmt]) -> list[Node]:
         """Statements that write buffers: one thread runs them, and the others get the locals it wrote."""
         if self.standalone:
             return [*self.statements.body(body), *self.fence(body)]
         outer = dict(self.context.locals)
-        written = sorted({name for statement in body for name in _writes(statement)} & set(outer))
+        written = sorted(set(stored_in(body)) & set(outer))
         inside = [*self.statements.block(body), *self.fence(body)]
         names = [c_name for name in written for c_name in outer[name].names.values()]
         return [
@@ -160,7 +162,7 @@ class WorkSharing:
 
     def _refuse_shared_locals(self, loop: Loop, body: Sequence[ast.stmt]) -> None:
         declared = {name for statement in body for name in declared_in(statement)}
-        shared = {name for statement in body for name in _writes(statement)} & set(
+        shared = set(stored_in(body)) & set(
             self.context.locals
         ) - declared
         if shared:
@@ -179,15 +181,3 @@ def _literal_bounds(loop: Loop) -> tuple[int, int, int]:
 
 def _has_parallel(statement: ast.stmt) -> bool:
     return any(isinstance(node, ast.For) and loop_of(node).kind == "parallel" for node in ast.walk(statement))
-
-
-def _writes(statement: ast.stmt) -> set[str]:
-    """Names of buffers and locals that a statement assigns to, declarations left out."""
-    targets: list[ast.expr] = []
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Assign):
-            targets += node.targets
-        elif isinstance(node, ast.AugAssign):
-            targets.append(node.target)
-    bases = (target.value if isinstance(target, ast.Subscript) else target for target in targets)
-    return {base.id for base in bases if isinstance(base, ast.Name)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ import numpy as np
 
 from swirl.dump.read import DumpedStage, compiled_stages, read_stage
 from swirl.errors import LatteError
-from swirl.ir.nest import Program, walk
+from swirl.ir.names import stored_in
+from swirl.ir.nest import Program
 
 TOLERANCE = 1e-5
 """Relative to the largest value in a buffer: a hundred roundings of float32, for sums in another order."""
@@ -153,7 +153,7 @@ def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], li
     """Names of the buffers to compare, those written first, in the order of writing, with their names in the second
     stage, where a copy may have taken the name; and those left out."""
     left, right = first.namespace["BUFFERS"], second.namespace["BUFFERS"]
-    written, also = list(dict.fromkeys(_written(first.program))), set(_written(second.program))
+    written, also = _written(first.program), _written(second.program)
     names = [*written, *(name for name in left if name not in written)]
 
     def same(name: str) -> bool:  # flatten() changes a shape, not the order of the elements
@@ -174,14 +174,9 @@ def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], li
     return {name: others[name] for name in both if name not in apart}, sorted(apart)
 
 
-def _written(program: Program) -> Iterator[str]:
-    for nest in program.nests:
-        for _, statement in walk(nest.body):
-            if isinstance(statement, (ast.Assign, ast.AugAssign)):
-                target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-                name = target.value if isinstance(target, ast.Subscript) else target
-                if isinstance(name, ast.Name) and name.id in program.buffers:
-                    yield name.id
+def _written(program: Program) -> list[str]:
+    names = stored_in(statement for nest in program.nests for statement in nest.body)
+    return [name for name in names if name in program.buffers]
 
 
 def differences(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray],

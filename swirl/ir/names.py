@@ -16,7 +16,7 @@ from typing import Literal
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import LocalType, Nest, Path, fresh, local_type, names_in, substitute, walk
 from swirl.ir.nest import loops as loops_of
-from swirl.ir.trees import ASSIGNMENTS, name_of, statements_in, target_of
+from swirl.ir.trees import ASSIGNMENTS, name_of, statements_in, target_of, targets_in
 
 Kind = Literal["loop", "local", "buffer"]
 
@@ -119,9 +119,7 @@ def apart(nest: Nest) -> Nest:
                 value = substitute(value, names)
                 names = {other: renamed for other, renamed in names.items() if other != name}
                 if name in loops or first.setdefault(name, local_type(node)) != local_type(node):
-                    new_name = fresh(name, taken)
-                    taken.add(new_name)
-                    names[name] = ast.Name(new_name, ast.Load())
+                    names |= renaming([name], taken)
                 target = substitute(node.target, names)
                 assert isinstance(target, ast.Name)
                 result.append(ast.AnnAssign(target, node.annotation, value, 1))
@@ -130,6 +128,16 @@ def apart(nest: Nest) -> Nest:
         return result
 
     return nest.with_body(block(nest.body, {}))
+
+
+def renaming(names: Iterable[str], taken: set[str]) -> dict[str, ast.expr]:
+    """For each name one that is not taken, to substitute; the new ones are taken after that."""
+    mapping: dict[str, ast.expr] = {}
+    for name in names:
+        new = fresh(name, taken)
+        taken.add(new)
+        mapping[name] = ast.Name(new, ast.Load())
+    return mapping
 
 
 class Unwrapping:
@@ -143,19 +151,12 @@ class Unwrapping:
     def __init__(self, body: Sequence[ast.stmt], taken: Iterable[str] = ()):
         self.taken = set(taken).union(*map(names_in, body))
         nodes = (node for statement in body for node in statements_in(statement))
-        self.declared = Counter(node.target.id for node in nodes
-                                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name))  # fmt: skip
+        self.declared = Counter(name_of(node.target) for node in nodes if isinstance(node, ast.AnnAssign))
 
     def own(self, branch: list[ast.stmt]) -> list[ast.stmt]:
         """The statements of a branch, what they declare under names that no other statement declares."""
-        names: dict[str, ast.expr] = {}
-        for node in branch:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                name = node.target.id
-                if self.declared[name] > 1:
-                    new = fresh(name, self.taken)
-                    self.taken.add(new)
-                    names[name] = ast.Name(new, ast.Load())
+        declared = (name_of(node.target) for node in branch if isinstance(node, ast.AnnAssign))
+        names = renaming((name for name in declared if self.declared[name] > 1), self.taken)
         return [substitute(node, names) for node in branch] if names else branch
 
 
@@ -171,11 +172,10 @@ def changed_in(*body: ast.stmt) -> frozenset[str]:
     return frozenset(found)
 
 
-def stored_in(body: Iterable[ast.stmt]) -> list[str]:
+def stored_in(body: Iterable[ast.stmt], declared: bool = False) -> list[str]:
     """The locals and buffers that statements, or those inside of them, assign or update, each once in order of first
-    appearance; a declaration is not counted."""
-    found = (node for statement in body for node in statements_in(statement))
-    return list(dict.fromkeys(name_of(target_of(s)) for s in found if isinstance(s, (ast.Assign, ast.AugAssign))))
+    appearance; and those that they declare, if ``declared``."""
+    return list(dict.fromkeys(map(name_of, targets_in(body, declared))))
 
 
 def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[str]) -> bool:

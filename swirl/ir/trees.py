@@ -4,7 +4,7 @@ and operators included; these know which fields hold trees, and take a sixth of 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T", bound=ast.AST)
@@ -87,6 +87,12 @@ def name_of(target: ast.expr) -> str:
     base = target.value if isinstance(target, ast.Subscript) else target
     assert isinstance(base, ast.Name)
     return base.id
+
+
+def targets_in(body: Iterable[ast.stmt], declared: bool = False) -> Iterator[ast.expr]:
+    """What statements, and those inside of them, assign or update, once for each; and declare, if ``declared``."""
+    found = (node for statement in body for node in statements_in(statement))
+    yield from (target_of(s) for s in found if isinstance(s, ASSIGNMENTS[: 3 if declared else 2]))
 
 
 def declared_in(tree: ast.stmt) -> set[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from swirl.errors import Refused
+from swirl.ir.names import stored_in
 from swirl.ir.nest import (
     LocalType,
     Path,
@@ -28,11 +29,12 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
+from swirl.ir.trees import name_of, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.moving import Key, Moving, Summand, chain, is_number, plain_atom, stored_names
+from swirl.transforms.rewrites.moving import Key, Moving, Summand, chain, is_number, plain_atom
 from swirl.transforms.rewrites.reductions import accumulation, reductions_over
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, take_mark, taken_names, with_mark
@@ -212,7 +214,7 @@ class _Factoring:
         found = None
         for index in range(position - 1, -1, -1):
             node = block[index]
-            if names & set(stored_names([node])):
+            if names.intersection(stored_in([node], declared=True)):
                 break
             if isinstance(node, ast.For):
                 place = self._inside((*self.site.path[:-1], (field, index)), statement, product)
@@ -245,7 +247,7 @@ class _Factoring:
         node = at(self.nest.body, block)
         assert isinstance(node, ast.For)
         outside = block_at(self.nest, loop)[: loop[-1][1]]
-        stored = stored_names(self.nest.body)
+        stored = [name_of(target) for target in targets_in(self.nest.body, declared=True)]
         for statement in node.body:
             if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
                 continue

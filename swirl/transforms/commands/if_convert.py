@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import dataclass
+from typing import cast
 
 from swirl.ir.affine import condition_to_isl, simplify
 from swirl.ir.deps import NotProved, outside
@@ -30,12 +31,12 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.statements import Statement, reduction_extremum, statements
+from swirl.ir.trees import name_of, target_of, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.reductions import declared_type
-from swirl.transforms.rewrites.references import stored_targets
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
 
@@ -152,7 +153,7 @@ class _Convert:
             around = enclosing(parted.body, statement.path)[len(root) :]
             if not any(isinstance(node, ast.If) and self.on_data(node.test) for node in around):
                 continue
-            for target in stored_targets(statement.node):
+            for target in targets_in([statement.node]):
                 if isinstance(target, ast.Subscript):
                     self.check_store(parted, statement, target)
 
@@ -238,7 +239,7 @@ class _Convert:
 
     def leaf(self, node: ast.stmt, under: _Under) -> ast.stmt:
         """An assignment that happens where the condition holds; elsewhere it assigns what is there."""
-        target = stored_targets(node)[0]
+        target = target_of(node)
         floating = self.dtype(target).startswith("float")
         if isinstance(node, ast.AugAssign):
             table = _UNCHANGED if floating else _UNCHANGED_INTEGER if self.dtype(target) == "int32" else {}
@@ -257,7 +258,7 @@ class _Convert:
 
     def dtype(self, target: ast.expr) -> str:
         """The type of what is stored to; empty where locals of that name have several."""
-        name = ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
+        name = name_of(target)
         if name in self.types:
             type_ = self.types[name]
             return "" if type_ is None else type_.dtype
@@ -288,12 +289,11 @@ def _pairs(node: ast.If) -> list[tuple[ast.stmt, ast.stmt]]:
 
 
 def _alike(first: ast.stmt, second: ast.stmt) -> bool:
-    one, two = stored_targets(first), stored_targets(second)
-    if not one or not two or type(first) is not type(second) or ast.unparse(one[0]) != ast.unparse(two[0]):
+    if not isinstance(first, (ast.Assign, ast.AugAssign)) or type(first) is not type(second):
         return False
-    return not (isinstance(first, ast.AugAssign) and isinstance(second, ast.AugAssign)) or (
-        type(first.op) is type(second.op)
-    )
+    if ast.unparse(target_of(first)) != ast.unparse(target_of(second)):
+        return False
+    return not isinstance(first, ast.AugAssign) or type(first.op) is type(cast(ast.AugAssign, second).op)
 
 
 def _joined(condition: _Under, first: ast.stmt, second: ast.stmt) -> ast.stmt:

@@ -10,13 +10,13 @@ from fractions import Fraction
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Program, clone, constant, enclosing, expr, fresh, loop_of, make_nest, names_in
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.moving import stored_names
 from swirl.transforms.rewrites.one_pass_moments import Moments, OnePass, Parts
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve, taken_names
@@ -168,7 +168,7 @@ class _Pair:
                         return self._joined(statement, second, scale, zeroing, means)
             elif not isinstance(statement, ast.If) and self._follow(statement, values):
                 means.append(statement)
-            stored = set(stored_names([statement]))
+            stored = set(stored_in([statement], declared=True))
             if isinstance(statement, (ast.For, ast.If)):
                 _forget(values, stored)
             if stored & data_names:
@@ -197,7 +197,7 @@ class _Pair:
                     if polynomial(statement.value) == number(0):
                         return statement
                     break
-            if name.split("[")[0] in stored_names([statement]):
+            if name.split("[")[0] in stored_in([statement], declared=True):
                 break
         raise self._stop(1, f"{name} is not known to start at 0",
                          way_out=f"{name} = 0.0 belongs in front of the loop, in the same block")  # fmt: skip

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from swirl.ir.nest import Nest, Path, Program, at, edit_at, local_type, names_in, walk, with_inner
+from swirl.ir.trees import name_of
 
 
 def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
@@ -19,7 +20,7 @@ def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
 
 def dtype_of(program: Program, nest: Nest, target: ast.expr) -> str:
     """The type of a buffer's element or of a local; empty where locals of that name have several."""
-    name = ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
+    name = name_of(target)
     if name in program.buffers:
         return program.buffers[name].dtype
     declared = (s for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == name)

@@ -14,9 +14,9 @@ from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Path, Program, at, constant, loop_of, names_in, references, subscripts, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
-from swirl.ir.trees import declared_in, statements_in
+from swirl.ir.trees import declared_in, name_of, statements_in, targets_in
 from swirl.ir.validate import vector_lanes
-from swirl.transforms.rewrites.references import in_bounds, stored_targets
+from swirl.transforms.rewrites.references import in_bounds
 
 MAX_REGISTERS = 32
 """Elements (vectors count once) that the automatic pass puts into one local array at the most."""
@@ -124,7 +124,7 @@ def _judged(
             heads = _heads(inside, node, outside)
             if heads is None or not _gains(found, heads, text, buffer is not None):
                 continue
-            name = _name_of(node)
+            name = name_of(node)
             certain = any(use.runs for use in found)
             guard = None
             if not certain and not in_bounds(program.buffers[name].shape, node, {**ranges, **_head_ranges(heads)}):
@@ -155,12 +155,6 @@ def _has_parallel(block: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in statements_in(s))
 
 
-def _name_of(target: ast.expr) -> str:
-    node = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(node, ast.Name)
-    return node.id
-
-
 @dataclass(frozen=True)
 class _Occurrence:
     """A reference in one statement or condition.
@@ -189,8 +183,8 @@ def _occurrences(tree: ast.stmt | ast.expr) -> tuple[_Occurrence, ...]:
     for ref in references(tree):
         text = unparse(ref)
         counts[text] = counts.get(text, 0) + 1
-        names[text] = _name_of(ref)
-    written = {unparse(target) for target in stored_targets(tree)} if isinstance(tree, ast.stmt) else set()
+        names[text] = name_of(ref)
+    written = {unparse(target) for target in targets_in([tree])} if isinstance(tree, ast.stmt) else set()
     return tuple(
         _Occurrence(text, names[text], number, _evaluated(tree, text), _is_move(tree, text), text in written)
         for text, number in counts.items()

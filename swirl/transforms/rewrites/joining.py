@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from swirl.errors import Refused
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.deps import Conflict, NotProved, find
+from swirl.ir.names import renaming
 from swirl.ir.nest import (
     Loop,
     Nest,
@@ -25,7 +26,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.statements import statements
-from swirl.ir.trees import declared_in
+from swirl.ir.trees import declared_in, name_of
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -231,22 +232,13 @@ def _bounds_text(loop: Loop) -> tuple[str, str, int]:
 
 def _apart(nest: Nest, other: Nest, taken: set[str]) -> list[ast.stmt]:
     """The statements of a nest with names of their own for what ``other`` declares outside of loops."""
-    declared = {s.target.id for s in other.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
+    declared = {name_of(s.target) for s in other.body if isinstance(s, ast.AnnAssign)}
     bound = set().union(*(declared_in(statement) | vars_below(statement) for statement in nest.body))
-    mapping = _own_names(declared & bound, taken)
+    mapping = renaming(sorted(declared & bound), taken)
     return [substitute(statement, mapping) for statement in nest.body]
 
 
 def rename_locals(node: ast.For, other: ast.For, taken: set[str]) -> ast.For:
     """``node`` with other names for locals that ``other`` has names for, and loops that ``other`` has locals for."""
-    mapping = _own_names(declared_in(node) & names_in(other) | vars_below(node) & declared_in(other), taken)
+    mapping = renaming(sorted(declared_in(node) & names_in(other) | vars_below(node) & declared_in(other)), taken)
     return substitute(node, mapping) if mapping else node
-
-
-def _own_names(names: set[str], taken: set[str]) -> dict[str, ast.expr]:
-    mapping: dict[str, ast.expr] = {}
-    for name in sorted(names):
-        new = fresh(name, taken)
-        taken.add(new)
-        mapping[name] = ast.Name(new, ast.Load())
-    return mapping

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 
 from swirl.ir.nest import Loop, Nest, Path, at, local_type, loop_of, names_in, substitute, walk
 from swirl.ir.polynomial import Monomial, Polynomial, polynomial
-
-
-def stored_names(body: list[ast.stmt]) -> list[str]:
-    """Names of the buffers and locals that statements write or declare, once for each place."""
-    result = []
-    for _, statement in walk(body):
-        if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            result.append(ast.unparse(target.value if isinstance(target, ast.Subscript) else target))
-    return result
+from swirl.ir.trees import name_of, targets_in
 
 
 def arithmetic(tree: ast.expr) -> Iterator[ast.expr]:
@@ -41,7 +32,7 @@ class Moving:
 
     def __init__(self, node: ast.For, keep_differences: bool = False):
         self.keep_differences = keep_differences
-        stored = stored_names([node])
+        stored = [name_of(target) for target in targets_in([node], declared=True)]
         self.stored = set(stored)
         self.names = self.stored | {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
         self.locals: set[str] = set()

@@ -28,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
-from swirl.ir.trees import declared_in, nodes, statements_in
+from swirl.ir.trees import declared_in, name_of, nodes, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
 
@@ -55,13 +55,7 @@ class Reduction:
 
     @property
     def name(self) -> str:
-        return _name_of(self.target)
-
-
-def _name_of(target: ast.expr) -> str:
-    node = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(node, ast.Name)
-    return node.id
+        return name_of(self.target)
 
 
 def accumulation(node: ast.stmt) -> Reduction | None:

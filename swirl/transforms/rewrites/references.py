@@ -21,10 +21,3 @@ def in_bounds(shape: tuple[int, ...], node: ast.Subscript, ranges: dict[str, tup
         limit is not None and limit[0] >= 0 and limit[1] < extent
         for limit, extent in zip(limits, shape, strict=True)
     )
-
-
-def stored_targets(node: ast.AST) -> list[ast.expr]:
-    """What an assignment writes; nothing for other nodes."""
-    if isinstance(node, ast.Assign):
-        return list(node.targets)
-    return [node.target] if isinstance(node, ast.AugAssign) else []

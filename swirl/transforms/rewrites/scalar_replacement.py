@@ -29,11 +29,10 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import targets_in
 from swirl.transforms.rewrites.candidates import Candidate, candidates
 from swirl.transforms.rewrites.checked import check_marks
 from swirl.transforms.rewrites.reductions import reductions_over
-from swirl.transforms.rewrites.references import stored_targets
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
 
@@ -171,7 +170,7 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
 
 def _writes(node: ast.stmt, text: str) -> bool:
     """Whether the statement, or one inside of it, writes the reference."""
-    return any(unparse(target) == text for inner in statements_in(node) for target in stored_targets(inner))
+    return any(unparse(target) == text for target in targets_in([node]))
 
 
 def _assigns_first(node: ast.stmt, text: str) -> bool:

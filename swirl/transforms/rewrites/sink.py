@@ -7,6 +7,7 @@ import ast
 import copy
 
 from swirl.ir.affine import simplify_body
+from swirl.ir.names import renaming
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -27,7 +28,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.statements import condition_template
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import name_of, statements_in
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.local_arrays import expand_locals, moving_locals
 from swirl.transforms.rewrites.refusals import WayOut, refuse
@@ -72,14 +73,12 @@ def own_names(nest: Nest, node: ast.For) -> ast.For:
         rest = list(body)
         while rest:
             statement = rest.pop(0)
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                name = statement.target.id
+            if isinstance(statement, ast.AnnAssign):
+                name = name_of(statement.target)
                 if name in seen:
-                    new = fresh(name, taken)
-                    taken.add(new)
-                    mapping: dict[str, ast.expr] = {name: ast.Name(new, ast.Load())}
+                    mapping = renaming([name], taken)
                     statement, rest = substitute(statement, mapping), [substitute(s, mapping) for s in rest]
-                    name = new
+                    name = name_of(statement.target)
                 seen.add(name)
             elif isinstance(statement, (ast.For, ast.If)):
                 statement = copy.copy(statement)
