@@ -14,7 +14,7 @@ from latte.runtime.report import make_report
 from swirl.errors import DeclarationError, TrainingError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
-from swirl.jit import Unit, build, load
+from swirl.jit import TranslationUnit, build, load
 from swirl.memory import allocate
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
@@ -88,7 +88,7 @@ class SGD:
                 stages = schedule_alone({"update": program}, recipe, target).stages["update"]
                 sources[_key(program)] = generate(finish(stages), target)
         generating = perf_counter() - start
-        built = build([Unit(source.name, source.source) for source in sources.values()], target)
+        built = build([TranslationUnit(source.name, source.source) for source in sources.values()], target)
         kernels = {key: load(unit) for key, unit in zip(sources, built, strict=True)}
         self._session.add_report(make_report(built, perf_counter() - start, generating))
         steps = []

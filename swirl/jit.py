@@ -65,7 +65,7 @@ GCC_VECTOR_FLAGS = (NO_IF_CONVERSION, "-fno-predictive-commoning")
 
 
 @dataclass(frozen=True)
-class Unit:
+class TranslationUnit:
     """One translation unit. It exports ``extern "C" void <name>(void* const* buffers)``.
 
     Attributes:
@@ -116,7 +116,7 @@ class Kernel:
 
 
 def build(
-    units: Sequence[Unit],
+    units: Sequence[TranslationUnit],
     target: Target,
     *,
     contract: bool = True,
@@ -154,7 +154,7 @@ def build(
         for unit in units
     ]
     found: dict[str, Built] = {}
-    missing: dict[str, Unit] = {}
+    missing: dict[str, TranslationUnit] = {}
     for key, unit in zip(keys, units, strict=True):
         if key in found or key in missing:
             continue
@@ -234,7 +234,7 @@ def _find(key: str, name: str, target: Target) -> Built | None:
     return Built(name, path, facts["seconds"], cached=True, command=facts["command"], target=target.name)
 
 
-def _flags_for(unit: Unit, flags: Sequence[str]) -> tuple[str, ...]:
+def _flags_for(unit: TranslationUnit, flags: Sequence[str]) -> tuple[str, ...]:
     """The flags without those against a defect that cannot show in this unit, or with which one shows."""
     without = set()
     if unit.source.startswith(IF_CONVERTIBLE):
@@ -248,12 +248,16 @@ def _flags_for(unit: Unit, flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(flag for flag in flags if flag not in without)
 
 
-def _arguments(unit: Unit, flags: Sequence[str], target: Target, *more: str) -> tuple[str, ...]:
+def _arguments(unit: TranslationUnit, flags: Sequence[str], target: Target, *more: str) -> tuple[str, ...]:
     return (*more, *_flags_for(unit, flags), "kernel.cpp", "-o", "kernel.so", *target.link_flags)
 
 
 def _compile_all(
-    missing: dict[str, Unit], compiler: Compiler, flags: Sequence[str], target: Target, progress: Progress | None
+    missing: dict[str, TranslationUnit],
+    compiler: Compiler,
+    flags: Sequence[str],
+    target: Target,
+    progress: Progress | None,
 ) -> dict[str, Built]:
     found: dict[str, Built] = {}
     precompiled: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -293,7 +297,9 @@ def _compile_all(
     return found
 
 
-def _compile(key: str, unit: Unit, compiler: Compiler, target: Target, ways: Sequence[Sequence[str]]) -> Built:
+def _compile(
+    key: str, unit: TranslationUnit, compiler: Compiler, target: Target, ways: Sequence[Sequence[str]]
+) -> Built:
     """Compile a unit by the first of some commands that works (they make the same); the last one's words are told."""
     with entry_lock(key):
         built = _find(key, unit.name, target)

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from swirl.jit import Kernel, Unit, build, load
+from swirl.jit import Kernel, TranslationUnit, build, load
 from swirl.memory import allocate
 from swirl.runner import Runner
 from swirl.target import Target
@@ -72,7 +72,7 @@ class Limits:
         source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text()
         text = f"#define LANES {lanes}\n#define ROUNDS {STEPS}L\n#define COUNT {count}L\n{source}"
         names = ("swirl_multiply_add", "swirl_read")
-        built = build([Unit(name, text) for name in names], target)
+        built = build([TranslationUnit(name, text) for name in names], target)
         multiply_add, read = (load(found) for found in built)
         sizes = {"out": runner.threads * lanes, "in": count * lanes}
         arrays = allocate({name: ((size,), np.float32) for name, size in sizes.items()}, runner)

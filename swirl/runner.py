@@ -10,7 +10,7 @@ import numpy as np
 
 from swirl.config import settings, short_waits
 from swirl.errors import DataError, TargetError
-from swirl.jit import Kernel, Unit, build, load
+from swirl.jit import Kernel, TranslationUnit, build, load
 from swirl.target import get_target, why_hidden
 
 
@@ -32,7 +32,7 @@ class Runner:
         self.threads = threads if threads is not None else settings().threads
         source = (resources.files("swirl") / "codegen" / "templates" / "runner.cpp").read_text()
         # The portable target: one runner for the kernels of all.
-        (built,) = build([Unit("swirl_run", source)], get_target("portable"))
+        (built,) = build([TranslationUnit("swirl_run", source)], get_target("portable"))
         with short_waits():
             library = load(built).library
         self._run = library.swirl_run

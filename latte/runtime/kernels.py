@@ -13,8 +13,7 @@ from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.dump.write import dump_kernel, dump_stages
 from swirl.ir.nest import Program
-from swirl.jit import Built, Kernel, Progress, build, load
-from swirl.jit import Unit as TranslationUnit
+from swirl.jit import Built, Kernel, Progress, TranslationUnit, build, load
 from swirl.memo import Memo
 from swirl.pipeline import Stage, generate
 from swirl.target import Target

@@ -26,8 +26,7 @@ from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
-from swirl.jit import Kernel, build, load
-from swirl.jit import Unit as TranslationUnit
+from swirl.jit import Kernel, TranslationUnit, build, load
 from swirl.measure import Limits, Measured
 from swirl.memo import Memos
 from swirl.memory import allocate

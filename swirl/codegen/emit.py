@@ -16,9 +16,9 @@ from swirl.codegen.avx512 import Avx512
 from swirl.codegen.context import C_TYPES, Context, Unsupported
 from swirl.codegen.ctree_compat import print_nodes
 from swirl.codegen.lanes import PlainLanes
-from swirl.codegen.lone_lanes import without_lone_lanes
 from swirl.codegen.parallel import WorkSharing
 from swirl.codegen.physical import physical
+from swirl.codegen.single_lanes import without_single_lanes
 from swirl.codegen.storage import decide, touches_conditionally
 from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
@@ -99,7 +99,7 @@ def _translate(program: Program, target: Target, contract: bool,
     context = Context(buffers, width, contract)
     parts = []
     for nest in program.nests:
-        body = without_lone_lanes(nest.body)
+        body = without_single_lanes(nest.body)
         context.storage = decide(body, width)
         nodes = WorkSharing(Statements(context, vectors), standalone).nest(body)
         label = f"    // {nest.label}\n" if standalone else ""

@@ -29,8 +29,8 @@ from swirl.codegen.ctree_compat import (
     constant,
     symbol,
 )
-from swirl.codegen.in_order import adds_in_order
 from swirl.codegen.scalar import ScalarExpressions
+from swirl.codegen.sum_order import adds_in_order
 from swirl.codegen.values import OPERATORS, converted
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES

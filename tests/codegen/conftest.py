@@ -12,7 +12,7 @@ from swirl.errors import CompilerFailed
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import parse_program
-from swirl.jit import Unit, build, load
+from swirl.jit import TranslationUnit, build, load
 from swirl.runner import Runner
 from swirl.target import TARGETS, Target, why_not
 from tests.sanitize import exact, sanitized
@@ -62,7 +62,8 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, name: str) -> None:
 def why_not_made(target: Target) -> str | None:
     """Why the compiler here does not make a target's code, or None; it may not run."""
     try:
-        build([Unit("nothing", '#include <immintrin.h>\nextern "C" void nothing(void* const*) {}\n')], target)
+        nothing = '#include <immintrin.h>\nextern "C" void nothing(void* const*) {}\n'
+        build([TranslationUnit("nothing", nothing)], target)
     except CompilerFailed as error:
         return str(error)
     return None
@@ -71,7 +72,7 @@ def why_not_made(target: Target) -> str | None:
 def run_source(source: KernelSource, arrays: Mapping[str, np.ndarray], target: Target, contract: bool = False,
                threads: int = 2) -> dict[str, np.ndarray]:  # fmt: skip
     """The arrays after the kernel ran on copies of them; where it cannot run, it is compiled and the test skipped."""
-    (built,) = build([Unit(source.name, source.source)], target, contract=contract)
+    (built,) = build([TranslationUnit(source.name, source.source)], target, contract=contract)
     if reason := why_not(target):
         pytest.skip(f"{target.name}: compiled, not run: {reason}")
     copies = {name: aligned(array) for name, array in arrays.items()}

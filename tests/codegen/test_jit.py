@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from swirl.errors import CompilerFailed, CompilerMissing, DataError, LatteError
-from swirl.jit import Built, Unit, build, load, progress_bar
+from swirl.jit import Built, TranslationUnit, build, load, progress_bar
 from swirl.memory import ALIGNMENT, HUGE_PAGE, Arena, allocate
 from swirl.runner import Runner
 from swirl.target import get_target
@@ -20,7 +20,7 @@ from swirl.target import get_target
 ROOT = Path(__file__).parents[2]
 PORTABLE = get_target("portable")
 
-ADD_ONE = Unit(
+ADD_ONE = TranslationUnit(
     "add_one",
     """extern "C" void add_one(void* const* buffers) {
     float* value = static_cast<float*>(buffers[0]);
@@ -30,7 +30,7 @@ ADD_ONE = Unit(
 """,
 )
 # Reads what add_one wrote from the other end of the array, so from another thread's share.
-REVERSE = Unit(
+REVERSE = TranslationUnit(
     "reverse",
     """extern "C" void reverse(void* const* buffers) {
     const float* from = static_cast<const float*>(buffers[0]);
@@ -137,11 +137,11 @@ def test_changed_compiler_is_part_of_the_key(compilations: Path, monkeypatch: py
 
 
 def test_two_processes_at_once_compile_each_kernel_once(compilations: Path) -> None:
-    units = [Unit(f"f{i}", f'extern "C" void f{i}(void* const*) {{}}\n') for i in range(4)]
+    units = [TranslationUnit(f"f{i}", f'extern "C" void f{i}(void* const*) {{}}\n') for i in range(4)]
     program = f"""
-from swirl.jit import Unit, build, load
+from swirl.jit import TranslationUnit, build, load
 from swirl.target import get_target
-units = [Unit(*pair) for pair in {[(unit.name, unit.source) for unit in units]!r}]
+units = [TranslationUnit(*pair) for pair in {[(unit.name, unit.source) for unit in units]!r}]
 for built in build(units, get_target("portable")):
     assert load(built).address
 """
@@ -177,7 +177,7 @@ def test_named_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_compiler_error_keeps_text_source_and_command(cache: Path) -> None:
-    broken = Unit("broken", "int x = undeclared_thing;\n")
+    broken = TranslationUnit("broken", "int x = undeclared_thing;\n")
     with pytest.raises(CompilerFailed) as refused:
         build([broken, ADD_ONE], PORTABLE)
     message = str(refused.value)
@@ -248,7 +248,7 @@ def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_library_without_the_function() -> None:
-    (built,) = build([Unit("expected", 'extern "C" void other(void* const*) {}\n')], PORTABLE)
+    (built,) = build([TranslationUnit("expected", 'extern "C" void other(void* const*) {}\n')], PORTABLE)
     with pytest.raises(LatteError, match="no function 'expected'"):
         load(built)
 
@@ -273,7 +273,7 @@ def test_arithmetic_is_ieee(contract: bool) -> None:
     }
 }
 """
-    (built,) = build([Unit("f", source)], PORTABLE, contract=contract)
+    (built,) = build([TranslationUnit("f", source)], PORTABLE, contract=contract)
     v = np.array([1, 0, 0, 2**-140, 0, np.nan, 1, -0.0], np.float32)
     Runner(threads=2).phase([(load(built), [v])]).run()
     assert v[1] == np.float32(np.float32(1) + np.float32(1e8)) - np.float32(1e8)

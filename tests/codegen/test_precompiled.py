@@ -10,18 +10,18 @@ import pytest
 from swirl import precompiled
 from swirl.compiler import find_compiler
 from swirl.errors import CompilerFailed
-from swirl.jit import Built, Unit, build, load
+from swirl.jit import Built, TranslationUnit, build, load
 from swirl.target import TARGETS, Target, why_not
 
 
-def unit(name: str, header: str) -> Unit:
+def unit(name: str, header: str) -> TranslationUnit:
     body = f"static_cast<float*>(buffers[0])[0] += std::sqrt({len(name)}.0f);"
-    return Unit(
+    return TranslationUnit(
         name, f'#include <{header}>\n#include <cmath>\nextern "C" void {name}(void* const* buffers) {{ {body} }}\n'
     )
 
 
-def units(target: Target) -> list[Unit]:
+def units(target: Target) -> list[TranslationUnit]:
     header = "immintrin.h" if target.isa_flags else "cmath"
     return [unit("f", header), unit("gg", header)]
 
@@ -103,13 +103,13 @@ def test_compiler_that_cannot_use_or_make_one(refused: str, tmp_path: Path, monk
     # What is told of a real error is not about headers.
     broken = unit("f", "cmath")
     with pytest.raises(CompilerFailed, match="no_such_thing") as error:
-        build([Unit("f", broken.source + "int x = no_such_thing;\n")], target)
+        build([TranslationUnit("f", broken.source + "int x = no_such_thing;\n")], target)
     assert "PCH" not in str(error.value)
 
 
 def test_kernels_without_headers_make_none(tmp_path: Path) -> None:
     for target in _runnable():
-        build([Unit("f", 'extern "C" void f(void* const*) {}\n')], target)
+        build([TranslationUnit("f", 'extern "C" void f(void* const*) {}\n')], target)
     assert not headers(tmp_path)
 
 

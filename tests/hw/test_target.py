@@ -12,7 +12,7 @@ import pytest
 from swirl import target as target_module
 from swirl.compiler import run_program
 from swirl.errors import TargetError
-from swirl.jit import Unit, build, load
+from swirl.jit import TranslationUnit, build, load
 from swirl.runner import Runner
 from swirl.target import TARGETS, Target, get_target, resolve_target, why_not
 from tests.codegen.conftest import why_not_made
@@ -82,7 +82,7 @@ def test_kernels_with_hidden_instructions_do_not_run(monkeypatch: pytest.MonkeyP
     target = get_target("avx2")
     if why_not_made(target):
         pytest.skip("needs an x86-64 compiler")
-    (built,) = build([Unit("nothing", 'extern "C" void nothing(void* const*) {}\n')], target)
+    (built,) = build([TranslationUnit("nothing", 'extern "C" void nothing(void* const*) {}\n')], target)
     phase = Runner(1).phase([(load(built), [])])
     for run in (phase.run, phase.run_timed):
         with pytest.raises(TargetError, match="cannot run: SWIRL_HIDE hides avx2"):
@@ -149,7 +149,7 @@ def test_code_of_a_target_needs_no_probe(name: str, source: str, register: str) 
     text = (
         f'#include <immintrin.h>\nextern "C" void f(void* const* b) {{ float* v = (float*)b[0]; {source} }}\n'
     )
-    (built,) = build([Unit("f", text)], get_target(name))
+    (built,) = build([TranslationUnit("f", text)], get_target(name))
     code = subprocess.run(
         ["objdump", "-d", str(built.path)], capture_output=True, text=True, check=True
     ).stdout
@@ -171,6 +171,6 @@ def test_probe_executes_an_instruction_of_every_set(
     if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
         pytest.skip("needs an x86-64 compiler and objdump")
     source = target_module._PROBES[name].replace("int main()", 'extern "C" int f()')
-    path = build([Unit("f", source)], get_target(name), optimize="-O1")[0].path
+    path = build([TranslationUnit("f", source)], get_target(name), optimize="-O1")[0].path
     code = subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True, check=True).stdout
     assert not {wanted for wanted in instructions if wanted not in code}

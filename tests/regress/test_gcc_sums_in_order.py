@@ -1,7 +1,7 @@
 """g++ 12 at -O3 vectorises loops that add several terms to one number, and adds other elements than those asked for
 where the terms do not lie in memory in this order.
 
-swirl/codegen/in_order.py finds such loops.
+swirl/codegen/sum_order.py finds such loops.
 """
 
 from __future__ import annotations

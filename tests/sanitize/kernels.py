@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from swirl.jit import Unit, build, load
+from swirl.jit import TranslationUnit, build, load
 from swirl.runner import Runner
 from swirl.target import get_target
 from tests.sanitize import exact
@@ -45,8 +45,9 @@ if __name__ == "__main__":
     target, body, _ = KERNELS[sys.argv[1]]
     name = f"kernel_{sys.argv[1]}"
     source = HEAD.replace("NAME", name) + body + "\n    }\n}\n"
-    (built,) = build([Unit(name, source if target != "portable" else source.replace("#include <immintrin.h>", ""))],
-                     get_target(target), optimize="-O1")  # fmt: skip
+    if target == "portable":
+        source = source.replace("#include <immintrin.h>", "")
+    (built,) = build([TranslationUnit(name, source)], get_target(target), optimize="-O1")
     arrays = [exact((21,), "float32"), exact((21,), "float32"), exact((1,), "int32")]
     Runner(1).phase([(load(built), arrays)]).run()
     print("no report")

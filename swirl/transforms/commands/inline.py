@@ -25,7 +25,7 @@ from swirl.ir.nest import (
     subscripts,
     substitute,
 )
-from swirl.ir.sets import MAX_OPERATIONS, NotProved
+from swirl.ir.sets import NotProved, limited
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
@@ -181,13 +181,9 @@ def _between(write: Statement, access: Access, source: Access, change: Statement
                 constraints.append(f"{one.replace('@', '_a')} = {two.replace('@', suffix)}")
     names = [var + "_a" for var in write.variables()]
     names += [var + "_c" for var in change.variables()] + [var + "_b" for var in read.variables()]
-    context = isl.Context()
-    context.set_max_operations(MAX_OPERATIONS)
-    try:
+    with limited() as context:
         text = f"{{ [{', '.join(names)}] : {' and '.join(constraints)} }}"
         return not isl.Set.read_from_str(context, text).is_empty()
-    except isl.Error as error:
-        raise NotProved from error
 
 
 # --- rewriting ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import islpy as isl
 
 from swirl.ir.affine import Ranges, simplify, to_isl
 from swirl.ir.nest import Loop, expr, substitute
-from swirl.ir.sets import MAX_OPERATIONS, NotProved
+from swirl.ir.sets import limited
 
 MOST_BOUNDS = 4
 """Arguments of a ``min`` or ``max`` in a bound that is made here."""
@@ -37,9 +37,7 @@ def projected(chain: Sequence[Loop], order: Sequence[str], around: Sequence[Loop
         return None
     outer = [loop.var for loop in around]
     names = [loop.var for loop in chain]
-    context = isl.Context()
-    context.set_max_operations(MAX_OPERATIONS)
-    try:
+    with limited() as context:
         # Variables are numbered: isl has words of its own.
         numbered = {var: f"v{number}" for number, var in enumerate([*outer, *names])}
         whole = _set(context, numbered, [*outer, *order], [*around, *chain])
@@ -64,10 +62,6 @@ def projected(chain: Sequence[Loop], order: Sequence[str], around: Sequence[Loop
             found.append(replace(by_name[var], start=start, stop=stop))
         again = _set(context, numbered, [*outer, *order], [*around, *found])
         return found if again is not None and again.is_equal(whole) else None
-    except isl.Error as error:
-        if "max" in str(error).lower():
-            raise NotProved from error
-        return None
 
 
 def _set(context: isl.Context, numbered: Mapping[str, str], dims: Sequence[str],

@@ -10,13 +10,13 @@ from swirl.ir.nest import loop_of
 from swirl.ir.trees import declared_in, targets_in
 
 
-def without_lone_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
+def without_single_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
     """Vector loops of one lane that write a scalar become plain loops: lanes cannot share a scalar, one may
     have it."""
     result: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If):
-            branches = (without_lone_lanes(branch, ranges) for branch in (node.body, node.orelse))
+            branches = (without_single_lanes(branch, ranges) for branch in (node.body, node.orelse))
             result.append(ast.If(node.test, *branches))
         elif isinstance(node, ast.For):
             loop = loop_of(node)
@@ -25,7 +25,7 @@ def without_lone_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> li
             if loop.kind == "vector" and lanes is not None and lanes[1] == 1 and _writes_scalar(node):
                 result.append(replace(loop, kind="range").node(node.body))
             else:
-                result.append(loop.node(without_lone_lanes(node.body, known)))
+                result.append(loop.node(without_single_lanes(node.body, known)))
         else:
             result.append(node)
     return result
