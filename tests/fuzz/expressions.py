@@ -84,10 +84,16 @@ class Expressions:
             names += self.written["float64"]
         return self.element(self.pick(names), scope)
 
+    def operand(self, scope: Scope, dtype: str = "float32") -> str:
+        """A value, now and then an expression of its own."""
+        if self.chance(5, 1):
+            return f"({self.integer(scope) if dtype == 'int32' else self.floating(scope)})"
+        return self.value(scope, dtype)
+
     # --- numbers
     def floating(self, scope: Scope) -> str:
         kind = self.chance(6, 2, 4 if self.mixed else 0)
-        v, i, j = self.value(scope), self.input(scope), self.input(scope)
+        v, i, j = self.operand(scope), self.input(scope), self.input(scope)
         if kind == 1:
             return self.unusual(scope, v, i)
         if kind == 2:
@@ -147,7 +153,7 @@ class Expressions:
         """An expression of int32: of small numbers, and of such that wrap or that no float32 holds."""
         kind = self.chance(3, 1, 1)
         names = list(scope.ranges)
-        n = self.value(scope, "int32") if kind == 0 else self.input(scope, "int32")
+        n = self.operand(scope, "int32") if kind == 0 else self.input(scope, "int32")
         if kind == 1 and names:
             n = self.pick(names)
         if leaf:

@@ -755,3 +755,17 @@ for j in range(2):
     expanded = assert_same(before, COMMANDS["scalar_expand"](before, "t1"))
     selects = assert_same(before, COMMANDS["if_convert"](expanded, "j"))
     assert "if condition else" in selects.text
+
+
+@pytest.mark.parametrize("divisor", ["4.0", "sqrt(w[0])", "float32(n[0])", "w[0]"])
+@pytest.mark.parametrize("dividend", [
+    "f[0] + 1.0 - x[i]", "x[i] * (f[0] * f[1])", "sqrt(f[0]) + x[i]", "(f[0] - 3.0 + x[i]) / 8.0",
+    "float64(f[0] + f[1]) - x[i]", "f[0] + 1.0",
+])  # fmt: skip
+def test_a_quotient_whose_dividend_has_invariants(dividend: str, divisor: str) -> None:
+    """A dividend was asked for its type when a part of it was a local already, declared in front of the loop."""
+    before = program(f"for i in range(5):\n y[i] += ({dividend}) / {divisor}", y=(5,), x=(5,), f=(2,), w=(1,), n=(1,))
+    before = before.with_buffers(n=Buffer("net.n", (1,), "int32"))
+    after = assert_same(before, hoist(before))
+    assert after.text != before.text
+    assert_same(before, hoist(tidy(before)))

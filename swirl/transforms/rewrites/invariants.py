@@ -142,8 +142,9 @@ class _Invariants(ast.NodeTransformer):
         if self._invariant(node):
             return self._local(node)
         if isinstance(node.op, ast.Div) and self._invariant_operand(node.right) and self._safe(node.right):
+            dtype = self._quotient(node)  # before the dividend has locals that are declared in front of the loop
             reciprocal = ast.BinOp(ast.Constant(1.0), ast.Div(), node.right)
-            return ast.BinOp(self.visit(node.left), ast.Mult(), self._local(reciprocal, self._quotient(node)))
+            return ast.BinOp(self.visit(node.left), ast.Mult(), self._local(reciprocal, dtype))
         node.left, node.right = self.visit(node.left), self.visit(node.right)
         return node
 
