@@ -31,7 +31,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.statements import Statement, reduction_extremum, statements
-from swirl.ir.trees import name_of, target_of, targets_in
+from swirl.ir.trees import name_of, target_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
@@ -153,7 +153,8 @@ class _Convert:
             around = enclosing(parted.body, statement.path)[len(root) :]
             if not any(isinstance(node, ast.If) and self.on_data(node.test) for node in around):
                 continue
-            for target in targets_in([statement.node]):
+            if isinstance(statement.node, (ast.Assign, ast.AugAssign)):
+                target = target_of(statement.node)
                 if isinstance(target, ast.Subscript):
                     self.check_store(parted, statement, target)
 
