@@ -292,35 +292,30 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> 
 
     Variables that stand still count as 0: they move all values alike.
     """
-    everything = Values(0, 1, prod(shape[d] for d in group)), False
-    indices = [use.indices[d] for d in group]
+    indices, extents = [use.indices[d] for d in group], [shape[d] for d in group]
+    most = Values(0, 1, prod(extents))
     boxes = use.domain.boxes()
     if boxes is None or any(affine(index) is None for index in indices):
-        return everything  # a bound or an index that is data
-    still = use.still
+        return most, False  # a bound or an index that is data
     moving = {var: box for var, box in boxes.items() if var in use.moving}
-    constraints = use.domain.constraints(use.around)
-    within = [(names, condition) for names, condition in constraints if not names & still]
     used = set().union(*map(variables, indices)) & set(moving)
+    if any(_divided(index, use.still) for index in indices):
+        return Values(0, 1, min(most.count, prod(moving[var].count for var in used))), False
+    constraints = use.domain.constraints(use.around)
     # A condition that ties what moves to what stands still is not looked at: there are at most that many.
-    tied = any(names & still for names, _ in constraints)
-    if any(_divided(index, still) for index in indices):
-        return Values(0, 1, min(everything[0].count, prod(moving[var].count for var in used))), False
-    exact = not (use.domain.on_data or tied)
-    own = [var for several in grouped(moving, [names for names, _ in within])
-           if set(several) & used for var in several]  # fmt: skip
-    conditions = [condition for names, condition in within if names & set(own)]
-    extents = [shape[d] for d in group]
-    shifted = any(variables(index) & still for index in indices)
-    if len(group) == 1 and not conditions:
-        values = image(indices[0], moving)
-        if values is not None:
-            return (values if shifted else values.within(extents[0])), exact
-    found = _listed(indices, {var: moving[var] for var in own}, conditions, extents, shifted)
+    within = [(names, condition) for names, condition in constraints if not names & use.still]
+    exact = not use.domain.on_data and len(within) == len(constraints)
+    linked = grouped(moving, [names for names, _ in within])
+    own = {var: moving[var] for several in linked if set(several) & used for var in several}
+    conditions = [condition for names, condition in within if names & own.keys()]
+    shifted = any(variables(index) & use.still for index in indices)
+    single = image(indices[0], moving) if len(group) == 1 else None
+    if single is not None and not conditions:
+        return (single if shifted else single.within(extents[0])), exact
+    found = _listed(indices, own, conditions, extents, shifted)
     if found is not None:
         return found, exact
-    values = image(indices[0], moving) if len(group) == 1 else None
-    return everything if values is None else (values.within(extents[0]), False)
+    return (most if single is None else single.within(extents[0])), False
 
 
 def _listed(indices: Sequence[ast.expr], boxes: Mapping[str, Values], conditions: Sequence[ast.expr],

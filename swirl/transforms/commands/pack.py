@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from swirl.errors import CommandError
@@ -169,8 +170,60 @@ def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[in
         halo = ((MAX_ELEMENTS, MAX_ELEMENTS),) * len(dims)  # more than any copy has
         plain = without_dead_guards(program, program.nests[site.nest], buffer, halo, site.path)
         program = program.with_nest(site.nest, plain)
-    target, node = program.nests[site.nest], loop_at(program, site)
-    loop, storage = loop_of(node), program.buffers[buffer]
+    box = _box_of(program, site, buffer, dims)
+    if box is None:
+        return None
+    target, node, dtype = program.nests[site.nest], loop_at(program, site), program.buffers[buffer].dtype
+    variables = [inner_name(program, site, f"{name}_dim{d}") for d in box.kept]
+    head: list[ast.stmt] = [declare(name, LocalType(dtype, box.shape))]
+    if zeros and box.clipped:
+        head += _zeroed(name, dtype, box.shape, [inner_name(program, site, f"{name}_zero{d}") for d in box.kept])
+    body = [*head, box.copy(buffer, name, variables), *_renamed(node.body, buffer, name, box.inside)]
+    new = replace_at(target.body, site.path, [with_inner(node, body)])
+    return program.with_nest(site.nest, target.with_body(new))
+
+
+@dataclass(frozen=True)
+class _Box:
+    """The part of a buffer that an iteration of a loop reads.
+
+    Args:
+        spans: where it begins and its extent, for each dimension of the buffer.
+        limits: what of it lies inside of the buffer: the bounds of a loop over it, for each dimension.
+        kept: the dimensions of the copy, in their order in memory.
+    """
+
+    spans: Sequence[Span]
+    limits: Sequence[tuple[ast.expr, ast.expr]]
+    kept: Sequence[int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.spans[d].extent for d in self.kept)
+
+    @property
+    def clipped(self) -> bool:
+        return any([constant(end) for end in self.limits[d]] != [0, self.spans[d].extent] for d in self.kept)
+
+    def inside(self, indices: list[ast.expr]) -> list[ast.expr]:
+        """The subscripts in the copy of an element of the buffer."""
+        return [_minus(indices[d], self.spans[d].start) for d in self.kept]
+
+    def copy(self, buffer: str, name: str, variables: Sequence[str]) -> ast.stmt:
+        """The loops that fill the copy."""
+        counted = dict(zip(self.kept, variables, strict=True))
+        source = [_plus(span.start, counted.get(d)) for d, span in enumerate(self.spans)]
+        filled: ast.stmt = ast.Assign([reference(name, [expr(v) for v in variables], True)], reference(buffer, source))
+        for d, variable in reversed(list(counted.items())):
+            start, stop = self.limits[d]
+            filled = for_loop(variable, stop, [filled], start=start)
+        return filled
+
+
+def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) -> _Box | None:
+    """What an iteration reads; None where it reads nothing of the buffer."""
+    target, storage = program.nests[site.nest], program.buffers[buffer]
+    loop = loop_of(loop_at(program, site))
     if loop.kind == "vector":
         raise refuse(f"{loop.var} is a vector loop", target, site.path, NOTE, way_out="pack at a loop outside")
     inside = [s for s in statements(target.body) if s.path[: len(site.path)] == site.path]
@@ -178,9 +231,9 @@ def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[in
     if not reads:
         return None
     _check_only_read(target, buffer, site.path)
-    around = [loop_of(n) for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
+    around = [loop_of(n).var for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
     try:
-        spans = footprint(reads, storage, [head.var for head in (*around, loop)])
+        spans = footprint(reads, storage, [*around, loop.var])
     except NotProved:
         raise refuse("the part that is read was not found within the time allowed", target, site.path, NOTE) from None
     if spans is None:
@@ -191,30 +244,13 @@ def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[in
                      way_out="pack at a loop inside, or tile_loop the loops in it first")  # fmt: skip
     ranges = ranges_at(target.body, (*site.path, ("body", 0)))
     readable = storage.layout.readable(storage.shape)
-    limits = [_inside(span, low, high, ranges) for span, (low, high) in zip(spans, readable, strict=True)]
-    outer = {head.var for head in (*around, loop)} | {"min", "max"}
+    limits = [_limits(span, low, high, ranges) for span, (low, high) in zip(spans, readable, strict=True)]
     # A dimension that loops inside run over stays, for the recipe's sake, also where they run once; and one whose only
     # element may lie beyond the buffer: its loop has no iterations then.
+    outer = {*around, loop.var, "min", "max"}
     moved = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
-    kept = [d for d in dims if moved[d] or spans[d].extent > 1 or None in map(constant, limits[d])] or [dims[-1]]
-    shape = tuple(spans[d].extent for d in kept)
-    variables = [inner_name(program, site, f"{name}_dim{d}") for d in kept]
-
-    def part(indices: list[ast.expr]) -> list[ast.expr]:
-        return [_minus(indices[d], spans[d].start) for d in kept]
-
-    counted = dict(zip(kept, variables, strict=True))
-    source = [_plus(span.start, counted.get(d)) for d, span in enumerate(spans)]
-    clipped = any([constant(end) for end in limits[d]] != [0, spans[d].extent] for d in kept)
-    copy: ast.stmt = ast.Assign([reference(name, [expr(v) for v in variables], True)], reference(buffer, source))
-    for d, variable in reversed(list(counted.items())):
-        copy = for_loop(variable, limits[d][1], [copy], start=limits[d][0])
-    head: list[ast.stmt] = [declare(name, LocalType(storage.dtype, shape))]
-    if zeros and clipped:
-        head += _zeroed(name, storage.dtype, shape, [inner_name(program, site, f"{name}_zero{d}") for d in kept])
-    body = [*head, copy, *_renamed(node.body, buffer, name, part)]
-    new = replace_at(target.body, site.path, [with_inner(node, body)])
-    return program.with_nest(site.nest, target.with_body(new))
+    kept = [d for d in dims if moved[d] or spans[d].extent > 1 or None in map(constant, limits[d])]
+    return _Box(spans, limits, kept or [dims[-1]])
 
 
 def _zeroed(name: str, dtype: str, shape: tuple[int, ...], variables: list[str]) -> list[ast.stmt]:
@@ -234,7 +270,7 @@ def _plus(start: Affine, variable: str | None) -> ast.expr:
     return start.to_expr() if variable is None else simplify(expr("s + v", s=start.to_expr(), v=variable))
 
 
-def _inside(span: Span, low: int, high: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
+def _limits(span: Span, low: int, high: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
     """The bounds of the loop over a span, as far as it lies between two subscripts."""
     start, stop = expr(0), expr(span.extent)
     limits = bounds(span.start, ranges)
