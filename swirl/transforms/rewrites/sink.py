@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from dataclasses import dataclass
 
 from swirl.ir.affine import simplify_body
 from swirl.ir.names import renaming
@@ -50,7 +51,9 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     node = own_names(nest, loop_at(program, site))
     around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
     taken = taken_names(Program("", (nest,), program.buffers)) | names_in(node)
-    node = with_inner(node, _conditions_inside(node, loop, around, taken))
+    variables = around | {loop_of(n).var for n in statements_in(node) if isinstance(n, ast.For)}
+    inside = _ConditionsInside(loop.kind == "vector", moving_locals(node, loop.var) | {loop.var}, variables, taken)
+    node = with_inner(node, inside.block(node.body))
     nest = nest.with_body(replace_at(nest.body, site.path, [node]))
     expanded = expand_locals(nest, site.path, loop)
     # So far one iteration ran after the other, whatever kind of loop this is going to be.
@@ -125,9 +128,9 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
     return result
 
 
-def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[str]) -> list[ast.stmt]:
-    """The body of a loop that is to move inwards, with conditions that move with it inside of the loops that they stand
-    around.
+@dataclass(frozen=True)
+class _ConditionsInside:
+    """Puts conditions that move with a loop inside of the loops that they stand around, as the loop is to move inwards.
 
     rewrite (i moves inwards):
         if i < 3:                           for k in range(K):
@@ -136,80 +139,81 @@ def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[
     A condition on data becomes a local first, which has the value that it had in front of the loops; not for lanes.
 
     Args:
-        around: the variables of the loops around.
+        lanes: whether the loop is a vector loop.
+        moving: the names whose values move with the loop.
+        variables: those of the loops, inside and around.
         taken: names that a local must not have; those that are made are added.
     """
-    moving = moving_locals(outer, loop.var) | {loop.var}
-    variables = around | {loop_of(n).var for n in statements_in(outer) if isinstance(n, ast.For)}
 
-    def block(body: list[ast.stmt]) -> list[ast.stmt]:
+    lanes: bool
+    moving: set[str]
+    variables: set[str]
+    taken: set[str]
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         for node in body:
             if isinstance(node, ast.For):
-                result.append(with_inner(node, block(node.body)))
-                continue
-            if not isinstance(node, ast.If):
+                result.append(with_inner(node, self.block(node.body)))
+            elif isinstance(node, ast.If):
+                result += self._branches(node)
+            else:
                 result.append(node)
-                continue
-            branches = block(node.body), block(node.orelse)
-            kept = not _has_loop(node) or not names_in(node.test) & moving
-            if kept or (loop.kind == "vector" and any(map(on_data, statements_in(node)))):
-                result.append(ast.If(node.test, *branches))
-                continue
-            test = node.test
-            if on_data(node):
-                test = local()
-                result.append(declare(test.id, LocalType("bool"), node.test))
-            result += under(branches[0], test) + under(branches[1], ast.UnaryOp(ast.Not(), test))
         return result
 
-    def on_data(node: ast.stmt) -> bool:
+    def _branches(self, node: ast.If) -> list[ast.stmt]:
+        branches = self.block(node.body), self.block(node.orelse)
+        kept = not _has_loop(node) or not names_in(node.test) & self.moving
+        if kept or (self.lanes and any(map(self._on_data, statements_in(node)))):
+            return [ast.If(node.test, *branches)]
+        test, declared = node.test, []
+        if self._on_data(node):
+            test = self._local()
+            declared = [declare(test.id, LocalType("bool"), node.test)]
+        return [*declared, *self._under(branches[0], test), *self._under(branches[1], ast.UnaryOp(ast.Not(), test))]
+
+    def _on_data(self, node: ast.stmt) -> bool:
+        """Whether a condition around a loop depends on data."""
         return isinstance(node, ast.If) and _has_loop(node) and (
-            condition_template(node.test) is None or not names_in(node.test) - {"min", "max"} <= variables
+            condition_template(node.test) is None or not names_in(node.test) - {"min", "max"} <= self.variables
         )  # fmt: skip
 
-    def local() -> ast.Name:
-        name = fresh("condition", taken)
-        taken.add(name)
+    def _local(self) -> ast.Name:
+        name = fresh("condition", self.taken)
+        self.taken.add(name)
         return ast.Name(name, ast.Load())
 
-    def under(body: list[ast.stmt], test: ast.expr) -> list[ast.stmt]:
+    def _under(self, body: list[ast.stmt], test: ast.expr) -> list[ast.stmt]:
         """The statements, each under a condition, but for loops: these have it inside."""
         result: list[ast.stmt] = []
         run: list[ast.stmt] = []
-
-        def flush() -> None:
-            if run:
-                result.append(ast.If(clone(test), list(run), []))
-                run.clear()
-
         for node in body:
-            if isinstance(node, ast.For) and loop_of(node).kind != "vector":
-                flush()
-                result.append(with_inner(node, under(node.body, test)))
-            elif isinstance(node, ast.If) and on_data(node):  # what it looks at may not be there otherwise
-                flush()
-                own = local()
-                result.append(declare(own.id, LocalType("bool"), ast.Constant(False)))
-                result.append(ast.If(clone(test), [ast.Assign([ast.Name(own.id, ast.Store())], node.test)], []))
-                result += under(under(node.body, own) + under(node.orelse, ast.UnaryOp(ast.Not(), own)), test)
-            elif isinstance(node, ast.If) and _has_loop(node):
-                flush()
-                result.append(ast.If(node.test, under(node.body, test), under(node.orelse, test)))
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                flush()
-                type_ = local_type(node)
-                if type_.shape or node.value is None:
-                    result.append(node)
-                    continue
-                result.append(declare(node.target.id, type_, expr(_START.get(type_.dtype, 0.0))))
-                run.append(ast.Assign([ast.Name(node.target.id, ast.Store())], node.value))
-            else:
-                run.append(node)
-        flush()
-        return result
+            before, inside = self._parted(node, test)
+            if before and run:
+                result.append(ast.If(clone(test), run, []))
+                run = []
+            result += before
+            run += inside
+        return [*result, ast.If(clone(test), run, [])] if run else result
 
-    return block(outer.body)
+    def _parted(self, node: ast.stmt, test: ast.expr) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """What stands outside of the condition for a statement, and then what stands under it."""
+        if isinstance(node, ast.For) and loop_of(node).kind != "vector":
+            return [with_inner(node, self._under(node.body, test))], []
+        if isinstance(node, ast.If) and self._on_data(node):  # what it looks at may not be there otherwise
+            own = self._local()
+            asked = ast.If(clone(test), [ast.Assign([ast.Name(own.id, ast.Store())], node.test)], [])
+            branches = self._under(node.body, own) + self._under(node.orelse, ast.UnaryOp(ast.Not(), own))
+            return [declare(own.id, LocalType("bool"), ast.Constant(False)), asked, *self._under(branches, test)], []
+        if isinstance(node, ast.If) and _has_loop(node):
+            return [ast.If(node.test, self._under(node.body, test), self._under(node.orelse, test))], []
+        if isinstance(node, ast.AnnAssign):
+            type_, name = local_type(node), name_of(node.target)
+            if type_.shape or node.value is None:
+                return [node], []
+            started = declare(name, type_, expr(_START.get(type_.dtype, 0.0)))
+            return [started], [ast.Assign([ast.Name(name, ast.Store())], node.value)]
+        return [], [node]
 
 
 _START: dict[str, int | str] = {"int32": 0, "bool": "False"}
