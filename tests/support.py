@@ -29,6 +29,12 @@ def program(text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **s
     return validate(parse_program(text, buffers, aliases=aliases))
 
 
+def changed(before: Program, after: Program) -> str:
+    """The nests of ``after`` that ``before`` does not have."""
+    known = {nest.text for nest in before.nests}
+    return "\n\n".join(nest.text for nest in after.nests if nest.text not in known)
+
+
 def difference(
     before: Program, after: Program, seed: int = 0, given: Mapping[str, np.ndarray] | None = None
 ) -> str | None:

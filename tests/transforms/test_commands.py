@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 
 import pytest
@@ -22,7 +23,7 @@ from swirl.transforms.passes.tidy import tidy
 from swirl.transforms.passes.whole_vectors import whole_vectors
 from swirl.transforms.rewrites.sites import find_loops, loop_at
 from swirl.transforms.rewrites.tile_sizes import combination
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_compiles_to_same, assert_same, changed, program
 from tests.support import merged as side_by_side
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
@@ -195,7 +196,10 @@ def split_uses(extent: int) -> list[Use]:
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.label)
 def test_prints(use: Use, snapshot: SnapshotAssertion) -> None:
-    assert snapshot == "\n\n".join(use.apply(make(name, 7)).text for name in use.programs)
+    """What it makes of the first three programs that it changes; that all mean the same is tested below."""
+    made = (make(name, 7) for name in use.programs)
+    texts = filter(None, (changed(before, use.apply(before)) for before in made))
+    assert snapshot == "\n\n".join(islice(texts, 3))
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.label)
