@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,63 +41,37 @@ TOLERANCE = 2e-5
 """Of values about 1 after three steps: sums of some hundred terms, taken in another order."""
 
 
-def conv_bn_relu(net: Net) -> Layers:
-    """Filters that fill less than half a vector of any width."""
-    layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
-    layers["conv"] = ConvLayer(net, layers["data"], num_filters=3, kernel=3, stride=1, pad=1)
-    layers["norm"] = BatchNormLayer(net, layers["conv"])
-    layers["relu"] = ReLULayer(net, layers["norm"])
-    layers["scores"] = FullyConnectedLayer(net, layers["relu"], 4)
-    SoftmaxLossLayer(net, layers["scores"], layers["label"])
-    return layers
+def following(shape: tuple[int, ...], **layers: Callable[[Net, Ensemble], Ensemble]) -> Callable[[Net], Layers]:
+    """Layers by name, each after the one before; then scores of four classes, and a loss."""
+
+    def declare(net: Net) -> Layers:
+        found: Layers = {"data": MemoryDataLayer(net, shape), "label": MemoryDataLayer(net, (1,))}
+        last = found["data"]
+        for name, layer in {**layers, "scores": partial(FullyConnectedLayer, num_outputs=4)}.items():
+            last = found[name] = layer(net, last)
+        SoftmaxLossLayer(net, last, found["label"])
+        return found
+
+    return declare
 
 
-def in_blocks(net: Net) -> Layers:
-    """Filters that fill vectors, and some that do not; a batch norm with nothing behind it."""
-    layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
-    layers["conv"] = ConvLayer(net, layers["data"], num_filters=33, kernel=3, stride=1, pad=1)
-    layers["norm"] = BatchNormLayer(net, layers["conv"])
-    layers["relu"] = ReLULayer(net, layers["norm"])
-    layers["narrow"] = ConvLayer(net, layers["relu"], num_filters=17, kernel=(3, 1), stride=1, pad=(1, 0))
-    layers["last norm"] = BatchNormLayer(net, layers["narrow"])
-    layers["scores"] = FullyConnectedLayer(net, layers["last norm"], 4)
-    SoftmaxLossLayer(net, layers["scores"], layers["label"])
-    return layers
+WINDOW, TAP = {"kernel": 3, "stride": 1, "pad": 1}, {"kernel": 1, "stride": 1, "pad": 0}
 
-
-def one_tap(net: Net) -> Layers:
-    """1 × 1 convolutions of whole blocks: with a bias, a ReLU, an odd number of blocks; and without."""
-    layers: Layers = {"data": MemoryDataLayer(net, (3, 7, 5)), "label": MemoryDataLayer(net, (1,))}
-    layers["conv"] = ConvLayer(net, layers["data"], num_filters=48, kernel=1, stride=1, pad=0)
-    layers["norm"] = BatchNormLayer(net, layers["conv"])
-    layers["relu"] = ReLULayer(net, layers["norm"])
-    layers["other"] = ConvLayerNoBias(net, layers["relu"], num_filters=32, kernel=1, stride=1, pad=0)
-    layers["last norm"] = BatchNormLayer(net, layers["other"])
-    layers["scores"] = FullyConnectedLayer(net, layers["last norm"], 4)
-    SoftmaxLossLayer(net, layers["scores"], layers["label"])
-    return layers
-
-
-def conv_relu(net: Net) -> Layers:
-    layers: Layers = {"data": MemoryDataLayer(net, (3, 9, 9)), "label": MemoryDataLayer(net, (1,))}
-    layers["conv"] = ConvLayer(net, layers["data"], num_filters=17, kernel=3, stride=2, pad=1)
-    layers["relu"] = ReLULayer(net, layers["conv"])
-    layers["pool"] = MaxPoolingLayer(net, layers["relu"])
-    layers["hidden"] = FullyConnectedLayer(net, layers["pool"], 13)
-    layers["rectified"] = ReLULayer(net, layers["hidden"])
-    layers["scores"] = FullyConnectedLayer(net, layers["rectified"], 4)
-    SoftmaxLossLayer(net, layers["scores"], layers["label"])
-    return layers
-
-
-def norm_relu_of_vectors(net: Net) -> Layers:
-    layers: Layers = {"data": MemoryDataLayer(net, (6,)), "label": MemoryDataLayer(net, (1,))}
-    layers["hidden"] = FullyConnectedLayer(net, layers["data"], 17)
-    layers["norm"] = BatchNormLayer(net, layers["hidden"])
-    layers["relu"] = ReLULayer(net, layers["norm"])
-    layers["scores"] = FullyConnectedLayer(net, layers["relu"], 4)
-    SoftmaxLossLayer(net, layers["scores"], layers["label"])
-    return layers
+# Filters that fill less than half a vector of any width.
+conv_bn_relu = following((3, 7, 5), conv=partial(ConvLayer, num_filters=3, **WINDOW), norm=BatchNormLayer,
+                         relu=ReLULayer)  # fmt: skip
+# Filters that fill vectors, and some that do not; a batch norm with nothing after it.
+in_blocks = following((3, 7, 5), conv=partial(ConvLayer, num_filters=33, **WINDOW), norm=BatchNormLayer, relu=ReLULayer,
+                      narrow=partial(ConvLayer, num_filters=17, kernel=(3, 1), stride=1, pad=(1, 0)),
+                      last_norm=BatchNormLayer)  # fmt: skip
+# 1 × 1 convolutions of whole blocks: with a bias, a ReLU, an odd number of blocks; and without.
+one_tap = following((3, 7, 5), conv=partial(ConvLayer, num_filters=48, **TAP), norm=BatchNormLayer, relu=ReLULayer,
+                    other=partial(ConvLayerNoBias, num_filters=32, **TAP), last_norm=BatchNormLayer)  # fmt: skip
+conv_relu = following((3, 9, 9), conv=partial(ConvLayer, num_filters=17, kernel=3, stride=2, pad=1), relu=ReLULayer,
+                      pool=MaxPoolingLayer, hidden=partial(FullyConnectedLayer, num_outputs=13),
+                      rectified=ReLULayer)  # fmt: skip
+norm_relu_of_vectors = following((6,), hidden=partial(FullyConnectedLayer, num_outputs=17), norm=BatchNormLayer,
+                                 relu=ReLULayer)  # fmt: skip
 
 
 def two_readers(net: Net) -> Layers:
@@ -146,7 +121,8 @@ def trained(declare: Callable[[Net], Layers], batch: int, smaller: int, keep: st
     pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
     pytest.param(in_blocks, 17, 17, True, marks=pytest.mark.slow),
     pytest.param(one_tap, BATCH, 1, True, marks=pytest.mark.slow),
-])  # fmt: skip
+], ids=["conv, norm, ReLU", "conv, ReLU", "norm of vectors", "two readers", "conv, norm, ReLU: one image", "in blocks",
+        "one tap"])  # fmt: skip
 def test_trained_together_and_apart(
     declare: Callable[[Net], Layers], batch: int, smaller: int, force: bool
 ) -> None:
@@ -653,7 +629,7 @@ def test_statistics_in_registers_keep_their_digits(mean: float) -> None:
 
 @pytest.mark.parametrize("declare", [
     conv_bn_relu, *(pytest.param(declare, marks=pytest.mark.slow) for declare in (in_blocks, one_tap))
-])  # fmt: skip
+], ids=["conv, norm, ReLU", "in blocks", "one tap"])  # fmt: skip
 def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net], Layers]) -> None:
     results = []
     for threads in (1, 2, 2):
