@@ -11,6 +11,7 @@ NaN, infinities, -0, denormals and huge values (``tests/fuzz/floats.py``). The c
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--batch", action="store_true", help="run the cases in this process and print JSON")
     options = parser.parse_args()
     if options.batch:
+        gc.set_threshold(100_000, 20, 20)  # as in tests/conftest.py
         optimized = options.seed // size(options) % OPTIMIZED == 0
         if options.nets:
             from tests.fuzz.net_batch import run_nets
