@@ -33,6 +33,7 @@ from swirl.ir.affine import Affine, affine, bounds
 from swirl.ir.nest import names_in, subscripts
 from swirl.ir.types import CASTS
 
+_BESIDE_ZERO = {"+": "plain_sum", "-": "plain_difference"}
 _WRAPPED = {"+": "wrapped_sum", "-": "wrapped_difference", "*": "wrapped_product"}
 _LIBRARY = {
     "sqrt": "sqrt",
@@ -171,6 +172,8 @@ class ScalarExpressions:
         sides = converted(left, dtype), converted(right, dtype)
         if dtype == "int32" and not self.fits(node):
             return Value(call(_WRAPPED[operator], *sides), dtype)
+        if operator in _BESIDE_ZERO and dtype != "int32" and 0 in (left.literal, right.literal):
+            return Value(call(_BESIDE_ZERO[operator], *sides), dtype)
         return Value(binary(operator, *sides), dtype)
 
     def fits(self, node: ast.expr) -> bool:
