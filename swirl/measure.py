@@ -77,7 +77,13 @@ class Limits:
         sizes = {"out": runner.threads * lanes, "in": count * lanes}
         arrays = allocate({name: ((size,), np.float32) for name, size in sizes.items()}, runner)
         self._steps: list[Step] = [(multiply_add, [arrays["out"], arrays["in"]]), (read, [arrays["out"], arrays["in"]])]
+        self._phase = runner.phase(self._steps)
         self._operations = 2 * 12 * STEPS * lanes * runner.threads
+
+    def rates(self) -> tuple[float, float]:
+        """Operations a second and bytes a second, of one run of each probe. The best of several runs are the limits."""
+        multiply_add, read = self._phase.run_timed()
+        return self._operations / multiply_add, READ_BYTES / read
 
     def measure(self, kernels: Sequence[Step], *, seconds: float = 0.4, rounds: int = 40) -> Measured:
         """Time kernels and limits in turn, for so many seconds or rounds, whichever is first.

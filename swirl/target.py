@@ -212,6 +212,11 @@ def _run_probe(folder: Path, target: Target, compiler: Compiler) -> tuple[str | 
     return "the processor or the operating system lacks its instructions", True
 
 
+def processor_name() -> str:
+    """What this machine's processor calls itself, or else the name of its kind."""
+    return archspec.cpu.brand_string() or str(archspec.cpu.host().name)
+
+
 def _processor() -> str:
     """Identity of the processor, as far as instruction sets go."""
     host = archspec.cpu.host()

@@ -83,6 +83,8 @@ class Accessors:
             session.gradient_views = True
         if storage == f"{self._ensemble.name}.grad":
             session.seeds.view(self._ensemble)
+        if storage == f"{self._ensemble.name}.value":
+            session.given.add(self._ensemble.name)  # by whoever writes to the view
         return view
 
     def _set(self, field: str, storage: str, values: Any) -> None:
@@ -102,6 +104,7 @@ class Accessors:
         check_array(array, buffer.shape, what)
         if field == "value":
             check_labels(session.graph, ensemble, array)
+            session.given.add(ensemble.name)
         if buffer.role == "param_grad":
             session.settle_gradients()
         executable.write(storage, array)

@@ -42,6 +42,7 @@ class Session:
         has_run: the phases that have run since the net was compiled.
         seeds: the gradients that the user gives.
         gradient_views: whether somebody looks at the storage of parameters' gradients.
+        given: the data layers that the user has set.
     """
 
     def __init__(self, graph: Graph, compile: Compile, runner: Runner):
@@ -50,6 +51,7 @@ class Session:
         self.has_run: set[str] = set()
         self.seeds = SeedGradients(graph)
         self.gradient_views = False
+        self.given: set[str] = set()
         self._compile = compile
         self._reports: list[CompileReport] = []
         self._executables: dict[int, Executable] = {}
@@ -133,6 +135,7 @@ class Session:
         executable = self.use(count)
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
+        self.given.update(checked)
         executable.has_run.discard("forward")  # its values are those of other data
 
     def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -12,12 +14,13 @@ from rich.table import Table
 
 from latte.model.checks import is_integer
 from latte.model.source_location import user_place
+from latte.runtime.executable import Executable
 from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
 
 TIMED = ("forward", "inference", "backward")
 # What a run changes and the next one reads: put back afterwards, so that looking does not train.
-KEPT_ROLES = ("state", "param_grad")
+KEPT_ROLES = ("state", "param_grad", "scalar")
 
 
 @dataclass(frozen=True)
@@ -112,27 +115,12 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
     if phase not in TIMED:
         way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
         raise CommandError(f"timings: no phase named {phase!r}", place=user_place(), way_out=way_out)
-    if not is_integer(repeat) or repeat < 1:
-        raise CommandError(
-            f"timings: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place()
-        )
-    with executable.views.in_storage():
-        kept = {
-            name: executable.arrays[name].copy()
-            for name, buffer in executable.buffers.items()
-            if buffer.role in KEPT_ROLES
-        }
-    has_run = set(executable.has_run)
-    try:
-        if phase == "backward" and "forward" not in has_run:
+    check_repeat("timings", repeat)
+    with as_before(executable):
+        if phase == "backward" and "forward" not in executable.has_run:
             executable.run("forward")
         executable.run(phase)
         runs = [executable.run_timed(phase) for _ in range(repeat)]
-    finally:
-        with executable.views.in_storage():
-            for name, values in kept.items():
-                executable.arrays[name][...] = values
-        executable.has_run.intersection_update(has_run)
     medians = [median(step[2] for step in steps) for steps in zip(*runs, strict=True)]
     total = sum(medians) or 1.0
     layers = [
@@ -140,3 +128,37 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
         for (name, step, _), seconds in zip(runs[0], medians, strict=True)
     ]
     return Timings(phase, executable.batch_size, session.runner.threads, repeat, tuple(layers))
+
+
+def check_repeat(what: str, repeat: int) -> None:
+    """CommandError where ``repeat`` is not a number of runs."""
+    if not is_integer(repeat) or repeat < 1:
+        raise CommandError(f"{what}: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place())
+
+
+@contextmanager
+def as_before(executable: Executable, values: bool = False) -> Iterator[None]:
+    """Looking does not train: parameters' gradients, states and the phases that count as run are afterwards what they
+    were, whatever runs meanwhile.
+
+    Args:
+        executable: that runs.
+        values: whether the same holds for the values and gradients of all layers, of which copies are kept then.
+    """
+    kept_roles = (*KEPT_ROLES, "value", "grad") if values else KEPT_ROLES
+    with executable.views.in_storage():
+        kept = {
+            name: executable.arrays[name].copy()
+            for name, buffer in executable.buffers.items()
+            if buffer.role in kept_roles
+        }
+    has_run, missing = set(executable.has_run), set(executable.missing)
+    try:
+        yield
+    finally:
+        with executable.views.in_storage():
+            for name, array in kept.items():
+                executable.arrays[name][...] = array
+        executable.has_run.intersection_update(has_run)
+        if values:
+            executable.has_run, executable.missing = has_run, missing

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from zlib import crc32
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from latte.planning.chains import chain_name, chained_order, find_chains, neighb
 from latte.planning.plan import Progress, ScheduledUnit, schedule_unit, until_settled
 from latte.planning.recipes import member_recipe
 from latte.planning.units import Unit, net_units
+from latte.tools.made_up import made_up
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
@@ -219,7 +219,7 @@ class Bench:
         for name, buffer in buffers.items():
             key = (buffer.name, buffer.shape)
             if key not in self._data:
-                self._data[key] = _made(buffer, values.get(name), self.whole_numbers)
+                self._data[key] = made_up(buffer, values.get(name), self.whole_numbers)
             memory[name][...] = buffer.layout.pack(self._data[key])
         return [memory[name] for name in buffers]
 
@@ -227,17 +227,6 @@ class Bench:
 def _sources(recipes: Iterable[Path]) -> tuple[Path, ...]:
     """Recipes, and what they import."""
     return tuple(dict.fromkeys(file for recipe in recipes for file in recipe_sources(recipe)))
-
-
-def _made(buffer: Buffer, values: int | str | None, whole_numbers: bool) -> np.ndarray:
-    generator = np.random.default_rng(crc32(buffer.name.encode()))
-    if isinstance(values, int) or not buffer.dtype.startswith("float"):
-        below = values if isinstance(values, int) else 2
-        return generator.integers(0, below, buffer.shape).astype(DTYPES[buffer.dtype])
-    if whole_numbers:
-        return generator.integers(-2, 3, buffer.shape).astype(DTYPES[buffer.dtype])
-    made = generator.standard_normal(buffer.shape, np.float32)
-    return (np.abs(made) + 0.5 if values == "positive" else made).astype(DTYPES[buffer.dtype])
 
 
 # --- words --------------------------------------------------------------------------------------------------
