@@ -22,8 +22,12 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=packages,
-    # The runner's C++ and the frames of translation units; the page of explanations in notebooks.
-    package_data={"swirl.codegen.templates": ["*"], "latte.explain.templates": ["*"]},
+    # The runner's C++ and the frames of translation units; the pages of explanations and profiles in notebooks.
+    package_data={
+        "swirl.codegen.templates": ["*"],
+        "latte.explain.templates": ["*"],
+        "latte.profiling.templates": ["*"],
+    },
     entry_points={"console_scripts": ["latte = latte.tools.cli:main"]},
     install_requires=[
         "numpy>=2",  # buffers; older ones promote float32 scalars to double
@@ -40,7 +44,7 @@ setup(
     extras_require={
         "examples": [
             "scikit-learn",  # ships the handwritten digits
-            "matplotlib",  # loss curves
+            "matplotlib",  # loss curves, and the roofline of net.profile
         ],
         "test": [
             "pytest",  # runs the tests

@@ -17,6 +17,8 @@ from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_place
 from latte.planning.chains import recipe_name
+from latte.profiling.measuring import profile
+from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
 from latte.runtime.executable import Executable
 from latte.runtime.report import CompileReport
@@ -352,3 +354,8 @@ class Net:
     def timings(self, phase: str = "forward", repeat: int = 10) -> Timings:
         """How long each layer takes; see :func:`latte.runtime.timings.timings`."""
         return timings(self.session, phase, repeat)
+
+    def profile(self, repeat: int = 10) -> Profile:
+        """How long each loop nest of a training step takes, beside what the machine can do at the best; see
+        :func:`latte.profiling.measuring.profile`."""
+        return profile(self.session, repeat)

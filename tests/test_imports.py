@@ -37,6 +37,7 @@ LATTE = (
     {"planning"},
     {"runtime"},
     {"explain"},
+    {"profiling"},
     {"compiling"},
     {"net"},
     {"solver", "layers"},

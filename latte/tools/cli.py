@@ -1,4 +1,4 @@
-"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``tune-by-hand``, ``cache``.
+"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``, ``cache``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
 so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
@@ -17,7 +17,9 @@ import click
 
 from latte.explain.explanation import phases_of
 from latte.net import Net
+from latte.profiling.roofline import check_plot
 from latte.runtime.kernels import CompiledPhase
+from latte.tools.made_up import made_up_batch
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -30,6 +32,7 @@ from swirl.target import TARGETS, resolve_target
 
 CPP = "c++"
 Source = click.Path(exists=True, dir_okay=False, path_type=Path)
+Written = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @contextmanager
@@ -183,6 +186,35 @@ def time_command(file: Path, phase: str, repeat: int, target: str | None) -> Non
     """Compile the net of FILE, and show the share of time in each layer."""
     with _plain_errors():
         _compiled(file, target).timings(phase, repeat).print()
+
+
+@main.command("profile")
+@click.argument("file", type=Source)
+@click.option("--repeat", default=10, show_default=True, help="number of rounds; times are medians")
+@click.option("--json", "json_file", type=Written, help="write the profile there as well")
+@click.option("--plot", type=Written, help="draw the roofline there (.png, .svg, .pdf); needs matplotlib")
+@click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
+def profile_command(file: Path, repeat: int, json_file: Path | None, plot: Path | None, target: str | None) -> None:
+    """Compile the net of FILE, and show where the time of a training step goes: for each layer and loop nest its time,
+    Gflop/s, GB/s, and share of what the machine can do at the best, measured in the same seconds.
+
+    The batch is the one that FILE has set, or made-up data.
+    """
+    with _plain_errors():
+        if plot is not None:
+            check_plot(plot)
+        net = _compiled(file, target)
+        if not net.session.given:
+            net.set_batch(*made_up_batch(net))
+        found = net.profile(repeat)
+        found.print()
+        if json_file is not None:
+            try:
+                json_file.write_text(found.to_json() + "\n", encoding="utf-8")
+            except OSError as error:
+                raise CommandError(f"{json_file} cannot be written: {error.strerror}") from error
+        if plot is not None:
+            found.plot(plot)
 
 
 @main.command("tune-by-hand")

@@ -1,0 +1,1 @@
+"""How long each loop nest of a training step takes, beside what the machine can do at the best."""

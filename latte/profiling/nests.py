@@ -1,0 +1,107 @@
+"""A compiled phase taken apart: its loop nests, each a program and a kernel of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from latte.runtime.kernels import CompiledPhase
+from swirl.codegen.emit import KernelSource, emit
+from swirl.ir.names import stored_in
+from swirl.ir.nest import Nest, Program, make_nest, names_in
+from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.pipeline import uncollected
+from swirl.target import Target
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """A loop nest of a compiled phase.
+
+    Args:
+        label: of the nest; with a number where the nest has several loops one after the other.
+        program: the nest alone, with all buffers of the phase.
+        kernel: it alone, compiled.
+        buffers: names of the buffers in the kernel's table of pointers.
+    """
+
+    label: str
+    program: Program
+    kernel: Kernel
+    buffers: tuple[str, ...]
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The buffers that it writes, by their names in the nest."""
+        stored = stored_in(self.program.nests[0].body)
+        return tuple(name for name in stored if name in self.program.buffers)
+
+
+def loop_nests(phases: Sequence[CompiledPhase], target: Target) -> list[list[LoopNest]]:
+    """The loop nests of each phase, in order, compiled for the target of the net.
+
+    Nests never share locals, and each ends with a barrier: run one after the other they do what the phase does. A
+    phase of one nest keeps its own kernel.
+
+    Raises:
+        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
+    """
+    separated = [separate(phase.program) for phase in phases]
+    sources = _sources(phases, separated, target)
+    units = [TranslationUnit(source.name, source.source) for several in sources for source in several]
+    kernels = iter([load(built) for built in build(units, target)])
+    return [
+        [
+            LoopNest(label, program, next(kernels), source.buffers)
+            for (label, program), source in zip(parts, several, strict=True)
+        ]
+        for parts, several in zip(separated, sources, strict=True)
+    ]
+
+
+@uncollected
+def _sources(
+    phases: Sequence[CompiledPhase], separated: Sequence[Sequence[tuple[str, Program]]], target: Target
+) -> list[list[KernelSource]]:
+    """The C++ of each nest: of one without neighbours, that of the phase."""
+    return [
+        [phase.source] if len(parts) == 1 else [emit(program, target) for _, program in parts]
+        for phase, parts in zip(phases, separated, strict=True)
+    ]
+
+
+def separate(program: Program) -> list[tuple[str, Program]]:
+    """The loop nests of a finished program, each with its label as a program of its own."""
+    result = []
+    for nest in program.nests:
+        bodies = _bodies(nest)
+        for number, body in enumerate(bodies, 1):
+            label = nest.label if len(bodies) == 1 else f"{nest.label}, loop {number}"
+            result.append((label, program.with_nests([make_nest(nest.label, body, program.buffers)])))
+    return result
+
+
+def _bodies(nest: Nest) -> list[list[ast.stmt]]:
+    """The statements of a nest in groups that can run by themselves: each has a loop, after its straight statements.
+    Statements stay together where one reads a local that another declares."""
+    groups: list[list[ast.stmt]] = []
+    for statement in nest.body:
+        used = names_in(statement)
+        first = next((place for place, group in enumerate(groups) if _declared(group) & used), len(groups))
+        if first == len(groups) > 0 and _is_straight(groups[-1]):
+            first -= 1
+        groups[first:] = [[*chain.from_iterable(groups[first:]), statement]]
+    if len(groups) > 1 and _is_straight(groups[-1]):
+        groups[-2:] = [[*groups[-2], *groups[-1]]]
+    return groups
+
+
+def _is_straight(statements: Sequence[ast.stmt]) -> bool:
+    return not any(isinstance(statement, (ast.For, ast.If)) for statement in statements)
+
+
+def _declared(statements: Sequence[ast.stmt]) -> set[str]:
+    """The locals that statements declare for those that follow them; a loop's own end with it."""
+    return {s.target.id for s in statements if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
