@@ -62,8 +62,7 @@ class NeuronReferences(References):
             self.scope.enter(dim, Window(as_index(0), as_index(extent)))
 
     def _connection(self, attribute: str) -> tuple[Connection, str] | None:
-        """The connection behind ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's
-        name."""
+        """The connection of ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's name."""
         gradient = attribute.startswith("grad_")
         plain = attribute.removeprefix("grad_")
         for connection in self.scope.ensemble.connections:
@@ -180,7 +179,7 @@ def _written(node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
 def _inside(position: Index, extent: int) -> list[ast.expr]:
     """The comparisons that keep ``position`` in 0 … extent - 1; only those that can fail."""
     conditions = []
-    free = Index(position.terms)  # the constant stands on the other side
+    free = Index(position.terms)  # the constant is on the other side
     if position.low < 0:
         conditions.append(ast.parse(f"{free.text} >= {-position.constant}", mode="eval").body)
     if position.high >= extent:

@@ -82,7 +82,7 @@ def read_body(function: Callable[..., Any]) -> Body:
     """The body of a method.
 
     Raises:
-        BodyError: if there is no source, or it is no plain method.
+        BodyError: if there is no source, or it is not a plain method.
     """
     name = getattr(function, "__qualname__", repr(function))
     if not isinstance(function, FunctionType):

@@ -56,12 +56,12 @@ class Index:
 
     @property
     def low(self) -> int:
-        """A lower bound; exact where no variable stands in two atoms."""
+        """A lower bound; exact if no variable is in two atoms."""
         return self.constant + sum(f * (a.low if f > 0 else a.high) for a, f in self.terms.items())
 
     @property
     def high(self) -> int:
-        """An upper bound; exact where no variable stands in two atoms."""
+        """An upper bound; exact if no variable is in two atoms."""
         return self.constant + sum(f * (a.high if f > 0 else a.low) for a, f in self.terms.items())
 
     @property

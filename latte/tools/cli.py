@@ -34,7 +34,7 @@ Source = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Our own errors are for reading: no traceback."""
+    """Our own errors are shown without a traceback."""
     try:
         yield
     except LatteError as error:
@@ -280,7 +280,7 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
 
 
 def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
-    """The folders of a dump that hold the stages of a layer (or chain, alone or in one) and a phase; None is any.
+    """The folders of a dump with the stages of a layer (alone or in a chain) or chain, and of a phase; None is any.
 
     Raises:
         LatteError: there are none; the message lists those that there are.
