@@ -1,7 +1,7 @@
-"""Recipes that recipes import: read from their files whenever the importing one is, and known by name, to be watched.
+"""Recipes that recipes import: read from their files whenever the importing one is, and listed, to be watched.
 
 ``recipes/tanh.py`` is ``from latte.recipes.relu import backward, forward``. Python would read ``relu.py`` once in a
-process, and what is saved later never.
+process, and never see a later save.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _shared: set[str] = set()
 
 
 def share_recipes(folder: Path) -> None:
-    """Recipes in this folder are imported by others: every time anew."""
+    """Recipes in this folder are imported by others, and read again each time."""
     _shared.add(str(folder.resolve()))
 
 
@@ -34,7 +34,7 @@ class _Reader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds recipes, to be read as they are now: shared ones, and those that lie beside the importing one."""
+    """Finds recipes, to be read as they are now: shared ones, and those in the folder of the importing one."""
 
     def __init__(self, beside: Path):
         self.beside = beside.resolve()
@@ -67,7 +67,7 @@ def _resolved(folder: str) -> str:
 
 @contextmanager
 def fresh_imports(recipe: Path) -> Iterator[None]:
-    """Inside, recipes are imported anew; the modules that the process has of their files are left as they are."""
+    """Inside, recipes are imported again; the process's own modules of their files are left unchanged."""
     finder = _Finder(recipe.parent)
     kept = {name: module for name, module in list(sys.modules.items()) if finder.read(module)}
     for name in kept:
@@ -83,8 +83,8 @@ def fresh_imports(recipe: Path) -> Iterator[None]:
 
 
 def recipe_sources(recipe: Path) -> tuple[Path, ...]:
-    """The recipe, those that it imports, and those again: all that its commands depend on. Told from the texts, so of a
-    recipe that fails too."""
+    """The recipe and its imports, direct and indirect: all files that its commands depend on. Found from the texts, so
+    also for a recipe that fails."""
     finder = _Finder(recipe.parent)
     found: dict[Path, Path] = {}
     waiting = [recipe]
@@ -110,7 +110,7 @@ def _imported(file: Path, finder: _Finder) -> Iterator[Path]:
             package, _, _ = name.rpartition(".")
             path = getattr(sys.modules.get(package), "__path__", None)
             if package and path is None:
-                continue  # nothing is imported to find out
+                continue  # found without importing anything
             spec = finder.find_spec(name, None if path is None else list(path))
             if spec is not None and spec.origin is not None:
                 yield Path(spec.origin)

@@ -88,8 +88,8 @@ class ScalarExpressions:
     def _element(self, c_name: str, name: str, indices: list[ast.expr]) -> Expression:
         """``a[i][j + 3]``; in copies of an unrolled body ``(&a[i][j])[3]``.
 
-        The copies share an address, and g++ adds the constants in the instructions. It does not see ``j + 3`` as that:
-        a register tile then has an address a pixel, more than there are registers.
+        The copies share an address, and g++ adds the constants in the instructions. It does not do so with ``j + 3``: a
+        register tile then has one address for each pixel, more than there are registers.
         """
         context = self.context
         if context.vector_width:
@@ -104,8 +104,8 @@ class ScalarExpressions:
         return array_ref(c_name, [self.integer(index) for index in indices])
 
     def _shared_index(self, index: ast.expr, extent: int) -> tuple[ast.expr, int] | None:
-        """A subscript that other copies have, too, and the distance from it; None where it is not surely inside of the
-        array, or there is no distance."""
+        """A subscript that other copies share, and the distance from it; None where it may be outside of the array, or
+        there is no distance."""
         form = affine(index, self.context.ranges, fix=True)
         if form is None or not form.terms:
             return None

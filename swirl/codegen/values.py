@@ -87,6 +87,6 @@ def as_float(value: Value) -> Value:
 
 
 def folded(node: ast.BinOp, left: Value, right: Value) -> Value | None:
-    """Arithmetic on two literals, done here as Python does it; None where it is not that."""
+    """Arithmetic on two literals, folded as Python does it; None for anything else."""
     number = folded_operation(node.op, left.literal, right.literal)
     return None if number is None else literal_value(number)

@@ -81,7 +81,7 @@ class _Validator:
         self.block(node.body, {**scope, loop.var: "loop"}, kind == "vector")
 
     def step(self, node: ast.For) -> None:
-        """The third argument of a loop: a literal that the loop comes to an end with."""
+        """The third argument of a loop: a literal with which the loop ends."""
         assert isinstance(node.iter, ast.Call)
         if not isinstance(node.target, ast.Name):
             raise self.fail("no loop of the grammar", node)

@@ -70,19 +70,18 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
                                                     for ky in range(3):
                                                         s(x_packed[i + ky])
 
-    The copy is a nest of its own, in front of the first that reads the buffer; ``tile`` lays the copy out, and
-    strip-mines its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in
-    which that is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing
-    reads it.
+    The copy is a nest of its own, before the first that reads the buffer; ``tile`` lays the copy out, and strip-mines
+    its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in which that
+    is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing reads it.
 
     Args:
         buffer: name of the buffer.
         name: of the copy; by default ``<buffer>_packed``.
         at: the loop in whose iterations copies are made.
         order: of the copy's dimensions in memory, as for ``transpose``.
-        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions keep reads from it; the
-            conditions that this makes needless go, as by ``set_padding``, and what the zeros are multiplied with is
-            taken to be finite.
+        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions prevent reads of it;
+            the conditions that this makes needless are dropped, as by ``set_padding``, and the zeros' factors are
+            assumed finite.
         nest: only in this nest (index or label), with ``at``.
 
     Raises:
@@ -193,8 +192,8 @@ def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[in
     readable = storage.layout.readable(storage.shape)
     limits = [_inside(span, low, high, ranges) for span, (low, high) in zip(spans, readable, strict=True)]
     outer = {head.var for head in (*around, loop)} | {"min", "max"}
-    # A dimension that loops inside run over stays, for the recipe's sake, also where they run once; and one whose only
-    # element may lie beyond the buffer: its loop has no iterations then.
+    # A dimension that loops inside run over stays for the recipe, even if they run once; so does one whose only element
+    # may be beyond the buffer: its loop has no iterations then.
     moved = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
     kept = [d for d in dims if moved[d] or spans[d].extent > 1 or None in map(constant, limits[d])] or [dims[-1]]
     shape = tuple(spans[d].extent for d in kept)
@@ -235,7 +234,7 @@ def _plus(start: Affine, variable: str | None) -> ast.expr:
 
 
 def _inside(span: Span, low: int, high: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
-    """The bounds of the loop over a span, as far as it lies between two subscripts."""
+    """The bounds of the loop over the part of a span between two subscripts."""
     start, stop = expr(0), expr(span.extent)
     limits = bounds(span.start, ranges)
     if limits is None or limits[0] < low:

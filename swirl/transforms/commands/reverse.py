@@ -35,7 +35,7 @@ def reverse(
 
     Raises:
         CommandError: no such loop.
-        Refused: an iteration needs what an earlier one made, or the loop is no plain loop.
+        Refused: an iteration needs what an earlier one made, or the loop is not a plain loop.
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop reversal).
     """

@@ -55,7 +55,7 @@ def scalar_expand(program: Program, scalar_vars: LocalNames, loop_var: LoopName 
             y[i] = t                            t[i] = x[i]
                                                 y[i] = t[i]
 
-    A local array gets a dimension more, in front.
+    A local array gets one more dimension, the first.
 
     Args:
         scalar_vars: one local, or several.

@@ -15,8 +15,7 @@ from swirl.transforms.rewrites.refusals import WayOut, refuse
 def check_order(
     old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: WayOut = None
 ) -> None:
-    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence
-    round."""
+    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, reverses a dependence."""
     try:
         conflict = reordered(old, new)
     except NotProved:

@@ -25,7 +25,7 @@ def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Bu
     indices = [ast.unparse(access.indices[d]) for d in kept]
 
     def behind(statement: Statement, other: Access) -> bool:
-        """Whether the element is there: all are that the loops around both have filled by then."""
+        """Whether the element is filled: all are that the loops around both have filled by then."""
         if other.kind == "write":
             return True
         common = [statement.path[: at_ + 1] == first.path[: at_ + 1] for at_ in depths]

@@ -42,7 +42,7 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     scalar.
 
     Raises:
-        Refused: a dependence would turn round, or a bound inside moves with the loop.
+        Refused: a dependence would be reversed, or a bound inside moves with the loop.
     """
     nest = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
@@ -52,7 +52,7 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     node = with_inner(node, _conditions_inside(node, loop, around, taken))
     nest = nest.with_body(replace_at(nest.body, site.path, [node]))
     expanded = expand_locals(nest, site.path, loop)
-    # So far one iteration ran after the other, whatever kind of loop this is going to be.
+    # Until now the iterations ran one after the other, whatever kind of loop this will be.
     in_order = Loop(loop.var, "range", loop.start, loop.stop, loop.step)
     old = tagged(replace_at(nest.body, site.path, [in_order.node(expanded.body)]))
     sunk = at(old, site.path)
@@ -127,14 +127,13 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
 
 
 def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[str]) -> list[ast.stmt]:
-    """The body of a loop that is to move inwards, with conditions that move with it inside of the loops that they stand
-    around.
+    """The body of a loop that will move inwards, with conditions that depend on it moved into the loops inside them.
 
     rewrite (i moves inwards):
         if i < 3:                           for k in range(K):
             for k in range(K): s    →           if i < 3: s
 
-    A condition on data becomes a local first, which has the value that it had in front of the loops; not for lanes.
+    A condition on data first becomes a local with its value before the loops; not for lanes.
 
     Args:
         around: the variables of the loops around.
@@ -175,7 +174,7 @@ def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[
         return ast.Name(name, ast.Load())
 
     def under(body: list[ast.stmt], test: ast.expr) -> list[ast.stmt]:
-        """The statements, each under a condition, but for loops: these have it inside."""
+        """The statements, each under a condition; loops have it inside."""
         result: list[ast.stmt] = []
         run: list[ast.stmt] = []
 
@@ -188,7 +187,7 @@ def _conditions_inside(outer: ast.For, loop: Loop, around: set[str], taken: set[
             if isinstance(node, ast.For) and loop_of(node).kind != "vector":
                 flush()
                 result.append(with_inner(node, under(node.body, test)))
-            elif isinstance(node, ast.If) and on_data(node):  # what it looks at may not be there otherwise
+            elif isinstance(node, ast.If) and on_data(node):  # its operands may not exist otherwise
                 flush()
                 own = local()
                 result.append(declare(own.id, LocalType("bool"), ast.Constant(False)))
