@@ -115,7 +115,7 @@ total[0] = 1.0
     source = emit(program, TARGETS["portable"]).source
     pragmas = [line.strip() for line in source.splitlines() if "#pragma" in line]
     assert pragmas == [
-        "#pragma omp barrier",  # nobody may write `total` before all have read it
+        "#pragma omp barrier",  # no thread may write `total` before all have read it
         "#pragma omp for collapse(2) schedule(dynamic,1)",
         "#pragma omp single",
         "#pragma omp single",

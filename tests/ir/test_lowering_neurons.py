@@ -32,7 +32,7 @@ SCALE = 3.0
 
 
 def lowered(neuron, shape=(4,), source=(4,), mapping=None, dims=None, phase="forward", **options):
-    """The program of one ensemble behind a data layer; one to one unless there is a mapping."""
+    """The program of one ensemble after a data layer; one to one unless there is a mapping."""
     net = Net(2, seed=7)
     data = MemoryDataLayer(net, source)
     ensemble = net.add_ensemble(Ensemble(neuron, shape, dims or ("k", "y", "x")[: len(shape)], name="layer"))

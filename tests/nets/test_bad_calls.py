@@ -1,4 +1,4 @@
-"""Calls on a compiled net that ask for what is not there."""
+"""Calls on a compiled net that ask for something that does not exist."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_getters_of_what_is_not_there() -> None:
 
 
 def test_a_gradient_that_no_setting_would_bring() -> None:
-    """The way out is shown only where it is one."""
+    """The way out is shown only if it works."""
     _, _, relu = compiled()
     with pytest.raises(DataError) as caught:
         relu.get_grad()

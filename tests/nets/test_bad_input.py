@@ -1,4 +1,4 @@
-"""What is refused, from declaration to run: the error says where and how to go on, nothing is half done."""
+"""What is refused, from declaration to run: the error says where and how to go on, and leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_differentiated_can_still_run_forwards(monkeypatch: pytes
     with pytest.raises(DerivativeError) as caught:
         net.compile(threads=1)
     check(caught, "`value[n, c] = product` cannot be differentiated", place=f"{HERE}:48")
-    net.force_backward = False  # nobody asks for a gradient
+    net.force_backward = False  # no gradient is wanted
     runs(net)
     np.testing.assert_array_equal(product.get_value(), [[0], [120]])
 

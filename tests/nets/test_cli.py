@@ -264,7 +264,7 @@ def test_bisect_of_an_edited_dump(file: Path, tmp_path: Path, monkeypatch: pytes
     assert f"relu1.backward: {edited.name} is the first that differs" in result.output
     assert "first in grad_inputs[" in result.output and "softmax_loss1.forward" in result.output
     last = max((dump / "relu1" / "backward").glob("*.py"))
-    last.write_text(last.read_text() + "def (")  # behind the wrong one, so that it does not matter yet
+    last.write_text(last.read_text() + "def (")  # after the wrong one, so that it does not matter yet
     again = call("bisect", dump, "--layer", "relu1", "--phase", "backward")
     assert f"{edited.name} is the first that differs" in again.output
     nothing = call("bisect", nothing_in(tmp_path))

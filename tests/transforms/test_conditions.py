@@ -1,5 +1,5 @@
-"""Conditions that commands see through: of selects in contract and inline, around loops in unroll_and_jam and
-vectorize; and the places of random numbers in flatten."""
+"""Conditions that commands can use: of selects in contract and inline, around loops in unroll_and_jam and vectorize;
+and the places of random numbers in flatten."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ EXTENTS = (1, 2, 3, 5, 7, 13, 15, 16, 17)
 
 
 def own(text: str, *names: str, **shapes: tuple[int, ...]) -> Program:
-    """A program in which nobody else needs the buffers ``names``."""
+    """A program in which nothing else needs the buffers ``names``."""
     made = program(text, **shapes)
     return made.with_buffers(**{name: replace(made.buffers[name], role="temporary") for name in names})
 
@@ -142,7 +142,7 @@ for i in range(9):
 
 
 def test_the_last_iteration_of_a_reduction_is_peeled_for_what_follows() -> None:
-    """Narasimhan et al., PolyDL, Algorithm 3: split, then the layer behind is fused with the last iteration."""
+    """Narasimhan et al., PolyDL, Algorithm 3: split, then the next layer is fused with the last iteration."""
     before = own(
         """
 for n in range(3):
@@ -396,8 +396,8 @@ def order(changed: Program) -> list[str]:
 
 
 @pytest.mark.parametrize(("middle", "expected"), [
-    ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed behind
-    ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed in front
+    ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed after
+    ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed before
 ])  # fmt: skip
 def test_nests_between_make_room(middle: str, expected: list[str]) -> None:
     before = past(middle)

@@ -1,4 +1,4 @@
-"""moments of rows, kept apart and combined behind: joined with the loop that makes the data."""
+"""moments of rows, kept apart and combined afterwards: joined with the loop that makes the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ moments: Callable[..., Program] = COMMANDS["moments"]
 
 
 def made(n: int, c: int, h: int, w: int) -> Program:
-    """A nest that makes data, and the definition of what batch norm wants to know of them."""
+    """A nest that makes data, and the definition of their statistics for batch norm."""
     return program(f"""
 for n in range({n}):
     for c in range({c}):
@@ -52,7 +52,7 @@ for c in range({c}):
 
 
 def joined(before: Program) -> Program:
-    """The moments of a row behind the row that is made."""
+    """The moments of a row after the row that is made."""
     run = COMMANDS
     after = run["distribute"](moments(before, "n", inner="h", apart=True), "c", nest=1)
     after = run["reorder"](after, ["n", "c"])

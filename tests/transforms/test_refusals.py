@@ -38,7 +38,7 @@ JAM = program("for i in range(4):\n for j in range(3):\n  x[i + 1] = x[i] + y[j]
 
 
 def private(program: Program, *names: str) -> Program:
-    """The program with buffers that nobody else reads."""
+    """The program with buffers that nothing else reads."""
     return program.with_buffers(**{name: replace(program.buffers[name], role=OWN) for name in names})
 
 
@@ -270,7 +270,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           i=0 and i=1 both update t[0]
           parallelize('k', occurrence=1)""",
     ),
-    "what is offered is run": (  # j and k carry nothing, but do not lie directly in n
+    "what is offered is run": (  # j and k carry nothing, but are not directly in n
         program("for n in parallel(4):\n y[n, 0] = 1.0\n for j in range(6):\n  for k in range(2):\n"
                 "   y[n, j] += x[n, j, k]", y=(4, 6), x=(4, 6, 2)),
         command("parallelize", "k"),
