@@ -120,7 +120,7 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
     """The reductions of each target that are determined by their winners, in rounds; the others are left out.
 
     One is if its target has one value at the end of the region: nothing else writes the target in there or sends a
-        gradient through a value that is not the last, and no other region concerns the same element.
+    gradient through a value that is not the last, and no other region concerns the same element.
     """
     every_site = sites(nests)
     found: list[Round] = []

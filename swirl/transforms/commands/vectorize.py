@@ -38,7 +38,7 @@ def vectorize(program: Program, loop_var: LoopName, factor: Lanes = 16, *, strid
                                                     y[w + w_lane] = x[w + w_lane] * a
 
     Loops inside move out of the lanes: the vector loop is always innermost. A condition on the loop around an inner one
-        becomes a mask in that; one on data is refused.
+    becomes a mask in that; one on data is refused.
 
     Args:
         loop_var: the loop; it keeps its name and then counts whole vectors.
