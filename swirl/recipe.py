@@ -313,7 +313,7 @@ class Recipe:
                 raise RecipeError(
                     f"{phase}() raised {type(error).__name__}: {error}",
                     place=raised_at(error, self.name, self.path),
-                    way_out="mend the recipe; the net was not compiled",
+                    way_out="correct the recipe; the net was not compiled",
                 ) from error
 
 

@@ -32,7 +32,7 @@ def read_recipe(path: str | Path) -> Recipe:
         raise RecipeError(f"cannot be read: {error.strerror}", place=name) from error
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise RecipeError(f"is no Python: {error}", place=f"{name}:{line}" if line else name) from error
+        raise RecipeError(f"is not Python: {error}", place=f"{name}:{line}" if line else name) from error
     scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
     try:
         with fresh_imports(path):

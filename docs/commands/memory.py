@@ -60,7 +60,7 @@ EXAMPLES = [
             "The batch stays outermost and is not counted.",
         ),
         """
-        The nest is the same, the memory is not: `value` lies in the order n, y, c now, and `c` can become lanes.
+        The nest is the same, the memory is not: the order of `value` is n, y, c now, and `c` can become lanes.
         """,
     ),
     Example(
@@ -97,7 +97,7 @@ EXAMPLES = [
             "The buffers are named as in the nests.",
         ),
         """
-        For a reader that wants a source in blocks plainly: it gets a copy, as by `tile`.
+        For a reader that wants a blocked source with the plain layout: it gets a copy, as by `tile`.
         """,
     ),
     Example(

@@ -139,8 +139,8 @@ EXAMPLES = [
         Refusal(
             's.moments("forward", "n")',
             's.factor("forward", "n")',
-            """What is subtracted is no mean of these data, so nothing is known about its size. `factor` splits the
-            square nevertheless, and loses digits where the difference is small.""",
+            """What is subtracted is not a mean of these data, so nothing is known about its size. `factor` still splits
+            the square, and loses digits where the difference is small.""",
             nests(
                 """
                 for c in range(4):

@@ -101,9 +101,9 @@ def _kept_as_needed(
                 used, by = origin(found.used.node), origin(found.by.node)
                 raise DerivativeError(
                     f"`{used}` cannot be differentiated: "
-                    f"it needs a value of {name} that `{by}` writes over",
+                    f"it needs a value of {name} that `{by}` overwrites",
                     place=forward.name,
-                    way_out=f"give the new value a name of its own instead of writing over {name}",
+                    way_out=f"give the new value a name of its own instead of overwriting {name}",
                     line=line_of(found.used.node),
                 ) from found
             program, kept = changed

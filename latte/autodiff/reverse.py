@@ -146,7 +146,7 @@ class Reversal:
         return DerivativeError(
             f"`{origin(statement)}` cannot be differentiated: {why}",
             place=self.name,
-            way_out="write the statement otherwise, or define backward and update by hand",
+            way_out="write the statement differently, or define backward and update by hand",
             line=line_of(statement),
         )
 

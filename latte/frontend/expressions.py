@@ -118,7 +118,7 @@ class Expressions:
             return ast.Name(self.scope.locals[name], ast.Load())
         if name in self.scope.many:
             self.scope.fail(
-                node, f"{name} runs over several dimensions and is no number", "for a, b in … names each"
+                node, f"{name} runs over several dimensions and is not a number", "for a, b in … names each"
             )
         if name in self.scope.variables or name in self.scope.constants.hidden and name not in self.scope.buffers:
             self.scope.fail(node, f"the variable {name} is used before it is assigned")
@@ -126,7 +126,7 @@ class Expressions:
             self.scope.fail(node, f"{name} is a whole array; bodies compute single elements", f"write {name}[…]")
         self.scope.fail(
             node,
-            f"{name!r} is not defined, or is no number",
+            f"{name!r} is not defined, or is not a number",
             "a body knows its loop variables, locals, fields, and numbers from self, closures and globals",
         )
 
@@ -169,7 +169,7 @@ class Expressions:
         position = as_index(0)
         for name, window in self.scope.loops.items():
             if window.extent is None or window.start.value != 0 or window.step != 1:
-                self.scope.fail(node, f"rand() inside the loop {name} = {window.text}, whose length is no constant")
+                self.scope.fail(node, f"rand() inside the loop {name} = {window.text}, whose length is not constant")
             position = position * window.extent + self.scope.ranges[name]
         stream = self.scope.ensemble.position * STREAMS + self._rand_calls
         self._rand_calls += 1

@@ -248,7 +248,7 @@ class Graph:
         self._check_not_compiled(place)
         for ensemble in (source, sink):
             if not isinstance(ensemble, Ensemble):
-                raise DeclarationError(f"{ensemble!r} is no ensemble", place=place)
+                raise DeclarationError(f"{ensemble!r} is not an ensemble", place=place)
             if ensemble not in self:
                 where = "another net" if ensemble.settings else "no net"
                 way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"

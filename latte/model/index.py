@@ -174,7 +174,7 @@ class Index:
         raise NotAffine(f"it divides by {self}")
 
     def __truediv__(self, other: Any) -> Index:
-        raise NotAffine(f"it computes {self} / {other}, which is no integer; write //")
+        raise NotAffine(f"it computes {self} / {other}, which is not an integer; write //")
 
     __rtruediv__ = __rmod__ = __rfloordiv__
 
@@ -268,7 +268,7 @@ def as_index(value: Any) -> Index:
         return value
     if isinstance(value, (int, np.integer)):
         return Index(constant=int(value))
-    raise NotAffine(f"it uses {value!r}, which is no integer")
+    raise NotAffine(f"it uses {value!r}, which is not an integer")
 
 
 def _extreme(name: str, arguments: tuple[Any, ...]) -> Index:

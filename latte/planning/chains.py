@@ -137,7 +137,7 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     if name in known or name in possible_names(graph):
         return name
     if len(names) > 1:
-        raise CommandError(f"{', '.join(names)} is no chain of neighbours: each layer reads the one before it",
+        raise CommandError(f"{', '.join(names)} is not a chain of neighbours: each layer reads the one before it",
                            place=user_place(), way_out="name them from the source to the reader")  # fmt: skip
     way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
     raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)

@@ -64,7 +64,7 @@ class _Lanes:
                 )
             elif not isinstance(statement, ast.Pass):
                 raise Unsupported(
-                    "a vector loop holds assignments, declarations of one value a lane, and if", statement
+                    "a vector loop holds assignments, declarations of one value for each lane, and if", statement
                 )
         return result
 

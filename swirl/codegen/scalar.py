@@ -127,7 +127,7 @@ class ScalarExpressions:
         """A subscript or a bound: simplified, as an int."""
         value = self.value(self.context.index(node))
         if value.is_float or value.lanes:
-            raise Unsupported("a subscript or bound is no integer", node)
+            raise Unsupported("a subscript or bound is not an integer", node)
         return converted(value, "int32")
 
     # --- expressions ----------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def converted(value: Value, dtype: str) -> Expression:
     if value.literal is not None:
         return constant(as_int32(value.literal) if dtype == "int32" else value.literal, dtype)
     if value.lanes:
-        raise Unsupported(f"a value of lanes stands where one {dtype} is needed")
+        raise Unsupported(f"a value of lanes is used where one {dtype} is needed")
     if value.dtype == dtype:
         return value.node
     if dtype == "bool":

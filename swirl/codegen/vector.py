@@ -117,7 +117,7 @@ class _Body:
             return self.branch(node)
         if isinstance(node, ast.Pass):
             return []
-        raise Unsupported("a vector loop holds assignments, declarations of one value a lane, and if", node)
+        raise Unsupported("a vector loop holds assignments, declarations of one value for each lane, and if", node)
 
     def declaration(self, node: ast.AnnAssign) -> list[Node]:
         assert isinstance(node.target, ast.Name) and node.value is not None

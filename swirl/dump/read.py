@@ -67,7 +67,7 @@ def read_stage(path: str | Path) -> DumpedStage:
     except Exception as error:  # somebody's edit of the file: any error may come out of it
         raise LatteError(f"does not run: {type(error).__name__}: {error}", place=str(path)) from error
     if not {"BUFFERS", "NESTS", "make_arrays", "run"} <= namespace.keys():
-        raise LatteError("is no dumped stage", place=str(path), way_out=way_out)
+        raise LatteError("is not a dumped stage", place=str(path), way_out=way_out)
     buffers = {name: _buffer(fields) for name, fields in namespace["BUFFERS"].items()}
     wanted = [nest.__name__ for nest in namespace["NESTS"]]
     functions = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name in wanted}

@@ -106,7 +106,7 @@ def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | N
             if name in FUNCTIONS:
                 return joint(WEAK_FLOAT, *kinds)
             return arithmetic(*kinds) if name in ("abs", "min", "max") else joint(*kinds)
-    raise ValidationError(f"no expression of the grammar: {unparse(node)}")
+    raise ValidationError(f"not an expression of the grammar: {unparse(node)}")
 
 
 def resolved(dtype: str, wanted: str | None) -> str:
@@ -257,7 +257,7 @@ class Conversions:
                     literal = found == "int32" and is_float(name) and folded(inner) is not None
                     return _with(node, args=[self.own(inner, name if literal else found, scope)])
                 return _with(node, args=self._together(arguments, dtype, scope))
-        raise ValidationError(f"no expression of the grammar: {unparse(node)}")
+        raise ValidationError(f"not an expression of the grammar: {unparse(node)}")
 
     def _together(self, parts: Sequence[ast.expr], dtype: str, scope: Scope) -> list[ast.expr]:
         """Expressions of one type; if they are all weak, the first one decides."""

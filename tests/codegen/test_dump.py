@@ -211,7 +211,7 @@ def test_calls_mean_what_they_mean_in_the_compiler() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("x = 1", "is no dumped stage"), ("raise ValueError('oh')", "ValueError: oh"), ("x = (", "SyntaxError")],
+    [("x = 1", "is not a dumped stage"), ("raise ValueError('oh')", "ValueError: oh"), ("x = (", "SyntaxError")],
 )
 def test_files_that_are_no_stages(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "stage.py"

@@ -113,7 +113,7 @@ def compare(before: Program, after: Program) -> str | None:
     try:
         return difference(before, after, seed=1, given=contents(before))
     except ZeroDivisionError as error:
-        problem = f"{error} behind the commands"
+        problem = f"{error} after the commands"
     try:
         execute(before, contents(before), arithmetic="rational")
     except ZeroDivisionError:

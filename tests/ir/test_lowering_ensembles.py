@@ -181,13 +181,13 @@ class Refused:
                 value[n, c, w] = inputs * 2.0  # here
 
     class Unknown(Ensemble):
-        """the argument 'mean' of .* is no field"""
+        """the argument 'mean' of .* is not a field"""
 
         def forward(self, inputs, value, mean):  # here
             pass
 
     class NotAnArgument(Ensemble):
-        """total is no argument"""
+        """total is not an argument"""
 
         total = Field("a")
 

@@ -825,5 +825,5 @@ def test_rand_needs_constant_loops() -> None:
             for _ in eachindex(self.inputs):
                 self.value += rand()
 
-    with pytest.raises(BodyError, match="whose length is no constant"):
+    with pytest.raises(BodyError, match="whose length is not constant"):
         lowered(Random, (5,), (5,), lambda k: range(max(0, k - 1), min(5, k + 2)))

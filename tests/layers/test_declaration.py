@@ -402,7 +402,7 @@ def test_connections_that_do_not_fit() -> None:
         net.add_connections(foreign, ensemble, same)
     with pytest.raises(DeclarationError, match="is in no net"):
         net.add_connections(Ensemble(Copy, 4), ensemble, same)
-    with pytest.raises(DeclarationError, match="is no ensemble"):
+    with pytest.raises(DeclarationError, match="is not an ensemble"):
         net.add_connections(None, ensemble, same)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="data layer: it reads nothing"):
         net.add_connections(ensemble, data, same)

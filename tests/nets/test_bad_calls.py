@@ -84,7 +84,7 @@ def test_what_is_asked_about_a_phase_that_is_none() -> None:
     with pytest.raises(CommandError, match=r"no phase named \['forward'\]"):
         scores.tile_loop(["forward"], "n", 4)
     for entries in (3, [3], "value"):
-        with pytest.raises(CommandError, match="is no dictionary of buffers, nor a list of some"):
+        with pytest.raises(CommandError, match="is neither a dictionary of buffers nor a list of such"):
             scores.prefetch("forward", prefetch_dict_list=entries)
 
 
@@ -99,7 +99,7 @@ def test_recipes_for_what_is_no_layer(tmp_path: Path) -> None:
             net.use_recipe(nothing, path)  # type: ignore[arg-type]
     with pytest.raises(CommandError, match="the path of a recipe is a string or a Path, not None"):
         net.use_recipe(relu, None)  # type: ignore[arg-type]
-    with pytest.raises(CommandError, match="relu1, fully_connected1 is no chain of neighbours"):
+    with pytest.raises(CommandError, match="relu1, fully_connected1 is not a chain of neighbours"):
         net.use_recipe(["relu1", scores], path)
     net.use_recipe(["fully_connected1", relu], path)
     net.compile()

@@ -319,7 +319,7 @@ GOOD = "def forward(s, target):\n    s.parallelize('forward', 'n')\n"
 RECIPES = {
     "raises": ("def forward(s, target):\n    1 / 0\n", "ZeroDivisionError", ":2"),
     "raises at import": ("import nothing_of_this_name\n" + GOOD, "ModuleNotFoundError", ":1"),
-    "is no Python": ("def forward(s, target)\n    pass\n", "no Python", ":1"),
+    "is not Python": ("def forward(s, target)\n    pass\n", "not Python", ":1"),
     "defines no phase": ("def foreward(s, target):\n    pass\n", "no phase", None),
     "unknown command": ("def forward(s, target):\n    s.paralelize('forward', 'n')\n", "parallelize", ":2"),
     "unknown loop": (

@@ -416,7 +416,7 @@ def test_a_recipe_for_layers_that_declares_no_chain(tmp_path: Path) -> None:
     net.use_recipe([layers["conv"], layers["relu"]], path)
     with pytest.raises(RecipeError, match=r"declares no chain, but is used for conv, relu\n  chain = \('conv"):
         net.compile()
-    with pytest.raises(CommandError, match="relu1, conv1 is no chain of neighbours"):
+    with pytest.raises(CommandError, match="relu1, conv1 is not a chain of neighbours"):
         Net.use_recipe(net, [layers["relu"], layers["conv"]], path)
 
 

@@ -178,7 +178,7 @@ def test_stages_are_compared(file: Path, tmp_path: Path, monkeypatch: pytest.Mon
     wrong = call("compare", stages[0], stages[-1])
     assert wrong.exit_code == 1 and "first in grad_inputs[" in wrong.output
     nothing = call("compare", file, stages[0])
-    assert nothing.exit_code == 1 and "is no dumped stage" in nothing.output
+    assert nothing.exit_code == 1 and "is not a dumped stage" in nothing.output
     (other,) = (dump / "fully_connected1" / "update").glob("00_*.py")
     unlike = call("compare", stages[0].parent.parent / "inference" / "00_lowered.py", other)
     assert unlike.exit_code == 1 and "is a stage of relu1_inference" in unlike.output and "agree" not in unlike.output

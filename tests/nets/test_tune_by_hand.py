@@ -81,7 +81,7 @@ def test_saving_the_recipe_leads_to_another_kernel(recipe: Path) -> None:
     assert not next(runs)
     assert f"{recipe}:2: parallelize('forward', 'no_such'): no loop named 'no_such'" in said[-1]
     recipe.write_text("def forward(s, target:\n")
-    assert not next(runs) and "is no Python" in said[-1]
+    assert not next(runs) and "is not Python" in said[-1]
     recipe.write_text(PLAIN + "    s.vectorize('forward', 'k', 8, optional=True)  # weights lie otherwise\n")
     assert next(runs)
     assert "1 commands applied, 1 skipped" in said[-1] and "not contiguous" in said[-1]

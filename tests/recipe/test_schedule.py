@@ -281,7 +281,7 @@ def update(s, target):
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
-        ("def forward(s, target)\n    pass\n", "is no Python", 1),
+        ("def forward(s, target)\n    pass\n", "is not Python", 1),
         ("\n1 / 0\n", "raised ZeroDivisionError: division by zero", 2),
         ("x = 1\n", "defines no phase", None),
         ("\ndef forward(s):\n    pass\n", "forward(s) is given a schedule and a target", 2),

@@ -253,7 +253,7 @@ def refused(command: str, before: Program, *arguments: object) -> str:
 def test_a_buffer_that_others_read_stays() -> None:
     text = refused("contract", rows(5), "z")
     assert text.startswith("z (net.z) is not this program's alone")
-    assert "the buffers that may vanish are y" in text
+    assert "the buffers that may be removed are y" in text
     assert refused("inline", gradients(5), "s").startswith("s (net.s) is not this program's alone")
 
 
@@ -352,7 +352,7 @@ for i in range(5):
     [
         ("for i in range(5):\n    y[i] = x[i]\n    y[i] = y[i] + 1.0\n    z[i] = y[i]", "y is set in 2 places"),
         ("for i in range(5):\n    y[i] += x[i]\n    z[i] = y[i]", "y is accumulated, not set once"),
-        ("for i in range(5):\n    y[2 * i] = x[i]\n    z[i] = y[2 * i]", "do not tell the loops' variables"),
+        ("for i in range(5):\n    y[2 * i] = x[i]\n    z[i] = y[2 * i]", "do not determine the loops' variables"),
         ("for i in range(5):\n    t: float32 = x[i]\n    y[i] = t\n    z[i] = y[i]", "y is computed from t"),
         ("for i in range(5):\n    y[i] = y[i] + x[i]\n    z[i] = y[i]", "y is computed from itself"),
         ("for i in range(5):\n    z[i] = y[i] + x[i]", "y is read, but nothing here sets it"),
@@ -376,7 +376,7 @@ for i in range(5):
 for i in range(5):
     z[i] = y[0]
 """, y=(1,), x=(5,), z=(5,))  # fmt: skip
-    assert "a dependence would turn round" in refused("fuse_layers", before)
+    assert "a dependence would be reversed" in refused("fuse_layers", before)
     assert len(COMMANDS["fuse_layers"](before, required=False).nests) == 2
 
 
@@ -416,11 +416,11 @@ def test_a_nest_that_is_needed_between() -> None:
     before = past("for j in range(2):\n    z[j] = y[j]\nfor j in range(2):\n    y[j] = z[1 - j]")
     with pytest.raises(Refused) as caught:
         COMMANDS["fuse"](before, "i")
-    assert str(caught.value) == """a dependence would turn round
+    assert str(caught.value) == """a dependence would be reversed
     for i in range(5):    ← asked to fuse
         y[i] = x[i] * 2.0
   j=0 writes y[0], which i=0 reads
-  what stands between it and program_3 is needed there"""
+  what is between it and program_3 is needed there"""
 
 
 def test_nests_go_each_its_way() -> None:

@@ -255,7 +255,7 @@ REFUSALS: dict[str, tuple[Program, str, str, str]] = {
         changed("m[c] = 0.0", "m[c] = 2.0"),
         "m[c] is not known to start at 0",
         "None",
-        "m[c] = 0.0 belongs in front of the loop, in the same block",
+        "m[c] = 0.0 belongs before the loop, in the same block",
     ),
     "two statements": (
         changed(SUM, f"{SUM}\n            y[n, c, w] = 0.0"),

@@ -131,7 +131,7 @@ def test_a_large_mean_costs_no_digits(
 
 # --- refusals ---------------------------------------------------------------------------------------------
 def test_no_such_loop_inside() -> None:
-    with pytest.raises(CommandError, match=r"x is no loop inside n that adds up\n +these are h, w"):
+    with pytest.raises(CommandError, match=r"x is not a loop inside n that adds up\n +these are h, w"):
         moments(made(3, 2, 5, 7), "n", inner="x", nest=1)
 
 
@@ -140,4 +140,4 @@ def test_an_array_for_each_iteration_needs_its_number() -> None:
     with pytest.raises(Refused) as caught:
         moments(tiled, "n", apart=True, nest=1)
     assert caught.value.message == "c_inner does not count from 0 to a constant"
-    assert caught.value.way_out == "leave apart=True out, or tile_loop behind this command"
+    assert caught.value.way_out == "leave apart=True out, or tile_loop after this command"

@@ -155,7 +155,7 @@ class Worker:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit("a side of the benchmark has died; its error stands above")
+            raise SystemExit("a side of the benchmark has died; its error is above")
         return json.loads(answer)
 
 

@@ -117,7 +117,7 @@ def _flatten_in(
                 or head.extent is None
             ):
                 raise refuse(
-                    f"{head.var} is no plain loop over a whole dimension",
+                    f"{head.var} is not a plain loop over a whole dimension",
                     nest,
                     path,
                     "asked to be flattened",

@@ -150,7 +150,7 @@ def _brought_together(program: Program, site: Site, partner: int) -> tuple[Progr
     def check(order: list[int]) -> None:
         arranged = [statement for number in order for statement in pieces[number]]
         check_order(body, arranged, program.nests[start], site.path, NOTE,
-                    f"what stands between it and {program.nests[partner].label} is needed there")  # fmt: skip
+                    f"what is between it and {program.nests[partner].label} is needed there")  # fmt: skip
 
     front: list[int] = []
     behind: list[int] = []

@@ -139,7 +139,7 @@ def _formula_problem(
     if not isinstance(statement.node, ast.Assign) or access.kind != "write":
         return f"{buffer} is accumulated, not set once"
     if solved is None:
-        return f"the subscripts of {access.text} do not tell the loops' variables"
+        return f"the subscripts of {access.text} do not determine the loops' variables"
     value = statement.node.value
     called = {n.func.id for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     others = names_in(value) - called - set(program.buffers)

@@ -200,7 +200,7 @@ class _Pair:
             if name.split("[")[0] in stored_names([statement]):
                 break
         raise self._stop(1, f"{name} is not known to start at 0",
-                         way_out=f"{name} = 0.0 belongs in front of the loop, in the same block")  # fmt: skip
+                         way_out=f"{name} = 0.0 belongs before the loop, in the same block")  # fmt: skip
 
     def _follow(self, statement: ast.stmt, values: dict[str, ast.expr]) -> bool:
         """Note what a statement does with the sum; whether it assigns a multiple of it."""
@@ -317,7 +317,7 @@ class _Pair:
         names = [head.var for head in self.first.heads]
         wanted = [name for name in resolve(self.program, self.inner) if name in names[1:]]
         if not wanted:
-            raise CommandError(f"{self.inner} is no loop inside {self._var} that adds up",
+            raise CommandError(f"{self.inner} is not a loop inside {self._var} that adds up",
                                way_out=f"these are {', '.join(names[1:]) or 'none'}")  # fmt: skip
         return names.index(wanted[0])
 
@@ -328,7 +328,7 @@ class _Pair:
         moving = next((h for h in loops if constant(h.start) != 0 or h.step != 1 or h.extent is None), None)
         if moving is not None:
             raise refuse(f"{moving.var} does not count from 0 to a constant", self.nest, self.site.path, NOTE,
-                         way_out="leave apart=True out, or tile_loop behind this command")  # fmt: skip
+                         way_out="leave apart=True out, or tile_loop after this command")  # fmt: skip
         return tuple(expr(h.var) for h in outer), tuple(h.extent or 0 for h in loops)
 
 

@@ -97,7 +97,7 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
     taken = taken_names(program)
     name = name or fresh(f"{buffer}_packed", taken)
     if not is_name(name) or name in taken:
-        raise CommandError(f"{name!r} cannot name the copy: it is no name, or means something already")
+        raise CommandError(f"{name!r} cannot name the copy: it is not a name, or is used already")
     dims = memory_order(program, buffer, order)
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)

@@ -67,7 +67,7 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
     """
     if len(new) != 1:
         raise CommandError(
-            f"reindex takes one new loop, not {len(new)}", way_out="reindex(phase, iy='y + ky'), one command a loop"
+            f"reindex takes one new loop, not {len(new)}", way_out="reindex(phase, iy='y + ky'), one command for each"
         )
     (name, text), = new.items()
     form, loop_var = _parsed(program, name, text, loop_var)
@@ -108,10 +108,10 @@ def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tup
     known = loop_names(program)
     unknown = sorted(_variables(form) - set(known))
     if unknown or not _variables(form):
-        missing = f"names {', '.join(unknown)}, which is no loop" if unknown else "names no loop"
+        missing = f"names {', '.join(unknown)}, which is not a loop" if unknown else "names no loop"
         raise CommandError(f"{text!r} {missing} of {program.name}", way_out=f"the loops are {', '.join(known)}")
     if not is_name(name) or name in taken_names(program):
-        raise CommandError(f"{name!r} cannot name the new loop: it is no name, or means something already")
+        raise CommandError(f"{name!r} cannot name the new loop: it is not a name, or is used already")
     loop_var = loop_var or next(var for var in known if var in _variables(form))
     hidden = any(loop_var in names_in(form.atoms[key]) for key in form.terms if key != loop_var)
     if loop_var not in form.terms or hidden:
@@ -158,7 +158,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     except NotProved:
         raise refuse("not proved within the time allowed", nest, path, NOTE) from None
     if conflict is not None:
-        raise refuse("a dependence would turn round", nest, path, NOTE, witness=conflict)
+        raise refuse("a dependence would be reversed", nest, path, NOTE, witness=conflict)
 
     leaf = at(nest.body, end)
     assert isinstance(leaf, ast.For)

@@ -36,7 +36,7 @@ def rename(program: Program, loop_var: LoopName, name: NewLoopName, *, occurrenc
         if loop.var == name:
             return before
         if inner_name(before, site, name) != name:
-            raise CommandError(f"{name} means something already where {loop.var} runs",
+            raise CommandError(f"{name} is used already where {loop.var} runs",
                                way_out="choose another name")  # fmt: skip
         body = [substitute(statement, {loop.var: ast.Name(name, ast.Load())}) for statement in node.body]
         new = replace(loop, var=name).node(body)

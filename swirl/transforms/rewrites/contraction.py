@@ -110,7 +110,7 @@ def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
         own = ", ".join(own_buffers(program))
         raise Refused(
             f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
-            way_out=f"the buffers that may vanish are {own}" if own else "no buffer here is this program's alone",
+            way_out=f"the buffers that may be removed are {own}" if own else "no buffer here is this program's alone",
         )
     return program.with_nests([without_prefetches(nest, buffer) for nest in program.nests]), record
 

@@ -21,7 +21,7 @@ def check_order(
     except NotProved:
         raise refuse("not proved within the time allowed", nest, path, note) from None
     if conflict is not None:
-        raise refuse("a dependence would turn round", nest, path, note, witness=conflict, way_out=way_out)
+        raise refuse("a dependence would be reversed", nest, path, note, witness=conflict, way_out=way_out)
 
 
 def tagged(body: list[ast.stmt]) -> list[ast.stmt]:

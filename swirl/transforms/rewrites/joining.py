@@ -138,7 +138,7 @@ class Pair:
         except NotProved:
             raise self._refused("not proved within the time allowed") from None
         if conflict is not None:
-            raise self._refused("a dependence would turn round", conflict)
+            raise self._refused("a dependence would be reversed", conflict)
         apart = self._arranged([first, second])
         return apart.with_body(self._shifted(program, whole, shift, apart))
 
