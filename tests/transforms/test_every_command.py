@@ -20,7 +20,7 @@ ERRORS = {"Refused", "CommandError", "LayoutError"}
 
 
 def missing(name: str) -> list[str]:
-    """What there is not for a command, and where to add it."""
+    """What is missing for a command, and where to add it."""
     kinds = {
         f"no example: an Example({name!r}, …) in the module of docs/commands that it belongs to, then "
         "`python docs/refresh.py recipes command_methods`": name in {example.command for example in examples()},

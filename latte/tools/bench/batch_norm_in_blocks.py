@@ -1,4 +1,4 @@
-"""The recipe for batch norm, behind data in blocks of 16 channels."""
+"""The recipe for batch norm, after data in blocks of 16 channels."""
 
 from latte.recipes import batch_norm
 from latte.recipes.batch_norm import backward, inference, update

@@ -1,4 +1,4 @@
-"""The recipe for a convolution, batch norm and a ReLU, behind data in blocks of 16 channels."""
+"""The recipe for a convolution, batch norm and a ReLU, after data in blocks of 16 channels."""
 
 from latte.recipes import conv_batch_norm_relu
 from latte.recipes.conv_batch_norm_relu import inference

@@ -1,4 +1,4 @@
-"""The recipe for convolutions, behind data in blocks of 16 channels."""
+"""The recipe for convolutions, after data in blocks of 16 channels."""
 
 from latte.recipes import conv
 from latte.recipes.conv import backward, update
