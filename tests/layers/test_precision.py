@@ -1,4 +1,4 @@
-"""The tolerances that users of the original have in their own tests (API A7), at its shapes.
+"""The tolerances that users of the original have in their own tests, at its shapes.
 
 ``np.allclose(actual, expected, atol, rtol=1e-5)`` with the naive NumPy result, all numbers in [0, 1).
 """

@@ -240,14 +240,14 @@ def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
         if not isinstance(node.body[index], ast.For):
             index += 1
             continue
-        behind = next(
+        found = next(
             (i for i in range(index + 1, len(node.body)) if isinstance(node.body[i], ast.For)), None
         )
-        between = node.body[index + 1 : behind] if behind is not None else []
-        if behind is None or any(not _independent(node.body[index], s) for s in between):
+        between = node.body[index + 1 : found] if found is not None else []
+        if found is None or any(not _independent(node.body[index], s) for s in between):
             index += 1
             continue
-        moved = [*node.body[:index], *between, node.body[index], *node.body[behind:]]
+        moved = [*node.body[:index], *between, node.body[index], *node.body[found:]]
         candidate = nest.with_body(replace_at(nest.body, parent, [loop_of(node).node(moved)]))
         fused = _fused_pair(program, candidate, (*parent, ("body", index + len(between))))
         if fused is None:
