@@ -84,7 +84,8 @@ def main() -> None:
             old.append(str(page.relative_to(ROOT)))
             if "--check" not in sys.argv:
                 page.write_text(new, encoding="utf-8")
-    print(f"out of date: {', '.join(old)}" if old else "up to date")
+    what = "out of date" if "--check" in sys.argv else "written"
+    print(f"{what}: {', '.join(old)}" if old else "up to date")
     if old and "--check" in sys.argv:
         sys.exit(1)
 
