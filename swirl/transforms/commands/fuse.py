@@ -153,15 +153,15 @@ def _brought_together(program: Program, site: Site, partner: int) -> tuple[Progr
                     f"what is between it and {program.nests[partner].label} is needed there")  # fmt: skip
 
     front: list[int] = []
-    rest: list[int] = []
+    back: list[int] = []
     for number in between:
         try:
             later = [other for other in between if other > number]
-            check([*front, number, first, *rest, *later, second])
+            check([*front, number, first, *back, *later, second])
             front.append(number)
         except Refused:
-            rest.append(number)
-    order = [*front, first, second, *rest]
+            back.append(number)
+    order = [*front, first, second, *back]
     check(order)
     nests = [*program.nests[:start], *(program.nests[start + number] for number in order), *program.nests[end:]]
     return program.with_nests(nests), Site(start + len(front), site.path)
