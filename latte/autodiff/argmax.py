@@ -39,7 +39,6 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
-    Path,
     Program,
     clones,
     constant,
@@ -53,6 +52,7 @@ from swirl.ir.nest import (
     reference,
     subscripts,
 )
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of, statements_in
 

@@ -17,7 +17,8 @@ from dataclasses import replace
 
 from latte.autodiff.prepare import Body, assign, edited, load, with_origin
 from latte.autodiff.uses import sites
-from swirl.ir.nest import LocalType, Path, Program, declare, fresh, make_nest, names_in
+from swirl.ir.nest import LocalType, Program, declare, fresh, make_nest, names_in
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of, target_of
 

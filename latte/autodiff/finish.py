@@ -12,7 +12,6 @@ from latte.autodiff.uses import sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.nest import (
-    Path,
     Program,
     clone,
     clones,
@@ -26,6 +25,7 @@ from swirl.ir.nest import (
     references,
     subscripts,
 )
+from swirl.ir.paths import Path
 from swirl.ir.trees import name_of, nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")

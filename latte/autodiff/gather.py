@@ -18,7 +18,8 @@ from latte.autodiff.uses import Use, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
 from swirl.ir.names import changed_in, stored_in
-from swirl.ir.nest import Path, at, names_in, references, replace_at, substitute
+from swirl.ir.nest import names_in, references, substitute
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import statements
 from swirl.ir.trees import name_of
 

@@ -14,15 +14,8 @@ from latte.autodiff.adjoint_terms import negated, same
 from latte.autodiff.uses import Use, sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
-from swirl.ir.nest import (
-    LocalType,
-    Path,
-    clone,
-    declare,
-    fresh,
-    names_in,
-    substitute,
-)
+from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
+from swirl.ir.paths import Path
 from swirl.ir.trees import ASSIGNMENTS, nodes, target_of
 
 Body = list[ast.stmt]

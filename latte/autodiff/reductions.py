@@ -10,7 +10,8 @@ from latte.autodiff.prepare import Body, line_of, load, origin
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.deps import touched_once
-from swirl.ir.nest import Loop, Path, names_in
+from swirl.ir.nest import Loop, names_in
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement, parsed
 from swirl.ir.trees import name_of, target_of
 

@@ -27,7 +27,6 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
-    Path,
     clone,
     constant,
     counting,
@@ -40,8 +39,8 @@ from swirl.ir.nest import (
     nested,
     reference,
     substitute,
-    walk,
 )
+from swirl.ir.paths import Path, walk
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, name_of, target_of
 

@@ -11,18 +11,8 @@ from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
-from swirl.ir.nest import (
-    Path,
-    Program,
-    clone,
-    constant,
-    expr,
-    fresh,
-    make_nest,
-    names_in,
-    reference,
-    substitute,
-)
+from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, names_in, reference, substitute
+from swirl.ir.paths import Path
 from swirl.ir.trees import name_of
 
 

@@ -40,7 +40,6 @@ from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     LocalType,
     Loop,
-    Path,
     Program,
     clone,
     declare,
@@ -52,6 +51,7 @@ from swirl.ir.nest import (
     nested,
     reference,
 )
+from swirl.ir.paths import Path
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from swirl.ir import deps
-from swirl.ir.nest import Path
+from swirl.ir.paths import Path
 from swirl.ir.statements import Access, Statement, statements
 
 

@@ -13,7 +13,8 @@ from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
-from swirl.ir.nest import Path, clone, local_type, loop_of, names_in, substitute
+from swirl.ir.nest import clone, local_type, loop_of, names_in, substitute
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
 

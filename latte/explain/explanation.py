@@ -23,7 +23,8 @@ from latte.runtime.kernels import CompiledPhase
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
-from swirl.ir.nest import Program, enclosing, loop_of, loops
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import enclosing, loops
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.phases import PHASE_ALIASES
 from swirl.pipeline import AFTER_RECIPE, Stage

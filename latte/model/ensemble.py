@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from latte.model.body import Body
 from latte.model.checks import check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
-from latte.model.neuron import Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
+from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
@@ -24,12 +24,6 @@ from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
 from swirl.ir.hints import is_name
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS
-
-RESERVED = frozenset(
-    {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape"}
-    | {"ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}
-)
-"""Names that ``self.name`` already uses."""
 
 Accessor = Callable[[str], Any]
 """Finds the getter or setter of a name (``get_value``); None if there is neither."""
@@ -387,11 +381,6 @@ class LossEnsemble(Ensemble):
 
 class AccuracyEnsemble(LossEnsemble):
     """A measure for the whole batch that is not trained on."""
-
-
-def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
-    """Whether the ensemble's value is a loss: its gradient is 1."""
-    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)
 
 
 def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from latte.model.checks import check_padding, check_shape
-from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble, is_loss
+from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_place, trace
 from latte.model.settings import NetSettings
@@ -307,3 +307,8 @@ def _checked_view(
 def _input_name(sink: Ensemble) -> str:
     count = sum(not connection.is_label for connection in sink.connections)
     return f"inputs{count or ''}"
+
+
+def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
+    """Whether the ensemble's value is a loss: its gradient is 1."""
+    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)

@@ -28,6 +28,12 @@ Initialiser = Callable[[tuple[int, ...], int, np.random.Generator], np.ndarray]
 """``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one
 neuron."""
 
+RESERVED = frozenset(
+    {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape"}
+    | {"ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}
+)
+"""Names that ``self.name`` already uses."""
+
 
 # --- initialisers -------------------------------------------------------------------------------------------
 def zeros(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:

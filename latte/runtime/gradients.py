@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from latte.model.ensemble import Ensemble, is_loss
-from latte.model.graph import Graph
+from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph, is_loss
 from latte.model.source_location import user_place
 from latte.runtime.executable import Executable
 from swirl.errors import DataError, TrainingError

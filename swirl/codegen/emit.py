@@ -26,7 +26,8 @@ from swirl.compiler import IF_CONVERTIBLE
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Program, references, walk
+from swirl.ir.nest import Program, references
+from swirl.ir.paths import walk
 from swirl.ir.types import explicit
 from swirl.target import Target
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from math import prod
 
 from swirl.ir.affine import affine
-from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts, walk
+from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts
+from swirl.ir.paths import walk
 from swirl.ir.statements import local_uses
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.

@@ -13,7 +13,8 @@ from swirl.codegen.emit import KernelSource
 from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, loops, references, subscripts
+from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
+from swirl.ir.paths import loops
 from swirl.ir.types import explicit
 from swirl.pipeline import Stage
 

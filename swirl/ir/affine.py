@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swirl.ir.names import on_loops
-from swirl.ir.nest import Loop, Path, at, clone, constant, expr, loop_of
+from swirl.ir.nest import Loop, clone, constant, expr, loop_of
+from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, bounds, simplify
-from swirl.ir.nest import Loop, Path, substitute
+from swirl.ir.nest import Loop, substitute
+from swirl.ir.paths import Path
 from swirl.ir.sets import NotProved as NotProved
 from swirl.ir.sets import is_empty, least
 from swirl.ir.statements import Access, Statement, statements, template

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from swirl.ir.affine import Ranges, loop_range
 from swirl.ir.names import on_loops
-from swirl.ir.nest import Nest, Path, loop_of, names_in, subscripts
+from swirl.ir.nest import Nest, loop_of, names_in, subscripts
+from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
 

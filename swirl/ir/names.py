@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Nest, Path, fresh, local_type, names_in, substitute, walk
-from swirl.ir.nest import loops as loops_of
+from swirl.ir.nest import LocalType, Nest, fresh, local_type, names_in, substitute
+from swirl.ir.paths import Path, walk
+from swirl.ir.paths import loops as loops_of
 from swirl.ir.trees import ASSIGNMENTS, name_of, statements_in, target_of, targets_in
 
 Kind = Literal["loop", "local", "buffer"]

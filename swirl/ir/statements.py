@@ -10,7 +10,8 @@ from functools import cached_property, lru_cache
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.nest import Loop, constant, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, statements_in, target_of
 

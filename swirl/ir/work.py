@@ -14,7 +14,8 @@ from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
 from swirl.ir.names import apart
-from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, subscripts, walk
+from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
+from swirl.ir.paths import Path, loops, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 
 NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")

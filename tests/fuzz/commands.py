@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from swirl.ir.nest import Program, loop_of, loops, walk
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import loops, walk
 from swirl.transforms.rewrites.sites import loop_names
 from swirl.transforms.rewrites.tile_sizes import combination
 from tests.fuzz.chains import CHAIN

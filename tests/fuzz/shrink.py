@@ -10,7 +10,8 @@ from typing import Any
 
 from swirl.errors import LatteError
 from swirl.ir.execute import execute
-from swirl.ir.nest import Path, Program, at, clone, constant, expr, loop_of, make_nest, replace_at, substitute, walk
+from swirl.ir.nest import Program, clone, constant, expr, loop_of, make_nest, substitute
+from swirl.ir.paths import Path, at, replace_at, walk
 from swirl.ir.validate import validate
 from tests.fuzz.checks import PASSES, contents
 from tests.fuzz.commands import Command

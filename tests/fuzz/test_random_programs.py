@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swirl.ir.nest import Program, edit_at, for_loop, loop_of
+from swirl.ir.nest import Program, for_loop, loop_of
+from swirl.ir.paths import edit_at
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.sites import find_loops, loop_at

@@ -11,7 +11,8 @@ import pytest
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
-from swirl.ir.nest import Program, loop_of, loops, make_nest, parse_program, stmts
+from swirl.ir.nest import Program, loop_of, make_nest, parse_program, stmts
+from swirl.ir.paths import loops
 from swirl.ir.statements import statements
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS

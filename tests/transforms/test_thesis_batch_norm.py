@@ -11,7 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from swirl.errors import Refused
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, loop_of, loops, parse_program
+from swirl.ir.nest import Program, loop_of, parse_program
+from swirl.ir.paths import loops
 from swirl.ir.validate import validate
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule

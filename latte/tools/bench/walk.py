@@ -12,8 +12,9 @@ from pathlib import Path
 
 from latte.autodiff.differentiated import layer_programs
 from latte.net import Net
-from swirl.ir.nest import Path as Place
-from swirl.ir.nest import Program, enclosing, loop_of, names_in, walk
+from swirl.ir.nest import Program, loop_of, names_in
+from swirl.ir.paths import Path as Place
+from swirl.ir.paths import enclosing, walk
 from swirl.phases import PHASES
 from swirl.pipeline import Stage, canonical_stages, finish
 from swirl.recipe import Schedule

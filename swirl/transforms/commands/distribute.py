@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.ir.nest import Program, at, loop_of, names_in, replace_at
+from swirl.ir.nest import Program, loop_of, names_in
+from swirl.ir.paths import at, replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.dependence_order import check_order, tagged

@@ -12,22 +12,17 @@ from swirl.errors import Refused
 from swirl.ir.names import stored_in
 from swirl.ir.nest import (
     LocalType,
-    Path,
     Program,
-    at,
     clone,
     declare,
-    edit_at,
     fresh,
     loop_of,
-    loops,
     names_in,
     references,
-    replace_at,
     substitute,
-    walk,
     with_inner,
 )
+from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
 from swirl.ir.trees import name_of, targets_in
 from swirl.transforms.arguments import LoopName, NestName

@@ -10,22 +10,8 @@ from math import prod
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
-from swirl.ir.nest import (
-    Loop,
-    Nest,
-    Path,
-    Program,
-    at,
-    expr,
-    loop_of,
-    loops,
-    names_in,
-    reference,
-    references,
-    replace_at,
-    subscripts,
-    walk,
-)
+from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts
+from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked

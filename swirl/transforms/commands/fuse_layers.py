@@ -6,7 +6,8 @@ import ast
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, at, loop_of
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import at
 from swirl.ir.types import explicit
 from swirl.transforms.arguments import BufferNames
 from swirl.transforms.command import command

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, loop_of, loops
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import loops
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked

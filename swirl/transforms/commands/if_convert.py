@@ -12,24 +12,20 @@ from swirl.ir.deps import NotProved, outside
 from swirl.ir.nest import (
     LocalType,
     Nest,
-    Path,
     Program,
     clone,
     declare,
-    enclosing,
     expr,
     fresh,
     local_type,
     loop_of,
-    loops,
     names_in,
     reference,
-    replace_at,
     subscripts,
     substitute,
-    walk,
     with_inner,
 )
+from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.statements import Statement, reduction_extremum, statements
 from swirl.ir.trees import name_of, target_of
 from swirl.transforms.arguments import LoopName, NestName

@@ -11,7 +11,8 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Program, clone, constant, enclosing, expr, fresh, loop_of, make_nest, names_in
+from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in
+from swirl.ir.paths import enclosing
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command

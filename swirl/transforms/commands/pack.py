@@ -20,7 +20,6 @@ from swirl.ir.nest import (
     clones,
     constant,
     declare,
-    enclosing,
     expr,
     for_loop,
     fresh,
@@ -28,10 +27,10 @@ from swirl.ir.nest import (
     make_nest,
     names_in,
     reference,
-    replace_at,
     subscripts,
     with_inner,
 )
+from swirl.ir.paths import enclosing, replace_at
 from swirl.ir.statements import statements
 from swirl.ir.trees import nodes
 from swirl.transforms.arguments import DimensionOrder, LoopName, NestName, ReadBufferName

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from swirl.ir.affine import affine
 from swirl.ir.deps import Conflict, NotProved, carried
-from swirl.ir.nest import Program, at, fresh, loop_of, loops, replace_at
+from swirl.ir.nest import Program, fresh, loop_of
+from swirl.ir.paths import at, loops, replace_at
 from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_locals

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, clones, declare, expr, fresh, loop_of, reference, replace_at, subscripts, with_inner
+from swirl.ir.nest import Program, clones, declare, expr, fresh, loop_of, reference, subscripts, with_inner
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.reductions import (

@@ -11,10 +11,7 @@ from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.hints import Prefetch
 from swirl.ir.nest import (
     Loop,
-    Path,
     Program,
-    edit_at,
-    enclosing,
     expr,
     for_loop,
     fresh,
@@ -23,9 +20,9 @@ from swirl.ir.nest import (
     references,
     subscripts,
     substitute,
-    walk,
     with_inner,
 )
+from swirl.ir.paths import Path, edit_at, enclosing, walk
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestName, Positive
 from swirl.transforms.command import command

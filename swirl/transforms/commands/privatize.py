@@ -19,21 +19,19 @@ from swirl.ir.nest import (
     clones,
     constant,
     declare,
-    enclosing,
     expr,
     for_loop,
     fresh,
     loop_of,
-    loops,
     make_nest,
     names_in,
     reference,
     references,
-    replace_at,
     subscripts,
     substitute,
     with_inner,
 )
+from swirl.ir.paths import enclosing, loops, replace_at
 from swirl.ir.statements import Access, Statement, statements
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive

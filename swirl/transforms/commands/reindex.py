@@ -10,20 +10,8 @@ from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
-from swirl.ir.nest import (
-    Loop,
-    Nest,
-    Path,
-    Program,
-    at,
-    clone,
-    expr,
-    for_loop,
-    loop_of,
-    names_in,
-    replace_at,
-    substitute,
-)
+from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute
+from swirl.ir.paths import Path, at, replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts, restricted

@@ -6,7 +6,8 @@ import ast
 from dataclasses import replace
 
 from swirl.errors import CommandError
-from swirl.ir.nest import Program, loop_of, replace_at, substitute
+from swirl.ir.nest import Program, loop_of, substitute
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName, NewLoopName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each

@@ -6,7 +6,8 @@ import ast
 
 from swirl.ir.affine import ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import Loop, Program, expr, loop_of, replace_at, substitute, with_inner
+from swirl.ir.nest import Loop, Program, expr, loop_of, substitute, with_inner
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse

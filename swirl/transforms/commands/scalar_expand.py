@@ -14,23 +14,18 @@ from swirl.ir.nest import (
     LocalType,
     Loop,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     clones,
     declare,
-    edit_at,
     expr,
     fresh,
     local_type,
     loop_of,
-    loops,
     names_in,
-    replace_at,
     substitute,
-    walk,
 )
+from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.statements import statements
 from swirl.transforms.arguments import LocalNames, LoopName, NestName
 from swirl.transforms.command import command

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, at, loop_of, names_in, references, walk
+from swirl.ir.nest import Program, loop_of, names_in, references
+from swirl.ir.paths import at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
 from swirl.transforms.arguments import BufferName, NestName

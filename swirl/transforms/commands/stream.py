@@ -11,7 +11,8 @@ from swirl.ir.affine import ranges_at
 from swirl.ir.deps import Conflict, NotProved, before, find
 from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
-from swirl.ir.nest import Nest, Program, at, edit_at, enclosing, loop_of, subscripts
+from swirl.ir.nest import Nest, Program, loop_of, subscripts
+from swirl.ir.paths import at, edit_at, enclosing
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.arguments import BufferName, LoopName, NestName
 from swirl.transforms.command import command

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import LayoutError
-from swirl.ir.nest import Program, loop_of, loops, references, subscripts
+from swirl.ir.nest import Program, loop_of, references, subscripts
+from swirl.ir.paths import loops
 from swirl.transforms.arguments import BufferName, Dimension, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_size

@@ -10,7 +10,8 @@ from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
-from swirl.ir.nest import Nest, Path, Program, at, constant, loop_of, loops, names_in, references, subscripts
+from swirl.ir.nest import Nest, Program, constant, loop_of, names_in, references, subscripts
+from swirl.ir.paths import Path, at, loops
 from swirl.ir.statements import outer_locals, statements
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import Gather, Lanes, LoopName, NestName

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from swirl.ir.affine import bounds, constant, loop_range, simplify_body
-from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, loops, names_in, subscripts, substitute
+from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.paths import loops
 from swirl.ir.statements import local_uses
 from swirl.transforms.rewrites.checked import checked
 

@@ -7,7 +7,8 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 
-from swirl.ir.nest import Nest, Path, Program, at, edit_at, local_type, names_in, walk, with_inner
+from swirl.ir.nest import Nest, Program, local_type, names_in, with_inner
+from swirl.ir.paths import Path, at, edit_at, walk
 from swirl.ir.trees import name_of
 
 

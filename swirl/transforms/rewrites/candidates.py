@@ -11,7 +11,8 @@ from math import prod
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved, find
 from swirl.ir.hints import stored_value
-from swirl.ir.nest import Loop, Nest, Path, Program, at, constant, loop_of, names_in, references, subscripts, walk
+from swirl.ir.nest import Loop, Nest, Program, constant, loop_of, names_in, references, subscripts
+from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
 from swirl.ir.trees import declared_in, name_of, statements_in, targets_in

@@ -9,7 +9,8 @@ from swirl.errors import CommandError
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
 from swirl.ir.integers import LARGEST, too_large
-from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, walk
+from swirl.ir.nest import Nest, Program, loop_of
+from swirl.ir.paths import Path, at, loops, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements
 from swirl.ir.validate import validate

@@ -16,21 +16,8 @@ from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.coverage import unwritten_read
 from swirl.ir.deps import NotProved
 from swirl.ir.footprint import Span, footprint
-from swirl.ir.nest import (
-    LocalType,
-    Nest,
-    Path,
-    Program,
-    at,
-    clone,
-    declare,
-    expr,
-    fresh,
-    names_in,
-    reference,
-    replace_at,
-    subscripts,
-)
+from swirl.ir.nest import LocalType, Nest, Program, clone, declare, expr, fresh, names_in, reference, subscripts
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import Statement, statements
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swirl.errors import Refused
-from swirl.ir.nest import Path, Program, loop_of
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import Path
 from swirl.transforms.arguments import Factors
 from swirl.transforms.rewrites.reductions import with_partials
 from swirl.transforms.rewrites.refusals import in_current, refuse

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.deps import NotProved, reordered
-from swirl.ir.nest import Nest, Path, clones
+from swirl.ir.nest import Nest, clones
+from swirl.ir.paths import Path
 from swirl.ir.statements import tag
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.footprint import extremes
 from swirl.ir.names import Scope, Unwrapping, scope_at
-from swirl.ir.nest import Nest, Path, Program, clone, names_in, references, replace_at, subscripts, walk
+from swirl.ir.nest import Nest, Program, clone, names_in, references, subscripts
+from swirl.ir.paths import Path, replace_at, walk
 from swirl.ir.statements import Statement, statements
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.refusals import refuse

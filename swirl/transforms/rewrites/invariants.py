@@ -7,23 +7,8 @@ from typing import TypeVar
 
 from swirl.ir.affine import ranges_at
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
-from swirl.ir.nest import (
-    LocalType,
-    Nest,
-    Path,
-    Program,
-    at,
-    clone,
-    declare,
-    edit_at,
-    fresh,
-    local_type,
-    loop_of,
-    loops,
-    names_in,
-    references,
-    walk,
-)
+from swirl.ir.nest import LocalType, Nest, Program, clone, declare, fresh, local_type, loop_of, names_in, references
+from swirl.ir.paths import Path, at, edit_at, loops, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import statements_in
 from swirl.ir.types import WEAK_INT, dtype_of, folded, joint, resolved

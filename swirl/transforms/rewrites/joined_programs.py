@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, fresh, loop_of, loops, make_nest, names_in, substitute
+from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in, substitute
+from swirl.ir.paths import loops
 from swirl.ir.trees import declared_in
 
 

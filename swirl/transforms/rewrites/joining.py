@@ -11,20 +11,8 @@ from swirl.errors import Refused
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.deps import Conflict, NotProved, find
 from swirl.ir.names import renaming
-from swirl.ir.nest import (
-    Loop,
-    Nest,
-    Path,
-    Program,
-    at,
-    expr,
-    fresh,
-    loop_of,
-    make_nest,
-    names_in,
-    replace_at,
-    substitute,
-)
+from swirl.ir.nest import Loop, Nest, Program, expr, fresh, loop_of, make_nest, names_in, substitute
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import statements
 from swirl.ir.trees import declared_in, name_of
 from swirl.transforms.rewrites.blocks import block_at

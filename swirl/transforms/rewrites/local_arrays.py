@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from swirl.ir.nest import (
-    LocalType,
-    Loop,
-    Nest,
-    Path,
-    at,
-    clone,
-    declare,
-    local_type,
-    loop_of,
-    names_in,
-    reference,
-    subscripts,
-)
+from swirl.ir.nest import LocalType, Loop, Nest, clone, declare, local_type, loop_of, names_in, reference, subscripts
+from swirl.ir.paths import Path, at
 from swirl.ir.trees import statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.refusals import refuse

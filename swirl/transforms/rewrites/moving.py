@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from swirl.ir.nest import Loop, Nest, Path, at, local_type, loop_of, names_in, substitute, walk
+from swirl.ir.nest import Loop, Nest, local_type, loop_of, names_in, substitute
+from swirl.ir.paths import Path, at, walk
 from swirl.ir.polynomial import Monomial, Polynomial, polynomial
 from swirl.ir.trees import name_of, targets_in
 

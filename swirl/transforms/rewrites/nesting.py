@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence
 from itertools import pairwise
 
-from swirl.ir.nest import Nest, Path, Program, at, fresh, loop_of, make_nest, names_in
+from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in
+from swirl.ir.paths import Path, at
 from swirl.ir.trees import statements_in
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Loop, Nest, Path, Program, at, enclosing, loop_of, loops, names_in, replace_at
+from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in
+from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.nesting import chain_to, isolate, vars_below

@@ -10,9 +10,7 @@ from swirl.ir.names import scope_at
 from swirl.ir.nest import (
     LocalType,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     clones,
     constant,
@@ -23,9 +21,9 @@ from swirl.ir.nest import (
     loop_of,
     names_in,
     reference,
-    replace_at,
     subscripts,
 )
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
 from swirl.ir.trees import declared_in, name_of, nodes, statements_in

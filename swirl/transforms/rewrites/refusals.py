@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from swirl.errors import Refused
 from swirl.ir.deps import Conflict
-from swirl.ir.nest import Loop, Nest, Path, constant
+from swirl.ir.nest import Loop, Nest, constant
+from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 
 

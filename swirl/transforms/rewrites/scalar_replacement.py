@@ -12,9 +12,7 @@ from swirl.ir.hints import stored_value, stream, streamed
 from swirl.ir.nest import (
     LocalType,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     clones,
     declare,
@@ -24,9 +22,9 @@ from swirl.ir.nest import (
     loop_of,
     reference,
     references,
-    replace_at,
     subscripts,
 )
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
 from swirl.ir.trees import targets_in

@@ -11,20 +11,8 @@ from dataclasses import dataclass
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import (
-    Nest,
-    Path,
-    Program,
-    at,
-    enclosing,
-    loop_of,
-    loops,
-    names_in,
-    references,
-    replace_at,
-    subscripts,
-    substitute,
-)
+from swirl.ir.nest import Nest, Program, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.transforms.rewrites.joining import fuse_at
 from swirl.transforms.rewrites.permutation import permute_at
 from swirl.transforms.rewrites.sites import Site

@@ -13,21 +13,18 @@ from swirl.ir.nest import (
     LocalType,
     Loop,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     declare,
-    enclosing,
     expr,
     fresh,
     local_type,
     loop_of,
     names_in,
-    replace_at,
     substitute,
     with_inner,
 )
+from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.statements import condition_template
 from swirl.ir.trees import name_of, statements_in
 from swirl.transforms.rewrites.dependence_order import check_order, tagged

@@ -9,7 +9,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from swirl.errors import CommandError, ValidationError, nearest
-from swirl.ir.nest import Nest, Path, Program, at, enclosing, fresh, loop_of, loops, names_in, replace_at
+from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in
+from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.trees import declared_in
 from swirl.transforms.rewrites.checked import checked
 

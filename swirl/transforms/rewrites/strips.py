@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.affine import ranges_at, simplify, simplify_body
-from swirl.ir.nest import Loop, Nest, Path, Program, expr, loop_of, replace_at, substitute
+from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, substitute
+from swirl.ir.paths import Path, replace_at
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at
 

@@ -8,7 +8,8 @@ from itertools import groupby, pairwise
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
-from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, loops, replace_at, substitute
+from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, substitute
+from swirl.ir.paths import loops, replace_at
 from swirl.transforms.arguments import Factors, check_positive
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.refusals import refuse

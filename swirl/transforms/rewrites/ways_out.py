@@ -12,7 +12,8 @@ from typing import Any
 
 from swirl.errors import CommandError, LayoutError, ValidationError
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, constant, loop_of, loops
+from swirl.ir.nest import Program, constant, loop_of
+from swirl.ir.paths import loops
 from swirl.transforms.command import COMMANDS
 from swirl.transforms.rewrites.borders import interior
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
