@@ -1,4 +1,4 @@
-"""Forward programs that keep a value for backward: a local, or a buffer's value before it is written over."""
+"""Forward programs that keep a value for backward: a local, or a buffer's value before it is overwritten."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from swirl.ir.trees import name_of
 
 
 def save_local(program: Program, local: str) -> Program:
-    """``kept_<local>[…] = local`` after the local's last change, one element an iteration.
+    """``kept_<local>[…] = local`` after the local's last change, one element for each iteration.
 
     Raises:
         DerivativeError: a loop around it has no constant length.

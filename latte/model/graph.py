@@ -23,7 +23,7 @@ class Graph:
     """What a user has declared.
 
     Args:
-        settings: what holds for the whole net.
+        settings: those of the whole net.
 
     Attributes:
         ensembles: in the order of their construction.
@@ -70,7 +70,7 @@ class Graph:
 
     # --- declaring ------------------------------------------------------------------------------------------
     def add(self, ensemble: Ensemble) -> Ensemble:
-        """Add an ensemble after those that are there, and name it; see :meth:`latte.net.Net.add_ensemble`."""
+        """Add an ensemble after the existing ones, and name it; see :meth:`latte.net.Net.add_ensemble`."""
         place = user_place()
         if not isinstance(ensemble, Ensemble):
             raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", place=place)
@@ -214,7 +214,7 @@ class Graph:
         return connection
 
     def check_complete(self) -> None:
-        """What has been declared can be compiled.
+        """Check that what has been declared can be compiled.
 
         Raises:
             DeclarationError: there are no layers, or one reads nothing.
@@ -248,7 +248,7 @@ class Graph:
         self._check_not_compiled(place)
         for ensemble in (source, sink):
             if not isinstance(ensemble, Ensemble):
-                raise DeclarationError(f"{ensemble!r} is no ensemble", place=place)
+                raise DeclarationError(f"{ensemble!r} is not an ensemble", place=place)
             if ensemble not in self:
                 where = "another net" if ensemble.settings else "no net"
                 way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"
@@ -271,7 +271,7 @@ class Graph:
 
 
 def first_possible(sources: dict[int, list[int]]) -> list[int]:
-    """A topological order: of what may come next, the least number comes first.
+    """A topological order: among those that may come next, the least number comes first.
 
     Args:
         sources: number → those that come before it.

@@ -35,7 +35,7 @@ Source = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Our own errors are for reading: no traceback."""
+    """Our own errors are shown without a traceback."""
     try:
         yield
     except LatteError as error:
@@ -57,7 +57,7 @@ def load_net(path: Path) -> Net:
     name = f"latte_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise LatteError("is no Python file", place=str(path))
+        raise LatteError("is not Python file", place=str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where inspect looks for the source of the file's own layers
     sys.path.insert(0, str(path.resolve().parent))
@@ -76,7 +76,7 @@ def load_net(path: Path) -> Net:
         raise LatteError(
             "defines no net",
             place=str(path),
-            way_out="def net(): … return net, or a module-level net; training stands under"
+            way_out="def net(): … return net, or a module-level net; training belongs under"
             ' if __name__ == "__main__"',
         )
     return found
@@ -121,7 +121,7 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
          as_json: bool) -> None:  # fmt: skip
     """Compile the net of FILE, and show what became of a layer or a chain: one stage, or the whole explanation.
 
-    FILE has a function net() or a module-level net; training in it stands under if __name__ == "__main__".
+    FILE has a function net() or a module-level net; training in it belongs under if __name__ == "__main__".
     """
     with _plain_errors():
         net = _compiled(file, target)
@@ -281,7 +281,7 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
 
 
 def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
-    """The folders of a dump that hold the stages of a layer (or chain, alone or in one) and a phase; None is any.
+    """The folders of a dump with the stages of a layer (alone or in a chain) or chain, and of a phase; None is any.
 
     Raises:
         LatteError: there are none; the message lists those that there are.

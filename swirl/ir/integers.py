@@ -1,4 +1,4 @@
-"""Integers of the generated code have 32 bits: which of a nest's might not fit."""
+"""Integers of the generated code have 32 bits: this finds those of a nest that might not fit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LARGEST = 2**31 - 1
 
 
 def too_large(nest: Nest) -> tuple[Path, str] | None:
-    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, as it is or on the way
-    there: the statement's path, and what is too large; None where all fit.
+    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, itself or in an
+    intermediate result: the statement's path, and what is too large; None where all fit.
 
-    Data count as nothing: what a program reads from an array it answers for itself.
+    Data count as nothing: a program is responsible for what it reads from arrays.
     """
     return next(_found(nest.body, (), "body", {}), None)
 
@@ -30,7 +30,7 @@ def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -
             loop = loop_of(node)
             inside = {**ranges, **loop_range(loop, ranges)}
             last = max(_size(loop.start, ranges), _size(loop.stop, ranges))
-            sizes = [(loop.var, last + abs(loop.step))]  # what ends the loop is one step further
+            sizes = [(loop.var, last + abs(loop.step))]  # the value that ends the loop is one step further
         else:
             integers = _integers(node.test if isinstance(node, ast.If) else node, ranges)
             sizes = [(unparse(expression), _size(expression, ranges)) for expression in integers]

@@ -31,8 +31,7 @@ CALLS: dict[str, int | None] = {
 }  # fmt: skip
 
 Path = tuple[tuple[str, int], ...]
-"""Where a statement stands in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first
-loop."""
+"""The place of a statement in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first loop."""
 
 
 # --- building -------------------------------------------------------------------------------------------
@@ -94,7 +93,7 @@ class Loop:
     stop: ast.expr
     step: int = 1
     options: tuple[tuple[str, str], ...] = ()
-    mark: str | None = field(default=None, compare=False)  # a rewrite's own, to find a loop that it has moved
+    mark: str | None = field(default=None, compare=False)  # set by a rewrite, to find a loop that it has moved
 
     @property
     def extent(self) -> int | None:
@@ -250,7 +249,7 @@ class Program:
         buffers: name inside the nests → buffer.
         aliases: other names of loops, e.g. ``_neuron_index_1`` → ``("c",)``.
         commands: what was applied so far, as text (provenance).
-        remarks: what the last command has left as it was, and why; no part of what the program is.
+        remarks: what the last command has left unchanged, and why; not part of the program's identity.
     """
 
     name: str
@@ -276,7 +275,7 @@ class Program:
         return replace(self, buffers={**self.buffers, **new})
 
     def alike(self, other: Program) -> bool:
-        """Whether the programs differ in nothing but their names, after which nests may be labelled."""
+        """Whether the programs differ only in their names, after which nests may be labelled."""
         same = (list(self.buffers.items()), self.aliases, self.commands, len(self.nests))
         return same == (list(other.buffers.items()), other.aliases, other.commands, len(other.nests)) and all(
             mine.renamed(theirs.label).text == theirs.text and self._label(mine, other.name) == theirs.label

@@ -75,7 +75,7 @@ def test_chains() -> None:
 
 # --- finding, and making small --------------------------------------------------------------------------------
 def _unchecked_reverse(nests: Program, loop_var: str) -> Program:
-    """A wrong command: nobody asks whether the order matters."""
+    """A wrong command: it does not check whether the order matters."""
     for site in find_loops(nests, loop_var):
         loop = loop_of(loop_at(nests, site))
         if loop.extent is not None and loop.step == 1:

@@ -24,7 +24,7 @@ Counted = tuple[int, int, dict[str, set[int]]]
 
 
 class Counting(ast.NodeTransformer):
-    """Makes a nest count its statements and the elements that they name, in place of computing."""
+    """Makes a nest count its statements and the elements that they name, instead of computing."""
 
     def __init__(self, nest: Nest, buffers: dict[str, Buffer], pick: random.Random):
         self.paths = {id(node): path for path, node in walk(nest.body)}

@@ -2,8 +2,8 @@
 
     python -m latte.tools.bench.training_step [--batch 64] [--shape 1 8 8] [--filters 32 64] [--steps 50] [--rounds 9]
 
-PyTorch runs twice, in processes of their own: as it comes, and at its best setting (channels last, memory
-reused on huge pages). The losses of all sides are compared step by step before anything is timed.
+PyTorch runs twice, in separate processes: with defaults, and at its best setting (channels last, memory reused on huge
+pages). The losses of all sides are compared step by step before anything is timed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class TorchSide:
 
 
 def serve() -> None:
-    """A worker: options on the first line of the input, then a number of steps a line; answers losses and seconds."""
+    """A worker: options on the first line of the input, then a number of steps on each line; answers losses and
+    seconds."""
     options = json.loads(sys.stdin.readline())
     side: Any = (TorchSide if options["torch"] else LatteSide)(options)
     _answer(side.parameters() if not options["torch"] else {})
@@ -135,7 +136,7 @@ def _answer(value: Any) -> None:
 
 
 class Worker:
-    """A side in a process of its own."""
+    """A side in a separate process."""
 
     def __init__(self, options: dict[str, Any], environment: dict[str, str]):
         command = [sys.executable, "-c", "from latte.tools.bench.training_step import serve; serve()"]
@@ -154,7 +155,7 @@ class Worker:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit("a side of the benchmark has died; its error stands above")
+            raise SystemExit("a side of the benchmark has died; its error is above")
         return json.loads(answer)
 
 

@@ -71,19 +71,18 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
                                                     for ky in range(3):
                                                         s(x_packed[i + ky])
 
-    The copy is a nest of its own, in front of the first that reads the buffer; ``tile`` lays the copy out, and
-    strip-mines its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in
-    which that is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing
-    reads it.
+    The copy is a nest of its own, before the first that reads the buffer; ``tile`` lays the copy out, and strip-mines
+    its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in which that
+    is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing reads it.
 
     Args:
         buffer: name of the buffer.
         name: of the copy; by default ``<buffer>_packed``.
         at: the loop in whose iterations copies are made.
         order: of the copy's dimensions in memory, as for ``transpose``.
-        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions keep reads from it; the
-            conditions that this makes needless go, as by ``set_padding``, and what the zeros are multiplied with is
-            taken to be finite.
+        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions prevent reads of it;
+            the conditions that this makes needless are dropped, as by ``set_padding``, and the zeros' factors are
+            assumed finite.
         nest: only in this nest (index or label), with ``at``.
 
     Raises:
@@ -99,7 +98,7 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
     taken = taken_names(program)
     name = name or fresh(f"{buffer}_packed", taken)
     if not is_name(name) or name in taken:
-        raise CommandError(f"{name!r} cannot name the copy: it is no name, or means something already")
+        raise CommandError(f"{name!r} cannot name the copy: it is not a name, or is used already")
     dims = memory_order(program, buffer, order)
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)

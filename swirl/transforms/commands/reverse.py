@@ -35,7 +35,7 @@ def reverse(
 
     Raises:
         CommandError: no such loop.
-        Refused: an iteration needs what an earlier one made, or the loop is no plain loop.
+        Refused: an iteration needs what an earlier one made, or the loop is not a plain loop.
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop reversal).
     """
@@ -54,7 +54,7 @@ def reverse(
         except NotProved:
             raise refuse("not proved within the time allowed", target, site.path, note) from None
         if conflict is not None:
-            raise refuse("a dependence would turn round", target, site.path, note, witness=conflict,
+            raise refuse("a dependence would be reversed", target, site.path, note, witness=conflict,
                          way_out=tried(before, (step("distribute", loop.var, nest=nest_of(before, site)),
                                                 step("reverse", loop.var, nest=nest_of(before, site)))))  # fmt: skip
         last = expr("stop - 1", stop=loop.stop) if loop.step == 1 else _last(loop)

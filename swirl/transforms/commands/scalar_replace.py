@@ -19,7 +19,7 @@ from swirl.transforms.rewrites.ways_out import Trial, step
 
 @command()
 def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: NestName | None = None) -> Program:
-    """Keep elements in locals over the loops that do not move them; read before, written back behind.
+    """Keep elements in locals over the loops that do not move them; read before, written back after.
 
     rewrite:
         for h in range(H):                  mean_t: float32 = mean[c]
@@ -34,7 +34,7 @@ def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: 
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: no such buffer.  Refused: asked for a buffer of which no reference can be replaced.
+        CommandError: no such buffer. Refused: no reference to the buffer can be replaced.
 
     Source: Lake, section 3.2; Callahan, Carr, Kennedy, PLDI 1990.
     """

@@ -1,4 +1,4 @@
-"""What is checked after every rewrite: the grammar, sizes, and that parallel and vector loops may stay so."""
+"""The checks after every rewrite: the grammar, sizes, and the marks of parallel and vector loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swirl.ir.validate import validate
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 
 MOST_BYTES = 2**40
-"""A buffer that takes more is a mistake."""
+"""A larger buffer is a mistake."""
 
 
 # --- after a rewrite ------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def check_marks(nest: Nest) -> None:
 
 def check_locals(nest: Nest, path: Path, note: str, way_out: WayOut = None) -> None:
     """Raises Refused where the loop at ``path`` assigns a local that is declared outside of it: each thread would have
-    one of its own.
+    its own.
 
     Args:
         way_out: what to do.

@@ -1,4 +1,4 @@
-"""What moves with a loop: the names that change in it, what its locals stand for, expressions as polynomials."""
+"""What changes in a loop: its names, the values of its locals, expressions as polynomials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def arithmetic(tree: ast.expr) -> Iterator[ast.expr]:
 
 
 class Moving:
-    """What changes in a loop, and what its locals stand for.
+    """What changes in a loop, and the values of its locals.
 
     Args:
         node: the loop.
@@ -49,7 +49,7 @@ class Moving:
             changed = {
                 name for name in names_in(value) & self.stored if stored.count(name) > 1 or name not in self.locals
             }
-            # The local of a call stays: written out, every use would call.
+            # The local of a call stays: if written out, every use would call.
             plain = isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Subscript))
             if (plain or not self.moves(value)) and not changed:
                 self.definitions[name] = value
@@ -118,7 +118,7 @@ def chain(nest: Nest, outer: Path, inner: Path) -> Chain:
 
 # --- statements as polynomials ---------------------------------------------------------------------------
 Key = tuple[Path, str, Monomial]
-"""A sum: the block that its statements stand in, its type, and what is summed."""
+"""A sum: the block of its statements, its type, and what is summed."""
 
 
 @dataclass(frozen=True)

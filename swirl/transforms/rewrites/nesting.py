@@ -1,4 +1,4 @@
-"""How loops lie in each other: perfect chains, bodies split, nests of one statement each."""
+"""How loops are nested: perfect chains, bodies split, nests of one statement each."""
 
 from __future__ import annotations
 

@@ -29,12 +29,10 @@ def strip(program: Program, site: Site, factor: int, inner: str, kind: str) -> t
     """Strip-mine the loop at ``site``: it keeps its name and takes steps of ``factor``; ``inner`` counts from
     0 inside.
 
-    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a loop of its own, behind, for
-    ``unrolled``.
+    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a separate loop after it for ``unrolled``.
 
     Returns:
-        the program, the site of the inner loop, and whether there is a rest loop right behind the strip-mined
-        one.
+        the program, the site of the inner loop, and whether a loop over the remainder follows the strip-mined one.
     """
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = loop_of(node)

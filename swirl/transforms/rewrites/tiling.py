@@ -25,7 +25,7 @@ def tiled(
 
     Raises:
         CommandError: the tiles do not sum to the extent.
-        Refused: the loop is no plain loop of step 1.
+        Refused: the loop is not a plain loop of step 1.
     """
 
     def rewrite(before: Program, site: Site, size: int) -> Program:
