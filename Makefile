@@ -4,7 +4,7 @@
 # make sanitize: what the tests compile, under AddressSanitizer and UBSan
 # make frozen: forty nets: kernels, layouts, commands and values are unchanged
 # make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; continues after an interruption;
-#             NETS=1: random nets with the shipped recipes; DERIVATIVES=1: gradients of random bodies, against differences
+#             NETS=1: random nets, with recipes and without; DERIVATIVES=1: gradients of random bodies, against differences
 
 PYTHON ?= python3
 VENV ?= .venv
