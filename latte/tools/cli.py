@@ -1,4 +1,4 @@
-"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``tune-by-hand``, ``cache``.
+"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``tune-by-hand``, ``bench``, ``cache``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
 so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
@@ -18,6 +18,7 @@ import click
 from latte.explain.explanation import phases_of
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
+from latte.tools.bench.command import bench
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -292,6 +293,9 @@ def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
         names = ", ".join(f"{found.parent.name}.{found.name}" for found in there)
         raise CommandError(f"no stages of {layer or 'any layer'}, {phase or 'any phase'}", way_out=f"there are {names}")
     return found
+
+
+main.add_command(bench)
 
 
 # --- cache --------------------------------------------------------------------------------------------------
