@@ -2,9 +2,9 @@
 # make test:  the same environment with what the tests need, then the tests
 # make lint:  style and types
 # make sanitize: what the tests compile, under AddressSanitizer and UBSan
-# make frozen: forty nets, their kernels, layouts, commands and values as they were
-# make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; goes on after an interruption;
-#             NETS=1: random nets with the shipped recipes; DERIVATIVES=1: gradients of random bodies, against differences
+# make frozen: forty nets: kernels, layouts, commands and values are unchanged
+# make fuzz:  random programs under random commands; CASES=100000 SEED=1 WORKERS=2; continues after an interruption;
+#             NETS=1: random nets, with recipes and without; DERIVATIVES=1: gradients of random bodies, against differences
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -22,7 +22,7 @@ NETS ?=
 train: $(VENV)/.examples
 	$(VENV)/bin/python examples/01_digits_cnn.py
 
-# Passive waiting: each worker has OpenMP threads of its own, which would otherwise spin on the cores of the others.
+# Passive waiting: each worker has its own OpenMP threads, which would otherwise spin on the cores of the others.
 test: $(VENV)/.test
 	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
@@ -31,7 +31,7 @@ lint: $(VENV)/.test
 	$(VENV)/bin/mypy
 
 # Vector loops of every form, and the results of random commands: masked tails, padding, halos, gathers. What the tests
-# state of compiled kernels holds as well; beyond that, nothing is read or written outside of an array.
+# claim of compiled kernels must hold, and nothing may be read or written outside of an array.
 sanitize: $(VENV)/.test
 	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m tests.sanitize -n $(WORKERS) -k "avx512 or plain_random_cases" \
 	    tests/codegen/test_vector_code.py tests/codegen/test_random_programs.py tests/fuzz/test_random_programs.py
@@ -45,7 +45,7 @@ fuzz: $(VENV)/.test
 frozen: $(VENV)/.test
 	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m tests.frozen
 
-# Made again when the dependencies change. A half-made environment is removed, so that the next try starts afresh.
+# Made again when the dependencies change. A half-made environment is removed, so that the next try starts again.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "Python could not make a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }

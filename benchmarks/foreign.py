@@ -1,5 +1,5 @@
-"""A program that times itself and prints a line a kernel, stopped after each wanted line so that others can be timed
-in between."""
+"""A program that times itself and prints one line for each kernel, stopped after each wanted line so that others can be
+timed in between."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Measured:
 
 
 def timed_lines(program: Path, wanted: Collection[re.Pattern[str]]) -> Iterator[Measured]:
-    """Run ``program`` and yield its lines of times that match one of ``wanted``, the program standing still meanwhile.
+    """Run ``program`` and yield its lines of times that match one of ``wanted``; the program is stopped meanwhile.
 
-    It ends when every pattern has been found (a whole name matches), or by itself.
+    It ends when every pattern has been found (a whole name matches), or on its own.
 
     Raises:
         SystemExit: there is no such program.

@@ -127,7 +127,7 @@ class Side:
         executable = self.net.executable
         kernels = [(kernel.ensemble.name, kernel.phase) for kernel in executable.order[run]]
         if all(name in self.layers and phase in phases for name, phase in kernels):
-            start = perf_counter()  # from outside, as executables do: a thread that sleeps at a barrier can't tell
+            start = perf_counter()  # from outside, as executables do: a thread asleep at a barrier cannot time itself
             executable.run(run)
             return perf_counter() - start
         steps = executable.run_timed(run)

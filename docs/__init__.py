@@ -1,1 +1,1 @@
-"""The documentation, and what makes its printed output anew."""
+"""The documentation, and what updates its printed output."""

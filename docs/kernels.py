@@ -1,6 +1,6 @@
 """The recipes' commands, the nests and the machine's instructions in docs/kernels.md.
 
-    python docs/kernels.py    compiles the kernels, and writes the instructions of their innermost loops anew
+    python docs/kernels.py compiles the kernels, and updates the instructions of their innermost loops
 
 Commands and nests are the same everywhere; ``python docs/refresh.py kernels`` writes them.
 """
@@ -67,7 +67,7 @@ KERNELS = {
 
 
 def filled(text: str) -> str:
-    """The page with commands and nests made anew.
+    """The page with updated commands and nests.
 
     Raises:
         ValueError: it shows other kernels than :data:`KERNELS`, or in another order.
@@ -111,14 +111,14 @@ def _scheduled(shown: Shown) -> tuple[list[str], Program]:
 
 
 def with_loops(text: str) -> str:
-    """The page with the instructions of the innermost loops made anew."""
+    """The page with updated instructions of the innermost loops."""
     for name, shown in KERNELS.items():
         text = replaced(text, f"loops {name}", "\n\n".join(_loops(shown)))
     return replaced(text, "machine", machine())
 
 
 def _loops(shown: Shown) -> Iterator[str]:
-    """The innermost loops of a kernel that compute with whole vectors, those of other counts each."""
+    """The innermost loops of a kernel that compute with whole vectors, one of each kind of counts."""
     net, layers = shown.declare()
     net.compile(target=TARGET.name)
     wanted = (layers[-1], shown.phase)

@@ -1,13 +1,13 @@
-"""Runs the commands in the ``console`` blocks of the documentation, and puts what they print behind them; writes the
+"""Runs the commands in the ``console`` blocks of the documentation, and inserts what they print after them; writes the
 parts of docs/recipes.md, docs/convolution.md and docs/kernels.md that show commands and what they do to nests; and
 swirl/command_methods.py.
 
-    python docs/refresh.py            writes the pages anew
+    python docs/refresh.py            updates the pages
     python docs/refresh.py --check    only says which are out of date (exit status 1)
     python docs/refresh.py recipes    this page alone
 
-Commands run in a folder of their own, in which everything at the top of the repository is to be found. What a
-command leaves there (dumped stages, say), the next ones of the same page find.
+Commands run in a folder of their own, with links to everything at the top of the repository. The next commands of the
+same page find what a command leaves there (dumped stages, say).
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def main() -> None:
             old.append(str(page.relative_to(ROOT)))
             if "--check" not in sys.argv:
                 page.write_text(new, encoding="utf-8")
-    print(f"out of date: {', '.join(old)}" if old else "up to date")
+    what = "out of date" if "--check" in sys.argv else "written"
+    print(f"{what}: {', '.join(old)}" if old else "up to date")
     if old and "--check" in sys.argv:
         sys.exit(1)
 

@@ -11,11 +11,11 @@ from swirl.target import TARGETS
 
 MARK = re.compile(r"<!-- step (\w+) (.+?) -->")
 WHOLE = ("forward",)
-"""Phases of which every step is shown; of the others the page chooses."""
+"""Phases of which every step is shown; the page chooses steps of the others."""
 
 
 def filled(text: str) -> str:
-    """The page with commands and nests made anew.
+    """The page with updated commands and nests.
 
     Raises:
         ValueError: its steps are not those of the recipe, in their order.

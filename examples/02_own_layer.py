@@ -1,4 +1,4 @@
-"""A layer of one's own: declared forwards, differentiated by the compiler, checked, trained.
+"""A new layer: declared forwards, differentiated by the compiler, checked, trained.
 
 *Gated local contrast* compares every pixel with a weighted mean of its neighbourhood, and moves it away from
 that mean where the difference is large. Edges become sharper; noise below a threshold stays small. Weights,

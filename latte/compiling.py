@@ -1,4 +1,4 @@
-"""From a declaration to an executable, in one straight walk: each step is a call into the package of its name."""
+"""From a declaration to an executable: each step is a call into the package of its name."""
 
 from __future__ import annotations
 

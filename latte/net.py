@@ -40,7 +40,7 @@ class Net:
         keep: ``"all"``: every layer's value and gradient can be read, and none is fused away; see :meth:`keep`.
 
     Raises:
-        DeclarationError: if the batch size is no positive integer, or the seed is negative or too large.
+        DeclarationError: if the batch size is not a positive integer, or the seed is negative or too large.
     """
 
     def __init__(self, batch_size: int, *, seed: int | None = None, keep: str | None = None):
@@ -59,7 +59,7 @@ class Net:
 
     @property
     def seed(self) -> int:
-        """Of all random numbers."""
+        """The seed of all random numbers."""
         return self.graph.settings.seed
 
     @property
@@ -109,7 +109,7 @@ class Net:
         return ensemble
 
     def keep(self, *ensembles: Ensemble) -> None:
-        """Let the values and gradients of layers be there to be read: they are not fused away into a neighbour's loop.
+        """Keep the values and gradients of layers readable: they are not fused away into a neighbour's loop.
 
         Raises:
             CommandError: the net is compiled already.  DeclarationError: an ensemble is not in this net.
@@ -170,7 +170,8 @@ class Net:
             path: of the file.
 
         Raises:
-            CommandError: the net is compiled already, or has no such ensemble, kind or chain; or these are none.
+            CommandError: the net is compiled already, has no such ensemble, kind or chain, or the layers are not a
+                chain.
         """
         if self.compiled:
             raise CommandError("use_recipe: the net is compiled already", place=user_place(),
@@ -195,7 +196,7 @@ class Net:
 
         Raises:
             CommandError: it is compiled already.  DeclarationError: the net is empty, or an ensemble reads nothing.
-            LatteError: see :mod:`swirl.errors`. Nothing is half done then: the net can be mended and compiled.
+            LatteError: see :mod:`swirl.errors`. The net is unchanged then: it can be corrected and compiled.
         """
         place = user_place()
         if self.compiled:
@@ -263,7 +264,7 @@ class Net:
 
     @property
     def accuracy(self) -> float:
-        """The share of items that the last accuracy layer has found right."""
+        """The share of items that the last accuracy layer has found correct."""
         return self._session.accuracy if self._session is not None else 0.0
 
     @accuracy.setter
@@ -308,7 +309,7 @@ class Net:
         self.session.backward()
 
     def clear_grad(self) -> None:
-        """Let the next ``backward`` start the parameters' gradients anew, without a pass over memory.
+        """Let the next ``backward`` start the parameters' gradients from zero, without a pass over memory.
 
         Until then they read as zero. Gradients given by ``set_grad`` stay.
         """
@@ -331,7 +332,7 @@ class Net:
 
     @property
     def backward_tasks(self) -> list[Callable[[], None]]:
-        """What ``backward`` does, in one task; it runs without a loss too, from the gradients that there are."""
+        """What ``backward`` does, in one task; it runs without a loss too, from the gradients that are set."""
         return [self.session.run_backward] if self.compiled else []
 
     # --- loops ----------------------------------------------------------------------------------------------

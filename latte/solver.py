@@ -125,12 +125,12 @@ def _gradient(storage: str) -> str:
 
 
 def _key(program: Program) -> tuple[str, tuple[tuple[str, Layout], ...]]:
-    """What tells one step from another."""
+    """What distinguishes one step from another."""
     return program.text, tuple((buffer.dtype, buffer.layout) for buffer in program.buffers.values())
 
 
 def _step_program(parameter: Buffer, gradient: Buffer) -> Program:
-    """The step for one parameter: over memory as it lies where both lie alike, else element by element."""
+    """The step for one parameter: over memory if both have one layout, else element by element."""
     alike = parameter.layout == gradient.layout
     shape = (math.prod(parameter.physical_shape),) if alike else parameter.shape
     loops = [f"i{dim}" for dim in range(len(shape))] if len(shape) > 1 else ["i"]

@@ -1,4 +1,4 @@
-"""Element-wise activations; each has a value of its own (the source's stays as it is)."""
+"""Element-wise activations; each has its own value (the source's stays unchanged)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def count(name: str, value: int) -> int:
     """``value``, a positive integer.
 
     Raises:
-        DeclarationError: if it is none.
+        DeclarationError: if it is not a positive integer.
     """
     if not is_integer(value) or value < 1:
         raise DeclarationError(f"{name} must be a positive integer, not {value!r}", place=user_place())

@@ -16,6 +16,6 @@ def MemoryDataLayer(net: Net, shape: int | Sequence[int]) -> Ensemble:
         shape: without the batch: ``(channels, height, width)``, ``(features,)``, or ``(1,)`` for labels.
 
     Raises:
-        DeclarationError: for a shape that is none.
+        DeclarationError: for an invalid shape.
     """
     return net.add_ensemble(DataEnsemble(shape))

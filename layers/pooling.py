@@ -15,8 +15,8 @@ Pair = int | Sequence[int]
 
 
 class MaxPoolingNeuron(Neuron):
-    """The largest element of a window. Differentiation keeps in ``mask_j``, ``mask_k`` where in the window it stands
-    first."""
+    """The largest element of a window. Differentiation keeps its first place in the window in ``mask_j``,
+    ``mask_k``."""
 
     def forward(self) -> None:
         self.value = -INFINITY
@@ -46,7 +46,7 @@ def MaxPoolingLayer(
         input_ensemble: shape (channels, height, width).
         kernel: extent of the window, one integer or (y, x), as the two below.
         stride: distance between windows.
-        pad: how far the first window stands outside.
+        pad: how far the first window begins outside.
         ceil_mode: whether the number of windows, ``(in + 2·pad - kernel) / stride + 1``, is rounded up, not
             down.
         clamp: whether positions outside read the nearest edge (else they are left out).
@@ -104,7 +104,7 @@ def _pooled_extent(
             way_out="use a smaller kernel",
         )
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
-    # A window that would begin behind the source has nothing to read unless it is clamped.
+    # A window that would begin past the source has nothing to read unless it is clamped.
     if ceil_mode and not clamp and (count - 1) * stride >= extent + pad:
         count -= 1
     return count

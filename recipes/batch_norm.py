@@ -1,6 +1,6 @@
 """Batch norm: a channel, or a block of channels, for each thread; two passes over its images each way.
 
-Lanes run along the pixels of an image; behind a source in blocks of channels, and for vectors, along the channels. Long
+Lanes run along the pixels of an image; after a source in blocks of channels, and for vectors, along the channels. Long
 sums are made of short ones, over a few images each, so that they keep their digits."""
 
 from swirl.recipe import Schedule
@@ -12,7 +12,7 @@ SHAPED = {
     "backward": ("inputs", "grad", "grad_inputs"),
     "update": ("inputs", "grad"),
 }
-SHORT = {"hw": 2048, "c": 128, "c_inner": 128}  # terms of a short sum at least, by what lanes run along
+SHORT = {"hw": 2048, "c": 128, "c_inner": 128}  # least number of terms of a short sum, by what lanes run along
 
 
 def _extent(s: Schedule, phase: str, loop: str) -> int:
@@ -47,7 +47,7 @@ def rows(s: Schedule, phase: str) -> str | None:
 
 
 def passes(s: Schedule, phase: str) -> None:
-    """Forward in two passes over the images; arrays laid out as the source is."""
+    """Forward in two passes over the images; arrays have the source's layout."""
     for dim, factor in s.blocks("inputs").items():
         s.tile("value", dim, factor)
         s.tile("grad", dim, factor)
@@ -62,7 +62,7 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     is stored past them."""
     lanes, loops = _lanes(s, phase), s.loops(phase)
     channel = "c_outer" if "c_outer" in loops else "c"
-    if lanes is None:  # laid out by commands of the layer's own: correct, not tuned
+    if lanes is None:  # laid out by the layer's own commands: correct, not tuned
         s.parallelize(phase, channel)
         return
     elements = s.blocks("inputs").get(0, 1)

@@ -28,7 +28,7 @@ def backward(s: Schedule, target: Target) -> None:
         s.inline("backward", "batch_norm_grad", local=False)  # so the update finds its sums made by the first pass
     if "grad_inputs" in s.buffers("backward"):
         s.recipe("batch_norm", "backward")
-    else:  # the source is data: there are the parameters' gradients alone
+    else:  # the source is data: only the parameters have gradients
         s.recipe("batch_norm", "update", on="backward")
 
 
@@ -37,7 +37,7 @@ def update(s: Schedule, target: Target) -> None:
 
 
 def _follow(s: Schedule, *buffers: str) -> None:
-    """Loops in blocks, as the source lies, for what lies between the two layers."""
+    """Loops over the source's blocks, for the buffers between the two layers."""
     for dim, factor in s.blocks("inputs").items():
         for buffer in buffers:
             s.tile(buffer, dim, factor)

@@ -2,8 +2,8 @@
 
 A broadcast pixel meets vectors of weights; the sums stay in registers over the whole reduction: the shape of the
 fastest known kernels (Georganas et al., *Anatomy of high-performance deep learning convolutions on SIMD
-architectures*, SC 2018). Value, gradient and weights lie in blocks of channels, one vector each; the inputs as their
-owner laid them out. Layers of few filters keep plain (batch, channel, y, x) arrays, with lanes along x.
+architectures*, SC 2018). Value, gradient and weights are in blocks of channels, one vector each; the inputs have their
+owner's layout. Layers of few filters keep plain (batch, channel, y, x) arrays, with lanes along x.
 
 Taps that fall outside of the image are left out statically: rows are cut at the borders. Zeros around the inputs in
 their place (examples/recipes/conv_halo.py) fill the same registers with products of zeros, and take longer by as much
@@ -18,10 +18,10 @@ from typing import Any
 from swirl.recipe import Schedule
 from swirl.target import Target
 
-PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay near the core
-COPIES = 8  # of the gradient of the weights: parts of the images, each summed by itself
+PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay in near caches
+COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
 LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
-LONG = 256  # pixels that an element of a copy sums at the least, as the copies are added up then
+LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
 
 
 def forward(s: Schedule, target: Target) -> None:
@@ -53,8 +53,8 @@ def lay_out(s: Schedule, width: int, *others: str) -> None:
 
 
 def tile_pixels(s: Schedule, target: Target, pixels: str, others: int = 0) -> None:
-    """Forward's register tile, once arrays lie in blocks; ``pixels`` is the loop along a row, ``others`` how many sums
-    of all its pixels are made beside."""
+    """Forward's register tile, once arrays are blocked; ``pixels`` is the loop along a row, ``others`` how many sums of
+    all its pixels are made beside."""
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
     _register_tile(s, target, "forward", pixels, "k", others)
 
@@ -97,7 +97,7 @@ def backward(s: Schedule, target: Target) -> None:
         _sums_of_lanes(s, target, pixels)
         return
     _register_tile(s, target, "backward", pixels[-1], "c")
-    # The copy turns a block of weights at a time, which the first cache holds.
+    # The copy transposes a block of weights at a time, which the first cache holds.
     block = ("dim0_outer", "dim1_outer", "dim2", "dim3", "dim0_inner", "dim1_inner")
     s.reorder("backward", [f"weights_packed_{loop}" for loop in block])
     s.parallelize("backward", "weights_packed_dim0_outer")
@@ -127,7 +127,7 @@ def update(s: Schedule, target: Target) -> None:
     blocks, channels = s.shape("value")[0] // width, s.shape("inputs")[0]
     pairs = max(1, -(-blocks // 2))
     parts = _parts(s, pixels, pairs * -(-channels // width) if in_blocks else pairs)
-    # Two vectors share what they load, unless one thread alone had work then.
+    # Two vectors share what they load, unless only one thread had work then.
     vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
     inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels])
@@ -219,12 +219,12 @@ def _register_tile(s: Schedule, target: Target, phase: str, pixels: str, channel
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
-    # An odd block stands beside the pairs, a ragged one beside the whole ones.
+    # An odd block is separate from the pairs, a ragged one from the whole ones.
     s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
 
 
 def _tile_row(s: Schedule, phase: str, pixels: str, tile: int, **options: Any) -> None:
-    """Pixels of a row in tiles that are as even as can be; those at the borders apart, without the taps outside."""
+    """Pixels of a row in tiles as even as possible; those at the borders separate, without the taps outside."""
     row = s.extent(phase, pixels)
     first, *middle = s.combination(row, tile)
     last = [middle.pop()] if middle else []
@@ -236,7 +236,7 @@ def _tile_row(s: Schedule, phase: str, pixels: str, tile: int, **options: Any) -
 
 
 def _whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
-    """How many whole blocks of channels there are, and whether a ragged one stands apart."""
+    """The number of whole blocks of channels, and whether there is a separate ragged one."""
     whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
     if whole and rest:
         s.split(phase, f"{channels}_outer", [whole])
@@ -249,7 +249,7 @@ def _sums(target: Target) -> int:
 
 
 def blocks_pay(s: Schedule, width: int) -> bool:
-    """Whether the filters fill vectors, or the source lies in blocks already."""
+    """Whether the filters fill vectors, or the source is blocked already."""
     inputs = s.blocks("inputs")
     return inputs == {0: width} or (not inputs and _fills(s.shape("value")[0], width))
 
@@ -284,7 +284,7 @@ def _plain_forward(s: Schedule, target: Target) -> None:
     s.unroll_and_jam("forward", "k", 8)
     s.vectorize("forward", "x", target.simd_width, strided="gather")
     s.parallelize("forward", "n")
-    s.parallelize("forward", "k", optional=True)  # a rest of channels stands beside the tiles
+    s.parallelize("forward", "k", optional=True)  # remaining channels are separate from the tiles
 
 
 def _plain_backward(s: Schedule, target: Target) -> None:
@@ -292,7 +292,7 @@ def _plain_backward(s: Schedule, target: Target) -> None:
         s.parallelize("backward", "n")
         return
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
-    s.unroll_and_jam("backward", "c", 8)  # as many sums that do not wait for each other
+    s.unroll_and_jam("backward", "c", 8)  # that many sums that do not wait for each other
     s.vectorize("backward", "x", target.simd_width, strided="gather")
     s.parallelize("backward", "n")
     s.parallelize("backward", "c", optional=True)  # not beside the zeroing of a single channel

@@ -75,7 +75,7 @@ def _of_pixels(s: Schedule, width: int) -> None:
 
 
 def _normalise(s: Schedule, channels: Sequence[str], pixels: Sequence[str], stored: str) -> None:
-    """What is left of batch norm, and a ReLU, in one pass; the statistics with the loop over what is stored."""
+    """The rest of batch norm, and a ReLU, in one pass; the statistics with the loop over what is stored."""
     if "batch_norm_value" in s.buffers("forward"):
         s.reorder("forward", [*channels, "n"], nest=2)
         for loop in (*channels, "n", *pixels):

@@ -1,5 +1,5 @@
-"""Fully connected: a register tile of items and outputs, lanes along the inputs. Behind a source in blocks of channels
-the weights lie in the same blocks, and lanes run along a block."""
+"""Fully connected: a register tile of items and outputs, lanes along the inputs. After a source in blocks of channels
+the weights have the same blocks, and lanes run along a block."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from swirl.target import Target
 
 
 def _row(s: Schedule, phase: str) -> Sequence[str]:
-    """The loops over the source in the order of its elements, pixels as one; the last one is to become lanes."""
+    """The loops over the source in the order of its elements, pixels as one; the last one will become lanes."""
     loops = [loop for loop in s.loops(phase) if loop not in ("n", "k")]
     if not s.blocked(phase):
         return s.flatten(phase, loops) if len(loops) > 1 else loops
@@ -20,7 +20,7 @@ def _row(s: Schedule, phase: str) -> Sequence[str]:
 
 
 def _follows(s: Schedule, phase: str) -> bool:
-    """Whether all that is as large as the source lies as the source does: plainly, or in blocks of channels."""
+    """Whether all arrays of the source's shape have the source's layout: the plain one, or blocks of channels."""
     blocks = s.blocks("inputs")
     if s.rearranged(phase):
         return False
@@ -41,7 +41,7 @@ def forward(s: Schedule, target: Target) -> None:
     s.unroll_and_jam("forward", "k", 4)
     s.vectorize("forward", row[-1], target.simd_width)
     s.parallelize("forward", "n")
-    s.parallelize("forward", "k", optional=True)  # a rest of outputs stands beside the tiles
+    s.parallelize("forward", "k", optional=True)  # remaining outputs are separate from the tiles
 
 
 def backward(s: Schedule, target: Target) -> None:

@@ -1,4 +1,4 @@
-"""Fully connected and ReLU: an output is rectified before it is stored; what follows is as without."""
+"""Fully connected and ReLU: an output is rectified before it is stored; everything else is as without the ReLU."""
 
 from swirl.recipe import Schedule
 from swirl.target import Target

@@ -1,5 +1,5 @@
 """Max pooling: lanes along the output row where windows are whole, along channels where the border clips them or rows
-are short. Behind a source in blocks of channels the value lies in the same blocks, with lanes along a block's channels.
+are short. After a source in blocks of channels the value has the same blocks, with lanes along a block's channels.
 """
 
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from math import prod
 from swirl.recipe import Schedule
 from swirl.target import Target
 
-# Whole windows from which on lanes along the row do more than lanes along the channels
+# From this many whole windows on, lanes along the row are faster than lanes along the channels
 ROW = 4
-LARGE = 2**18  # elements of the source from which on it comes from memory
+LARGE = 2**18  # from this many elements on, the source comes from memory
 AHEAD = 4  # rows of the value whose windows are fetched then: 2 × 2 windows of 28 × 28 take 0.6 of the time
 
 
 def _lanes_pay(s: Schedule, target: Target, phase: str) -> bool:
-    """Whether arrays lie as declared (others: correct, not tuned), and a row is more than the compiler unrolls by
-    itself."""
+    """Whether arrays have the plain layout (others: correct, not tuned), and a row is longer than the compiler unrolls
+    by itself."""
     if s.blocked(phase) or s.rearranged(phase) or not target.isa_flags:
         return False
     rows, columns = s.extent(phase, "j"), s.extent(phase, "k")
@@ -25,7 +25,7 @@ def _lanes_pay(s: Schedule, target: Target, phase: str) -> bool:
 
 
 def _blocks_of_channels(s: Schedule, *others: str) -> bool:
-    """Whether the source and all that has the shape of the value lie in blocks of channels."""
+    """Whether the source and all arrays of the value's shape are in blocks of channels."""
     blocks = s.blocks("inputs")
     return set(blocks) == {0} and all(s.blocks(buffer) == blocks for buffer in ("value", *others))
 
@@ -41,7 +41,7 @@ def _whole(s: Schedule, phase: str) -> tuple[int, int]:
 def _parts(s: Schedule, phase: str) -> tuple[list[str], str | None]:
     """The row cut where windows become whole or clipped: the loops' names, and which one has the whole windows.
 
-    A few clipped columns stand apart each, so that the number of their elements is known."""
+    Each of a few clipped columns is separate, so that the number of its elements is known."""
     low, high = _whole(s, phase)
     columns = s.extent(phase, "x")
     cuts = {*s.borders(phase, "x")}
@@ -77,7 +77,7 @@ def _channels(s: Schedule, phase: str, channel: str) -> None:
 
 
 def _lanes(s: Schedule, target: Target, phase: str) -> None:
-    """The lanes of arrays that lie as declared."""
+    """The lanes of arrays with the plain layout."""
     width = target.simd_width
     low, high = _whole(s, phase)
     if phase == "backward":
@@ -140,7 +140,7 @@ def backward(s: Schedule, target: Target) -> None:
         return
     if _blocks_of_channels(s, "grad_inputs"):
         zeroing = _zeroing(s, "backward", "c_inner")
-        if {"j", "k"} <= set(loops) - set(zeroing):  # else those of one window are those of the zeroing
+        if {"j", "k"} <= set(loops) - set(zeroing):  # else the loops of one window are those of the zeroing
             if zeroing:
                 s.reorder("backward", [*zeroing, "c_inner"])
             _channels(s, "backward", "c_inner")

@@ -1,5 +1,5 @@
-"""ReLU: every array is one long row; threads share its pieces. Behind a source in blocks the value lies in the same
-blocks, and lanes run along a block."""
+"""ReLU: every array is one long row; threads share its pieces. After a blocked source the value has the same blocks,
+and lanes run along a block."""
 
 from math import prod
 
@@ -23,7 +23,7 @@ def _stream(s: Schedule, target: Target, phase: str) -> None:
 def _blocks(s: Schedule, target: Target, phase: str) -> None:
     inner = [loop for loop in s.loops(phase) if loop.endswith("_inner")]
     outer = [loop for loop in s.loops(phase) if loop not in inner]
-    s.reorder(phase, [*outer, *inner])  # as the elements lie
+    s.reorder(phase, [*outer, *inner])  # in the order of the elements in memory
     s.vectorize(phase, inner[-1], target.simd_width)
     last = max(position for position, loop in enumerate(outer) if loop.endswith("_outer"))
     pixels, shared = outer[last + 1 :], outer[: last + 1]
@@ -40,13 +40,13 @@ def _blocks(s: Schedule, target: Target, phase: str) -> None:
 
 
 def _elements(s: Schedule, target: Target, phase: str) -> None:
-    if s.rearranged(phase):  # by a recipe of the source's own: correct, not tuned
+    if s.rearranged(phase):  # by the source's own recipe: correct, not tuned
         s.parallelize(phase, s.loops(phase)[0])
     elif not s.blocked(phase):
         _stream(s, target, phase)
     elif s.blocks("value") == s.blocks("inputs"):
         _blocks(s, target, phase)
-    else:  # laid out by commands of the layer's own: correct, not tuned
+    else:  # laid out by the layer's own commands: correct, not tuned
         s.parallelize(phase, s.loops(phase)[0])
 
 

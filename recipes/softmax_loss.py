@@ -5,7 +5,7 @@ from swirl.target import Target
 
 
 def _lanes(s: Schedule, target: Target, phase: str) -> None:
-    # Scores in blocks, laid out by commands of their own layer: correct, not tuned.
+    # Blocked scores, laid out by commands of their own layer: correct, not tuned.
     if not s.blocked(phase) and not s.rearranged(phase):
         s.vectorize(phase, "c", target.simd_width)
 

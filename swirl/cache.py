@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 
 
 def cache_key(*parts: str) -> str:
-    """A key for all that an entry depends on; parts stay apart (``"ab", "c"`` is not ``"a", "bc"``)."""
+    """A key for all that an entry depends on; parts are separated (``"ab", "c"`` is not ``"a", "bc"``)."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -92,7 +92,7 @@ def read_entry(key: str) -> dict[str, Any] | None:
         whole = all(_fingerprint(folder / name) == recorded for name, recorded in manifest["files"].items())
         return dict(manifest["facts"]) if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Whatever a crash or a full disk left behind, it is not an entry.
+        # A crash or a full disk left it: it is not an entry.
         return None
 
 
@@ -143,7 +143,7 @@ _ENTRY = re.compile(r"[0-9a-f]{64}(\.draft-\w+)?")
 
 
 def _entries() -> list[Path]:
-    """The folders of entries, of drafts left behind, and of what a compiler refused; nothing else."""
+    """The folders of entries, of abandoned drafts, and of what a compiler refused; nothing else."""
     root = cache_folder()
     found = [*root.iterdir(), *((root / "failed").iterdir() if (root / "failed").is_dir() else ())]
     return [path for path in found if _ENTRY.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
@@ -158,7 +158,7 @@ def cache_contents() -> tuple[int, int]:
 
 
 def clear_cache() -> tuple[int, int]:
-    """Remove every entry, each under its lock; what this module did not make stays.
+    """Remove every entry, each under its lock; files that this module did not make stay.
 
     Returns:
         number of entries removed, and their size in bytes.

@@ -78,7 +78,7 @@ class CommandMethods:
     def fuse_layers(
         self, phase: str, *phases: str, keep: BufferNames = (), required: bool = True, optional: bool = False
     ) -> tuple[str, ...]:
-        """Join the loops of neighbouring layers, and contract the buffers in between that nobody else reads."""
+        """Join the loops of neighbouring layers, and contract the buffers in between that nothing else reads."""
         raise NotImplementedError
 
     def hoist(
@@ -95,7 +95,7 @@ class CommandMethods:
         raise NotImplementedError
 
     def inline(self, phase: str, buffer: BufferName, *, local: bool = True, optional: bool = False) -> tuple[str, ...]:
-        """Compute the elements of a buffer again where they are read, and not where they were stored."""
+        """Compute the elements of a buffer again where they are read, instead of where they were stored."""
         raise NotImplementedError
 
     def interchange(
@@ -151,8 +151,7 @@ class CommandMethods:
     def partial_sums(
         self, phase: str, loop_var: LoopName, *, nest: NestName | None = None, optional: bool = False
     ) -> tuple[str, ...]:
-        """Let each iteration of a loop add up what it has by itself, and add that to the sum: long sums lose fewer
-        digits."""
+        """Let each iteration of a loop add up its own terms, and add that to the sum: long sums lose fewer digits."""
         raise NotImplementedError
 
     def prefetch(
@@ -166,7 +165,7 @@ class CommandMethods:
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
-        """Fetch into a cache what a loop will touch some iterations later; one prefetch a cache line."""
+        """Fetch into a cache what a loop will touch some iterations later; one prefetch for each cache line."""
         raise NotImplementedError
 
     def privatize(
@@ -215,7 +214,7 @@ class CommandMethods:
         raise NotImplementedError
 
     def reset_prefetch(self, phase: str, *, nest: NestName | None = None, optional: bool = False) -> tuple[str, ...]:
-        """Take the prefetches out again, those of commands before this one."""
+        """Remove the prefetches of commands before this one."""
         raise NotImplementedError
 
     def reverse(
@@ -246,7 +245,7 @@ class CommandMethods:
     def scalar_replace(
         self, phase: str, buffer: BufferName | None = None, *, nest: NestName | None = None, optional: bool = False
     ) -> tuple[str, ...]:
-        """Keep elements in locals over the loops that do not move them; read before, written back behind."""
+        """Keep elements in locals over the loops that do not move them; read before, written back after."""
         raise NotImplementedError
 
     def set_padding(self, buffer: BufferName, *pairs: Padding, optional: bool = False) -> tuple[str, ...]:
@@ -314,7 +313,8 @@ class CommandMethods:
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
-        """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result a copy."""
+        """Copy a loop's body ``factor`` times, one copy after the other. A reduction gets one partial result for each
+        copy."""
         raise NotImplementedError
 
     def unroll_and_jam(
@@ -345,8 +345,8 @@ class CommandMethods:
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
-        """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result a
-        lane."""
+        """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
+        each lane."""
         raise NotImplementedError
 
     # Older spellings

@@ -12,7 +12,7 @@ from swirl.config import child_environment, settings
 from swirl.errors import CompilerMissing
 
 IF_CONVERTIBLE = "// no load or store depends on a condition"
-"""A kernel without intrinsics says so on its first line: g++ may then make selects out of its conditions."""
+"""The first line of a kernel without intrinsics has this: g++ may then make selects out of its conditions."""
 
 INSTALL = "install one (Debian: apt install g++), or name it in SWIRL_CXX"
 
@@ -30,12 +30,12 @@ class Compiler:
     version: str
 
     def run(self, arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-        """Run the compiler in `folder`; its exit status and words are in the result."""
+        """Run the compiler in `folder`; its exit status and output are in the result."""
         return run_program((*self.command, *arguments), folder)
 
 
 def run_program(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program without a terminal, its words captured as text."""
+    """Run a program without a terminal, its output captured as text."""
     return subprocess.run(
         command,
         cwd=folder,

@@ -48,7 +48,7 @@ class Settings:
     """What the environment asks for.
 
     Attributes:
-        hidden: instruction sets that this machine is taken not to have (``SWIRL_HIDE``), for tests.
+        hidden: instruction sets treated as missing on this machine (``SWIRL_HIDE``), for tests.
         target: name of the target (``SWIRL_TARGET``, else ``LATTE_VEC_CONFIG``), or None for the best that
             runs here.
         dump: folder for the stages of a compilation (``SWIRL_DUMP``), or None.
@@ -116,8 +116,8 @@ def short_waits() -> Iterator[None]:
     """An OpenMP library that is loaded inside lets waiting threads spin for some 20 µs, then sleep.
 
     By default GCC's lets them spin for milliseconds. On cores shared with other programs, the thread that all
-    wait for may then not get a core for as long, at every barrier: training was up to 20 times slower so.
-    Where the user has said how to wait, nothing is changed.
+    wait for may then not get a core for as long, at every barrier: this made training up to 20 times slower. Where the
+    user has said how to wait, nothing is changed.
     """
     variable = "GOMP_SPINCOUNT"
     if variable in os.environ or "OMP_WAIT_POLICY" in os.environ:

@@ -68,7 +68,7 @@ class DataError(LatteError):
 
 
 class TrainingError(LatteError):
-    """Training cannot go on as asked (no loss, NaN in the loss, phase not compiled)."""
+    """Training cannot continue (no loss, NaN in the loss, phase not compiled)."""
 
 
 class ValidationError(LatteError):
@@ -95,7 +95,7 @@ class Refused(CommandError):
         place: ``file:line`` of the command.
         nest: the current nest as text, the loop in question marked.
         witness: the two statement instances that collide and the element they share, in words.
-        way_out: commands that would help; or what finds them, called when somebody reads them (commands are tried
+        way_out: commands that would help; or a function that finds them, called when they are read (commands are tried
             before they are named, and most refusals are never read).
     """
 

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 
 # IEEE arithmetic holds: neither flag below changes a value. The first only drops errno (so sqrt is one
-# instruction), the second only says that nobody looks at the exception flags (so selects need no branches).
-# Never -ffast-math. GCC 12 takes the second for leave to make `(float) (int) x` a rounding, which is -0.0 for -0.5
-# (tests/regress/test_gcc_numbers_without_fraction.py): kernels that drop fractions do without it.
+# instruction), the second only says that nothing reads the exception flags (so selects need no branches). Never
+# -ffast-math. GCC 12 takes the second for leave to make `(float) (int) x` a rounding, which is -0.0 for -0.5
+# (tests/regress/test_gcc_numbers_without_fraction.py): kernels that drop fractions are compiled without it.
 NO_EXCEPTION_FLAGS = "-fno-trapping-math"
 BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", NO_EXCEPTION_FLAGS)
-# GCC 12's loop distribution takes two statements apart that touch `y[3 - i][l]` and `y[i][l + i]`, in the wrong order
-# (tests/regress/test_gcc_loop_distribution.py). Recipes have distribute for it.
-# Its straight-line vectoriser drops the rounding of `(double) (float) x` where two neighbours have it
-# (tests/regress/test_gcc_narrowed_doubles.py); kernels of one floating-point type keep it.
+# GCC 12's loop distribution separates two statements that touch `y[3 - i][l]` and `y[i][l + i]`, in the wrong order
+# (tests/regress/test_gcc_loop_distribution.py). Recipes have ``distribute`` instead. Its straight-line vectoriser drops
+# the rounding of `(double) (float) x` where two neighbours have it (tests/regress/test_gcc_narrowed_doubles.py);
+# kernels of one floating-point type keep it.
 NO_STRAIGHT_LINE = "-fno-tree-slp-vectorize"
 # Its loop vectoriser takes sums of whole numbers in neighbouring places, which are then added up, for one sum, and
 # leaves elements out while it adds others twice (tests/regress/test_gcc_sums_of_whole_numbers.py); it may not reorder
@@ -83,7 +83,7 @@ class Built:
 
     Attributes:
         name: the function's name.
-        path: the library; the C++ text and ``command.txt`` stand beside it.
+        path: the library; the C++ text and ``command.txt`` are beside it.
         seconds: what compiling took, when it was done.
         cached: whether it was found in the cache.
         command: the compile command, to be run in the library's folder.

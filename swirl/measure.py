@@ -1,4 +1,4 @@
-"""Timing kernels beside the limits of the machine, alternately: clocks and memory swing within a minute."""
+"""Timing kernels beside the limits of the machine, alternately: clocks and memory speed vary within a minute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swirl.memory import allocate
 from swirl.runner import Runner
 from swirl.target import Target
 
-STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, long beside what a barrier takes
+STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
 READ_BYTES = 128 * 1024 * 1024  # more than a last-level cache of these machines holds
 
 Step = tuple[Kernel, Sequence[np.ndarray]]
@@ -33,7 +33,7 @@ class Times:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The middle half lies between these."""
+        """The limits of the middle half."""
         ordered = sorted(self.runs)
         quarter = len(ordered) // 4
         return ordered[quarter], ordered[-1 - quarter]
@@ -67,7 +67,7 @@ class Limits:
 
     def __init__(self, target: Target, runner: Runner):
         self.runner = runner
-        lanes = target.simd_width if target.isa_flags else 4  # what every processor of the portable target has
+        lanes = target.simd_width if target.isa_flags else 4  # available on every processor of the portable target
         count = READ_BYTES // (4 * lanes)
         source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text()
         text = f"#define LANES {lanes}\n#define ROUNDS {STEPS}L\n#define COUNT {count}L\n{source}"
@@ -89,7 +89,7 @@ class Limits:
         """Time kernels and limits in turn, for so many seconds or rounds, whichever is first.
 
         At least three rounds, or as many as begin within four times these seconds. Each kernel runs twice in a row, and
-        the second run counts: what fits into the caches comes from there. Of the limits, the best run counts.
+        the second run counts: small data then come from the caches. For the limits, the best run counts.
         """
         steps = [*self._steps, *(kernel for kernel in kernels for _ in range(2))]
         phase = self.runner.phase(steps)

@@ -1,16 +1,16 @@
 """Passes and commands whose results are kept on disk, so that what has not changed is not computed again.
 
 A pass is a function program → program, a command a function (program, arguments) → program or refusal; neither looks
-at anything else (:mod:`swirl.transforms.command`; time limits count operations, not seconds). So each call is kept by
-itself, under everything that it sees: the program (printed nests, buffers with their layouts, aliases, commands so
-far; without the names of layers, :mod:`swirl.ir.anonymous`), the name, the arguments, and the sources of this
-package. A recipe as a whole is *not* kept: it is Python, and may look at files, at the environment, at another layer,
-or at random numbers. It runs every time, which costs next to nothing, and asks for its commands; those that were
-asked before on the same program are answered from here. So an edited recipe computes its program anew from the first
-changed command on, and none can ever get another one's result.
+at anything else (:mod:`swirl.transforms.command`; time limits count operations, not seconds). So the result of each
+call is kept by itself; its key is everything that the call sees: the program (printed nests, buffers with their
+layouts, aliases, commands so far; without the names of layers, :mod:`swirl.ir.anonymous`), the name, the arguments, and
+the sources of this package. A recipe as a whole is *not* kept: it is Python, and may look at files, at the environment,
+at another layer, or at random numbers. It runs every time, which costs almost nothing, and asks for its commands; the
+results of those that were asked before on the same program come from here. So an edited recipe computes its program
+again from the first changed command on, and never gets the result of another one.
 
-What cannot be told apart by its text is computed every time: arguments that are no plain values, functions from
-outside of this package (a pass that somebody put in place of ours), programs that don't survive being printed.
+Calls that their text does not identify are computed every time: arguments that are not plain values, functions from
+outside of this package (a replaced pass), programs that printing changes.
 
 The results of one ensemble are one entry of the cache folder: read once, written once (atomic, locked, verified).
 """
@@ -40,7 +40,7 @@ T = TypeVar("T")
 PACKAGE = Path(__file__).parent
 RESULTS = "results.json"
 LIMIT = 1024
-"""Results kept for one ensemble, the last ones used: some ten recipes."""
+"""The number of results kept for one ensemble, the last ones used: about ten recipes."""
 
 _REFUSALS = {kind.__name__: kind for kind in (CommandError, Refused, LayoutError)}
 _PARTS = ("message", "place", "nest", "witness", "way_out")
@@ -89,7 +89,7 @@ class Memo:
             return self._compute(call, program, encode)
         try:
             result = call.refusal(found["refused"]) if "refused" in found else call.named(decode(found["made"]))
-        except Exception:  # whatever a damaged entry leads to, it is no result
+        except Exception:  # an error from a damaged entry: not a result
             return self._compute(call, program, encode)
         self.used[call.key] = found
         if isinstance(result, LatteError):
@@ -102,7 +102,7 @@ class Memo:
             result: T = call.made()
         except LatteError as error:
             if type(error) not in _REFUSALS.values():
-                return call.function(program, *call.arguments, **call.options)  # raises it of the layer itself
+                return call.function(program, *call.arguments, **call.options)  # raises it with the layer's own names
             refused = {"kind": type(error).__name__, **{part: getattr(error, part, None) for part in _PARTS}}
             self.used[call.key] = {"refused": refused}
             raise call.refusal(refused) from error
@@ -114,7 +114,7 @@ class Memo:
 
 @dataclass(frozen=True)
 class _Call:
-    """A pass or command, and what it is given.
+    """A call of a pass or command.
 
     Args:
         function: the pass or command.
@@ -133,7 +133,7 @@ class _Call:
         return cache_key(_name(self.function), identity(self.given.program), *parts)
 
     def made(self) -> Any:
-        """What the function makes of the program without names."""
+        """The function's result for the program without names."""
         return self.function(self.given.program, *self._arguments, **self._options)
 
     def named(self, result: Any) -> Any:
@@ -141,7 +141,7 @@ class _Call:
         return self.given.named(result) if isinstance(result, Program) else result
 
     def refusal(self, found: Mapping[str, Any]) -> LatteError:
-        """The refusal as it reads with the layers' names."""
+        """The refusal with the layers' names."""
         parts = {part: self.given.text(text) if isinstance(text, str) else text for part, text in found.items()}
         return _refusal(parts)
 
@@ -171,7 +171,7 @@ class Memos:
         self._open: dict[str, Memo] = {}
 
     def of(self, programs: Iterable[Program]) -> Memo:
-        """The memo for all that is made of these programs; those of equal layers share one."""
+        """The memo for all results from these programs; equal layers share one."""
         if self._version is None:
             return Memo()
         key = cache_key("schedule", self._version, *(identity(anonymous(program).program) for program in programs))
@@ -241,13 +241,13 @@ def _ours(function: Callable[..., Any]) -> bool:
         code, inner = getattr(function, "__code__", None), getattr(function, "__wrapped__", None)
         if code is None or not Path(code.co_filename).is_relative_to(PACKAGE):
             return False
-        if inner is None:  # one that is made at run time holds who knows what
+        if inner is None:  # one that is made at run time may hold anything
             return getattr(function, "__closure__", None) is None
         function = inner
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is what its ``repr`` says and nothing else."""
+    """Whether its ``repr`` determines a value."""
     if isinstance(value, Mapping):
         return type(value) is dict and all(_plain(key) and _plain(item) for key, item in value.items())
     if type(value) in (tuple, list):

@@ -42,8 +42,8 @@ AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
 
 
 def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """Without Python's garbage collector, which looks through all trees again and again: a third of the time. What is
-    dropped meanwhile is freed at once, but for the little that refers to itself."""
+    """Without Python's garbage collector, which looks through all trees again and again: a third of the time. Objects
+    are still freed when they are dropped, except the few in reference cycles."""
 
     @wraps(function)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
@@ -65,7 +65,7 @@ class Stage:
     Args:
         name: of the stage; a command of a recipe is a stage of its own, named after the command.
         program: what came out.
-        seconds: what the stage took; ``recipe``, behind the last command, has the sum of the commands.
+        seconds: what the stage took; ``recipe``, after the last command, has the sum of the commands.
         command: the command as it was written.
     """
 
@@ -82,7 +82,7 @@ class Scheduled:
     Args:
         state: of the plan.
         stages: phase → programs after each stage.
-        outcomes: what became of the recipe's commands.
+        outcomes: of the recipe's commands.
         files: that they came from.
     """
 
@@ -106,7 +106,7 @@ def schedule(
     """Apply a recipe to a region of a plan.
 
     Args:
-        state: of the plan; the region's programs are canonical, but for layouts that others have chosen.
+        state: of the plan; the region's programs are canonical, except for layouts that others have chosen.
         region: name of the region.
         recipe: None leaves the programs as they are: correct, and not tuned.
         target: what code is made for.
@@ -154,7 +154,7 @@ def schedule_alone(
         programs: phase → program as lowered or derived.
         recipe: see :func:`schedule`.
         target: what code is made for.
-        lays_out: prefixes of the storage names whose layout is for the recipe to choose.
+        lays_out: prefixes of the storage names whose layout the recipe chooses.
         memo: where results of passes and commands are kept.
 
     Raises:
@@ -166,7 +166,7 @@ def schedule_alone(
 
 
 def canonical_stages(program: Program, memo: Memo | None = None) -> tuple[Stage, ...]:
-    """A program as it was lowered or derived, and as a recipe gets it."""
+    """The stages of a program as it was lowered or derived, and as a recipe gets it."""
     stages = [Stage("lowered", validate(program), 0.0)]
     for name, rewrite in BEFORE_RECIPE:
         stages.append(_stage(name, rewrite, stages[-1].program, memo or Memo()))
@@ -182,7 +182,7 @@ def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: M
 
 @uncollected
 def finish(stages: tuple[Stage, ...], memo: Memo | None = None) -> tuple[Stage, ...]:
-    """The stages behind the recipe: scalars, hoisting, layouts made physical."""
+    """The stages after the recipe: scalars, hoisting, layouts made physical."""
     result = list(stages)
     for name, rewrite in AFTER_RECIPE:
         result.append(_stage(name, rewrite, result[-1].program, memo or Memo()))

@@ -18,7 +18,7 @@ from swirl.transforms.relayout import copied, unblocked, with_copies
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What became of a command on a layout.
+    """The outcome of a command on a layout.
 
     Args:
         state: after it.
@@ -64,9 +64,9 @@ class LayoutCommand:
 
 
 def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> LaidOut:
-    """A buffer laid out as a region's recipe wants it, and the loops over it in all nests that touch it.
+    """A buffer with the layout that a region's recipe wants, and the loops over it in all nests that touch it.
 
-    Where the layout is another layer's to choose, the region gets storage of its own instead, which is a copy.
+    Where another layer chooses the layout, the region gets a copy in its own storage instead.
 
     Args:
         state: so far.
@@ -94,7 +94,7 @@ def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> 
 
 
 def finished(state: PlanState, region: str, phase: str, lanes: int) -> Program:
-    """The program of a phase with the nests that copy what other layers have laid out otherwise.
+    """The program of a phase with the nests that copy what other layers have laid out differently.
 
     Args:
         state: of the plan.
@@ -109,7 +109,7 @@ def finished(state: PlanState, region: str, phase: str, lanes: int) -> Program:
 
 
 def _meant(region: Region, asked: LayoutCommand) -> dict[str, Buffer]:
-    """Storage → buffer of what a region's recipe calls by this name."""
+    """Storage → buffer, for the name that a region's recipe uses."""
     known = [nests.program.buffers for nests in region.phases.values()]
     known += [region.names.get(kind, {}) for kind in dict.fromkeys(("", asked.kind)) if region.joined]
     return {names[asked.buffer].name: names[asked.buffer] for names in known if asked.buffer in names}
@@ -118,8 +118,8 @@ def _meant(region: Region, asked: LayoutCommand) -> dict[str, Buffer]:
 def _within_reach(
     state: PlanState, own: Region, asked: LayoutCommand
 ) -> Iterator[tuple[str, str, str, Buffer]]:
-    """Region, phase, local name and buffer of what a command reaches: the region's own nests, and of a chain those of
-    its layers that are scheduled by themselves, later on; unless the layer's own recipe says the same again."""
+    """Region, phase, local name and buffer of what a command reaches: the region's own nests, and for a chain also
+    those of its layers that are scheduled separately, later; unless the layer's own recipe gives the same command."""
     apart = {name for name in own.layers if own.joined and name in state.regions}
     later = {name for name in apart if not (known := state.regions[name]).finished and asked.phase not in known.phases}
     for region, phase, local, buffer in state.bindings():
@@ -144,16 +144,16 @@ class _Laying:
     memo: Memo
 
     def done(self, state: PlanState, region: str, phase: str, local: str) -> tuple[PlanState, list[str]]:
-        """The state after the command has reached one more phase, and what that copies.
+        """The state after the command has been applied in one more phase, and what that copies.
 
         Args:
-            state: after what it has done in other phases.
+            state: after it has been applied in other phases.
             region: that has the phase.
             phase: to change.
             local: its name for the buffer.
         """
         bound = state.regions[region].phases[phase].program.buffers[local]
-        known = self.before.layouts.get(bound.name, state.layout(bound.name))  # as if it had reached no other phase
+        known = self.before.layouts.get(bound.name, state.layout(bound.name))  # as if no other phase had changed
         found = resolve(state, region, phase).with_buffers(**{local: bound.with_layout(known)})
         foreign = not self.own.chooses(bound.name) and not state.regions[region].chooses(bound.name)
         made = self.asked.on(self._unblocked(found, local) if foreign else found, local, self.memo)
@@ -173,7 +173,7 @@ class _Laying:
         return stored(state, region, phase, made), [copy.told(made.name.rpartition(".")[2], known, layout)]
 
     def _unblocked(self, program: Program, local: str) -> Program:
-        """The program as it may be tiled: the owner's blocks are no obstacle to others."""
+        """The program as it may be tiled: the owner's blocks do not hinder others."""
         if self.asked.command.name != "tile":
             return program
         given = dict(zip(("buffer", "dim", "factor"), self.asked.command.arguments, strict=False))

@@ -1,7 +1,7 @@
-"""The state of a plan while it is scheduled: how storage is laid out, and the nests of each region.
+"""The state of a plan while it is scheduled: the layouts of storage, and the nests of each region.
 
-A state is a value: a command makes a new one, and to take a command back is to keep the old one. Programs in a region
-carry no layouts. :func:`resolve` fills them in from the one table, and :func:`stored` takes them out again.
+A state is a value: a command makes a new one; keeping the old one undoes the command. Programs in a region carry no
+layouts. :func:`resolve` fills them in from the one table, and :func:`stored` takes them out again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PhaseNests:
 
     Args:
         program: its nests and bindings (local name → storage, shape as seen, declared role); without layouts.
-        internal: storage that these nests alone need.
-        copies: storage of the region's own that stands for another layer's, laid out otherwise.
+        internal: storage that only these nests need.
+        copies: the region's own storage that stands for another layer's, with another layout.
     """
 
     program: Program
@@ -44,8 +44,8 @@ class Region:
         layers: the names of its layers, sources first.
         phases: phase → nests.
         internal: phase → storage that no other region needs.
-        lays_out: prefixes of the storage whose layout is for this region to choose (``"conv1."``).
-        names: kind of layer → local name → buffer, for layouts that a recipe for that kind of layer chooses; of ``""``
+        lays_out: prefixes of the storage whose layout this region chooses (``"conv1."``).
+        names: kind of layer → local name → buffer, for layouts that a recipe for that kind of layer chooses; ``""`` has
             the region's own names, also for storage that none of its nests touches.
         follows: whether inference follows the commands for forward.
         finished: whether its recipe has been applied.
@@ -66,13 +66,13 @@ class Region:
         return len(self.layers) > 1
 
     def chooses(self, storage: str) -> bool:
-        """Whether the layout of a storage is for this region to choose: its layers', or a copy of its own."""
+        """Whether this region chooses the layout of a storage: its layers', or its own copy."""
         return storage.startswith(self.lays_out) or storage.startswith(f"{self.name}.copy.")
 
 
 @dataclass(frozen=True)
 class PlanState:
-    """What scheduling has made of a net so far.
+    """The result of scheduling a net so far.
 
     Args:
         layouts: storage → layout.
@@ -88,7 +88,7 @@ class PlanState:
         return self.layouts.get(storage, PLAIN)
 
     def with_new_region(self, region: Region) -> PlanState:
-        """The state with a region that has not been scheduled; storage that nobody has laid out is plain."""
+        """The state with a region that has not been scheduled; storage without a chosen layout is plain."""
         buffers = [b for nests in region.phases.values() for b in nests.program.buffers.values()]
         layouts = {buffer.name: PLAIN for buffer in buffers} | dict(self.layouts)
         shapes = {buffer.name: buffer.shape for buffer in buffers} | dict(self.shapes)
@@ -102,7 +102,7 @@ class PlanState:
         return self.with_region(replace(known, phases={**known.phases, phase: nests}))
 
     def with_storage(self, storage: str, layout: Layout) -> PlanState:
-        """The state with a storage laid out in another way, wherever it is touched."""
+        """The state with another layout of a storage, wherever it is touched."""
         return replace(self, layouts={**self.layouts, storage: layout})
 
     def bindings(self) -> Iterator[tuple[Region, str, str, Buffer]]:
@@ -121,14 +121,14 @@ def region_of(
     lays_out: Sequence[str] = (),
     names: Mapping[str, Mapping[str, Buffer]] | None = None,
 ) -> Region:
-    """A region of canonical programs, none of which has layouts; see :class:`Region`."""
+    """A region of canonical programs without layouts; see :class:`Region`."""
     phases = {phase: PhaseNests(program) for phase, program in programs.items()}
     made = Region(name, tuple(layers), phases, internal or {}, tuple(lays_out), names or {})
     return _marked(made)
 
 
 def lone_region(programs: Mapping[str, Program], lays_out: str | Sequence[str] = ()) -> tuple[PlanState, str]:
-    """A state with programs alone, which may have layouts, and the name of the region that they are.
+    """A state with only these programs, which may have layouts, and the name of their region.
 
     Args:
         programs: phase → program.
@@ -147,7 +147,7 @@ def without_layouts(program: Program) -> Program:
 
 
 def resolve(state: PlanState, region: str, phase: str) -> Program:
-    """The program of a phase as commands see it: with layouts, and with a role of their own for buffers that no other
+    """The program of a phase as commands see it: with layouts, and with a special role for buffers that no other
     program needs."""
     nests = state.regions[region].phases[phase]
     buffers = {
@@ -158,7 +158,7 @@ def resolve(state: PlanState, region: str, phase: str) -> Program:
 
 
 def stored(state: PlanState, region: str, phase: str, program: Program) -> PlanState:
-    """The state with a phase as a command has made it. New storage brings its layout."""
+    """The state with a phase after a command. New storage brings its layout."""
     nests = state.regions[region].phases[phase]
     roles = {buffer.name: buffer.role for buffer in nests.program.buffers.values()}
     buffers = program.buffers.items()
@@ -169,8 +169,8 @@ def stored(state: PlanState, region: str, phase: str, program: Program) -> PlanS
 
 
 def with_copy(state: PlanState, region: str, phase: str, copy: Copy, layout: Layout) -> PlanState:
-    """The state with storage of a region's own in place of another layer's in one phase; every phase of the region that
-    needs a copy of the same has the same one."""
+    """The state with a region's own storage instead of another layer's in one phase; every phase of the region that
+    needs a copy of the same storage shares it."""
     nests = state.regions[region].phases[phase]
     program = nests.program.with_buffers(**rebound(nests.program, copy.source.name, copy.storage))
     state = state.with_storage(copy.storage, layout)
@@ -198,7 +198,7 @@ def appended(state: PlanState, region: str, phase: str, other: str) -> PlanState
 
 
 def _marked(region: Region) -> Region:
-    """The region with the storage marked that one phase alone needs; what inference computes, only inference reads."""
+    """The region with the storage marked that only one phase needs; only inference reads what inference computes."""
     training = [nests.program for phase, nests in region.phases.items() if phase != INFERENCE]
     touched = Counter(buffer.name for program in training for buffer in program.buffers.values())
     phases = {

@@ -1,8 +1,8 @@
 """Precompiled headers: reading ``immintrin.h`` takes four times as long as compiling a kernel that includes it.
 
-An entry of the cache holds a header as GCC keeps it. A kernel says ``#include <immintrin.h>`` as ever, and is compiled
+An entry of the cache holds a header as GCC keeps it. A kernel says ``#include <immintrin.h>`` as usual, and is compiled
 with ``-I`` of the entry's folder: GCC takes ``immintrin.h.gch`` from there if it was made by the same compiler with the
-same flags, and the system's header otherwise, or where the entry is gone. What is made is the same, byte for byte.
+same flags, and the system's header otherwise, or if the entry is gone. The library is the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
 from swirl.compiler import Compiler
 
-# What a kernel includes first → all that it includes: one header a compilation can be precompiled, its first.
+# What a kernel includes first → all that it includes: a compilation can use one precompiled header, its first.
 HEADERS = {"immintrin.h": ("immintrin.h", "cmath"), "cmath": ("cmath",)}
 
 _FIRST = re.compile(r"(?:\s|//.*\n)*#include <([\w.]+)>")
@@ -21,7 +21,7 @@ _ready: set[tuple[str, str]] = set()
 
 
 def first_header(source: str) -> str | None:
-    """The header with which a kernel begins, if it is one that pays to precompile."""
+    """The header with which a kernel begins, if precompiling it pays."""
     match = _FIRST.match(source)
     return match[1] if match and match[1] in HEADERS else None
 
@@ -39,7 +39,7 @@ def include_flag(key: str) -> str:
 
 
 def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) -> None:
-    """Make the entry, if it is not there; where the compiler refuses, kernels are compiled without.
+    """Make the entry, if it does not exist; if the compiler refuses, kernels are compiled without.
 
     Raises:
         LatteError: the cache folder is not usable.
@@ -51,7 +51,7 @@ def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) 
         if read_entry(key) is None:
             with draft_folder(key) as draft:
                 (draft / "headers.h").write_text(_text(header))
-                # Read where the compiler refuses the precompiled one: somebody gave the command with other flags.
+                # Read if the compiler refuses the precompiled one: a user ran the command with other flags.
                 (draft / header).write_text(f"#include_next <{header}>\n")
                 made = f"{header}.gch"
                 result = compiler.run((*flags, "-x", "c++-header", "headers.h", "-o", made), draft)

@@ -1,4 +1,4 @@
-"""What a recipe may ask about the programs that it is given, as they are now."""
+"""What a recipe may ask about its programs, as they are now."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from swirl.transforms.rewrites.tile_sizes import combination
 
 
 class Questions:
-    """The questions of a :class:`swirl.recipe.Schedule`, which has its commands, too.
+    """The questions of a :class:`swirl.recipe.Schedule`, which also has the commands.
 
     Args:
         programs: phase → program, as it is now.
-        region: that these programs are.
+        region: of these programs.
         state: of the plan, for buffers that no program touches.
         instead: phases in whose place another one is meant.
     """
@@ -49,8 +49,7 @@ class Questions:
         return tuple(program.buffers) if program is not None else ()
 
     def blocked(self, phase: str) -> bool:
-        """Whether an array of the phase lies in blocks: rows of neighbouring elements are then elsewhere than
-        they look."""
+        """Whether an array of the phase is blocked: neighbours in a row are then not always neighbours in memory."""
         program = self._asked.get(self._phase(phase))
         return program is not None and any(buffer.layout.blocks for buffer in program.buffers.values())
 
@@ -61,9 +60,10 @@ class Questions:
         return program is not None and any(b.layout.halo or b.layout.order for b in program.buffers.values())
 
     def blocks(self, buffer: str) -> dict[int, int]:
-        """Blocked dimension → elements in a block, outermost first; empty where the buffer lies plainly. What a reader
-        asks of its source, to lay its own arrays out alike: ``for dim, factor in s.blocks("inputs").items():
-        s.tile("value", dim, factor)``. Dimensions count as in ``tile``: of values and gradients without the batch.
+        """Blocked dimension → elements in a block, outermost first; empty where the buffer has the plain layout. A
+        reader asks its source, to lay its own arrays out alike:
+        ``for dim, factor in s.blocks("inputs").items(): s.tile("value", dim, factor)``. Dimensions count as in
+        ``tile``: of values and gradients without the batch.
 
         Raises:
             CommandError: no such buffer.
@@ -95,8 +95,8 @@ class Questions:
         return interior(self._program(phase), loop_var)
 
     def borders(self, phase: str, loop_var: str) -> list[int]:
-        """Where to ``split`` a loop so that what its borders clip stands apart: the ends of :meth:`interior` that lie
-        inside of its range; none where nothing is clipped."""
+        """Where to ``split`` a loop so that what its borders clip is separate: the ends of :meth:`interior` inside of
+        its range; none where nothing is clipped."""
         extent = self.extent(phase, loop_var)
         return [cut for cut in self.interior(phase, loop_var) if 0 < cut < (extent or 0)]
 
@@ -140,7 +140,7 @@ class Questions:
 
 
 def find_buffer(state: PlanState, region: Region, buffer: str) -> Buffer:
-    """The buffer that a region's layers know by this name, with its declared role.
+    """The buffer of this name in a region's layers, with its declared role.
 
     Raises:
         CommandError: no such buffer.
@@ -180,7 +180,7 @@ def chosen_phase(region: Region, phase: Any, instead: Mapping[str, str]) -> str:
 
 
 def touched_elsewhere(programs: Mapping[str, Program], phase: str, buffer: str) -> str | None:
-    """The statement of another phase that touches a buffer of this one, in words; None where none does."""
+    """The statement of another phase that touches a buffer of this one, in words; or None."""
     own = programs[phase].buffers.get(buffer)
     for other, program in programs.items():
         names = {key for key, record in program.buffers.items() if own is not None and record.name == own.name}

@@ -1,5 +1,4 @@
-"""Recipes: small files of commands, applied to the programs of one ensemble; and the record of what became of
-each."""
+"""Recipes: small files of commands, applied to the programs of one ensemble; and the record of each outcome."""
 
 from __future__ import annotations
 
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
     from swirl.command_methods import CommandMethods
 
     class _Answers(Questions, CommandMethods):
-        """What ``__getattr__`` answers, for editors and type checkers."""
+        """The type of what ``__getattr__`` returns, for editors and type checkers."""
 else:
     _Answers = object
 
 
 class Schedule(_Answers):
-    """What a recipe's functions are given: its methods are the commands, and the questions of
+    """The ``s`` of a recipe's functions: its methods are the commands, and the questions of
     :class:`swirl.questions.Questions`.
 
     Args:
-        state: of the plan; ``state`` is what the commands have made of it.
+        state: of the plan; the attribute ``state`` is that after the commands.
         region: what is scheduled: ``inference`` follows the commands for ``forward`` as far as they apply, unless the
             region says otherwise.
         target: what code is made for.
@@ -64,12 +63,12 @@ class Schedule(_Answers):
     @classmethod
     def alone(cls, programs: Mapping[str, Program], target: Target, lays_out: str | Sequence[str] = "",
               memo: Memo | None = None) -> Schedule:  # fmt: skip
-        """Of programs that belong to no net.
+        """A schedule of programs that belong to no net.
 
         Args:
             programs: phase → program.
             target: what code is made for.
-            lays_out: prefixes of the storage names whose layout is for these programs to choose (``"conv1."``).
+            lays_out: prefixes of the storage names whose layout these programs choose (``"conv1."``).
             memo: where the commands' results are kept.
         """
         return cls(*lone_region(programs, lays_out), target, memo)
@@ -90,15 +89,17 @@ class Schedule(_Answers):
             return run
 
     def recipe(self, kind: str, phase: str, *, on: str | None = None) -> None:
-        """Apply what the recipe for a kind of layer does in a phase: a chain's recipe builds on that of a layer in it.
+        """Apply the commands of the recipe for a kind of layer in a phase: a chain's recipe builds on that of a layer
+        in it.
 
         The loops are the chain's. A layout reaches the chain's buffer and the layer's own one of that name, in every
-        phase: where a convolution lays out its ``grad``, those of the convolution and of the ReLU after it lie alike.
+        phase: if a convolution lays out its ``grad``, the gradients of the convolution and of the ReLU after it get the
+        same layout.
 
         Args:
             kind: ``"conv"``.
             phase: whose commands.
-            on: the phase that they are applied to, where it is another one.
+            on: the phase that they are applied to, if it is another one.
 
         Raises:
             CommandError: there is no recipe for this kind, or it doesn't schedule this phase.
@@ -150,7 +151,7 @@ class Schedule(_Answers):
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
-            self._become(state)  # nothing is half done
+            self._become(state)  # leave nothing half done
             at_place = located(error, command)
             if not optional:
                 raise at_place from error
@@ -198,7 +199,7 @@ class Schedule(_Answers):
             for other in arguments:
                 self._append(phase, self._phase(other))
             arguments = []
-            options.setdefault("required", False)  # one program they are in any case
+            options.setdefault("required", False)  # they are one program in any case
         if phase not in self.programs:
             return ()  # nothing to compute in this phase: no parameters, or a first layer
         before = self.programs[phase]
@@ -222,7 +223,7 @@ class Schedule(_Answers):
     def _follow(self, command: Recorded, arguments: Sequence[Any], options: Mapping[str, Any], before: Program,
                 inference: Program) -> None:  # fmt: skip
         """Do in inference what a command has done in forward, which was ``before``."""
-        if before.alike(inference):  # computing it again would lead to the same
+        if before.alike(inference):  # computing it again would give the same
             self._store(INFERENCE, self.programs["forward"].renamed(inference.name))
             return
         try:
@@ -292,10 +293,10 @@ class Recipe:
     path: Path | None = None
 
     def apply(self, schedule: Schedule, phases: Sequence[str] = (*PHASES, INFERENCE)) -> None:
-        """Run the functions of ``phases`` in order, as far as there is something to compute in them.
+        """Run the functions of those ``phases`` that compute something, in order.
 
         Raises:
-            RecipeError: a function raised an error of its own; the message names file and line.
+            RecipeError: a function raised another error; the message names file and line.
             CommandError, Refused, LayoutError: a command failed.
         """
         for phase in phases:
@@ -312,7 +313,7 @@ class Recipe:
                 raise RecipeError(
                     f"{phase}() raised {type(error).__name__}: {error}",
                     place=raised_at(error, self.name, self.path),
-                    way_out="mend the recipe; the net was not compiled",
+                    way_out="correct the recipe; the net was not compiled",
                 ) from error
 
 

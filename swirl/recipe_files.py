@@ -18,11 +18,11 @@ from swirl.transforms import LAYOUT_COMMANDS
 
 def read_recipe(path: str | Path) -> Recipe:
     """A recipe from a file of functions named after phases; ``chain = ("conv", "relu")`` makes it one for
-    neighbouring layers of these kinds. Other recipes that it imports are read anew too.
+    neighbouring layers of these kinds. Other recipes that it imports are read again, too.
 
     Raises:
-        RecipeError: the file cannot be read, is no Python, raises, has no function of a phase, or declares a chain
-            that is none.
+        RecipeError: the file cannot be read, is not Python, raises, has no function of a phase, or declares an invalid
+            chain.
     """
     path = Path(path)
     name = shown(str(path))
@@ -32,7 +32,7 @@ def read_recipe(path: str | Path) -> Recipe:
         raise RecipeError(f"cannot be read: {error.strerror}", place=name) from error
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise RecipeError(f"is no Python: {error}", place=f"{name}:{line}" if line else name) from error
+        raise RecipeError(f"is not Python: {error}", place=f"{name}:{line}" if line else name) from error
     scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
     try:
         with fresh_imports(path):
@@ -64,7 +64,7 @@ def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> Non
                           way_out=f"def {phase}(s, target): …")  # fmt: skip
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin that tells nothing about itself: calling it will
+    except (TypeError, ValueError):  # a builtin without a signature: calling it will tell
         return
     try:
         signature.bind(None, None)
@@ -76,7 +76,7 @@ def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> Non
 def recorded_recipe(
     name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None
 ) -> Recipe:
-    """The commands that a layer recorded, phase by phase, in place of those phases of ``otherwise``.
+    """The commands that a layer recorded, phase by phase; they replace these phases of ``otherwise``.
 
     A command on a layout changes the loops of every phase, so then nothing of ``otherwise`` is left.
     """

@@ -1,4 +1,4 @@
-"""Commands as they were written, what became of them, and where: errors name the line of the recipe or program."""
+"""Commands as they were written, their outcomes and places: errors name the line of the recipe or program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swirl.ir.nest import Program
 from swirl.memo import Memo
 from swirl.transforms import COMMANDS
 
-ALIKE = 4  # equal elements of a list in a row, from which on their number is written
+ALIKE = 4  # from this many equal elements of a list in a row on, their number is written
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Recorded:
 
 
 def _written(value: Any) -> str:
-    """The value as Python; of many equal tile sizes (:meth:`swirl.questions.Questions.combination`), how often each
-    follows itself: ``[13] * 231 + [12] * 9``."""
+    """The value as Python; many equal tile sizes (:meth:`swirl.questions.Questions.combination`) are abbreviated:
+    ``[13] * 231 + [12] * 9``."""
     if not isinstance(value, list):
         return repr(value)
     runs = [(text, sum(1 for _ in same)) for text, same in groupby(map(repr, value))]
@@ -49,7 +49,7 @@ def _written(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a command: ``applied`` or ``skipped``, with the reason."""
+    """The outcome of a command: ``applied`` or ``skipped``, with the reason."""
 
     command: Recorded
     status: str
@@ -80,7 +80,7 @@ def run_command(
     """The program after a command.
 
     Raises:
-        CommandError: it does not take what it is given.  Refused, LayoutError: see :data:`swirl.transforms.COMMANDS`.
+        CommandError: a wrong argument. Refused, LayoutError: see :data:`swirl.transforms.COMMANDS`.
     """
     COMMANDS[name].bound(arguments, options)
     return memo.program(COMMANDS[name], program, *arguments, **options)
@@ -105,7 +105,7 @@ def caller() -> str | None:
 
 
 def shown(filename: str) -> str:
-    """The path as people write it: relative to the current folder where it lies below."""
+    """The path relative to the current folder, if it is below that."""
     path = Path(filename)
     try:
         return str(path.relative_to(Path.cwd()))

@@ -31,7 +31,7 @@ class Runner:
     def __init__(self, threads: int | None = None):
         self.threads = threads if threads is not None else settings().threads
         source = (resources.files("swirl") / "codegen" / "templates" / "runner.cpp").read_text()
-        # The portable target: one runner for the kernels of all.
+        # The portable target: one runner for the kernels of all targets.
         (built,) = build([TranslationUnit("swirl_run", source)], get_target("portable"))
         with short_waits():
             library = load(built).library
@@ -50,7 +50,7 @@ class Runner:
                 here on.
 
         Raises:
-            DataError: an array is not in C order, so a pointer to its first element says too little.
+            DataError: an array is not in C order, so a pointer to its first element is not enough.
         """
         return Phase(self, steps)
 

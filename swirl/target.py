@@ -70,8 +70,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                     "-mavx2",
                     "-mfma",
                     "-mbmi2",
-                    # Without this gcc 12 may split vectors in two halves: more than twice as slow on a
-                    # convolution.
+                    # Without this gcc 12 may split vectors into halves: more than twice as slow on a convolution.
                     "-mprefer-vector-width=512",
                 ),
                 link_flags=("-lmvec", "-lm"),
@@ -162,7 +161,7 @@ def resolve_target(name: str | None = None) -> Target:
 def why_not(target: Target) -> str | None:
     """Why this machine cannot run a target, or None if it can; the answer is kept on disk.
 
-    What SWIRL_HIDE names is not there, whatever the disk says, and nothing is kept about it.
+    What SWIRL_HIDE names counts as missing, whatever the disk says, and nothing is kept about it.
 
     Raises:
         CompilerMissing: no compiler to find it out with.

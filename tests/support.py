@@ -40,7 +40,7 @@ def difference(
 ) -> str | None:
     """Where two programs differ, executed exactly in checking mode; None where they compute the same.
 
-    Buffers that only the program needs may differ, or be gone.
+    Buffers that only the program needs may differ, or be missing.
 
     Args:
         given: the contents of the buffers; by default random ones.
@@ -105,7 +105,7 @@ def floating_difference(
 ) -> str | None:
     """Where two programs differ in floating point, in checking mode; None where they compute the same."""
     limits = floats.subscripts(before)
-    if limits is None:  # an array of subscripts that nobody can fill
+    if limits is None:  # an array of subscripts that cannot be filled
         return None
     if not keeps_bits:
         return floats.in_any_order(before, after, seed, expands, finite)[0]
@@ -136,12 +136,12 @@ def assert_compiles_to_same(program: Program, target: Target, seed: int = 0) -> 
 
 
 def merged(programs: list[Program]) -> Program:
-    """One program that does what several do, one after the other, on buffers of their own: one kernel to compile."""
+    """One program that does what several do, one after the other, on separate buffers: one kernel to compile."""
     return joined([numbered(program, number) for number, program in enumerate(programs)])
 
 
 def numbered(program: Program, number: int) -> Program:
-    """The program with a number behind the names of its buffers and nests."""
+    """The program with a number after the names of its buffers and nests."""
     buffers = {f"{name}_of_{number}": buffer for name, buffer in program.buffers.items()}
     nests = []
     for nest in program.nests:
@@ -162,6 +162,6 @@ def joined(programs: Iterable[Program]) -> Program:
 
 
 def laid_out(program: Program, layouts: Mapping[str, Layout]) -> Program:
-    """The program with storage laid out as somebody before it has chosen."""
+    """The program with storage laid out as an earlier layer has chosen."""
     changed = {local: b.with_layout(layouts[b.name]) for local, b in program.buffers.items() if b.name in layouts}
     return program.with_buffers(**changed)

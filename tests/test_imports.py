@@ -1,4 +1,4 @@
-"""Who may import whom, read off the sources."""
+"""Which module may import which, read from the sources."""
 
 import ast
 import sys
@@ -58,7 +58,7 @@ ONLY_WHERE_USED = {"torch", "sklearn", "matplotlib", "onnx", "mpi4py"}
 
 def sources(*folders: str) -> list[Path]:
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    # latte/layers and latte/recipes are links; their files are looked at where they stand.
+    # latte/layers and latte/recipes are links; their files are checked in their own folders.
     return [
         path
         for path in found

@@ -49,7 +49,7 @@ class Example:
         program: before.
         recipe: lines of a recipe.
         refusal: a command that is refused, and the way out.
-        words: on what is to be seen; may be empty.
+        words: on what to see; may be empty.
     """
 
     command: str
@@ -71,7 +71,7 @@ def applied(program: Program, recipe: str) -> Program:
 
 
 def refused(program: Program, recipe: str) -> LatteError:
-    """What the last line of a recipe is refused with; the lines before apply."""
+    """The message that refuses the last line of a recipe; the lines before apply."""
     *before, _ = recipe.splitlines()
     applied(program, "\n".join(before))
     try:

@@ -1,4 +1,4 @@
-"""Examples of the commands that join layers, on programs with a buffer in between that nobody else needs."""
+"""Examples of the commands that join layers, on programs with a buffer in between that nothing else needs."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from swirl.transforms.rewrites.contraction import OWN
 
 
 def between(text: str, own: str, **shapes: Shape) -> Program:
-    """A program, the buffer ``own`` of which is its own."""
+    """A program whose buffer ``own`` nothing else uses."""
     program = nests(text, **shapes)
     return program.with_buffers(**{own: replace(program.buffers[own], role=OWN)})
 

@@ -1,4 +1,4 @@
-"""Examples of the commands on how arrays lie in memory, and how they get from there into registers."""
+"""Examples of the commands on the layout of arrays in memory, and on keeping elements in registers."""
 
 from docs.commands import Example, Refusal, nests
 
@@ -44,12 +44,11 @@ EXAMPLES = [
             "A dimension is blocked once.",
         ),
         """
-        Commands on layouts take no phase: this one acts on every phase that touches the buffer. Whoever reads the
-        buffer in another layer gets the layout with it. A layer lays out its own buffers, and data that no layer before
-        has laid out. Asked for another layer's buffer that lies otherwise, it is copied behind the recipe, in a
-        parallel nest of its own, and a gradient is copied back: `net.explain` says what was copied how, and how many
-        bytes that moves. `s.blocks("inputs")` tells how the source lies, for readers that follow it.
-        """,
+        Commands on layouts take no phase: this one acts on every phase that touches the buffer. Another layer that
+        reads the buffer gets the layout with it. A layer lays out its own buffers, and data that no layer before has
+        laid out. Where the command asks for another layout of another layer's buffer, this is copied after the recipe,
+        in a parallel nest of its own, and a gradient is copied back: `net.explain` says what was copied how, and how
+        many bytes that moves. `s.blocks("inputs")` tells the source's blocks, for readers that follow it. """,
     ),
     Example(
         "transpose",
@@ -61,7 +60,7 @@ EXAMPLES = [
             "The batch stays outermost and is not counted.",
         ),
         """
-        The nest is the same, the memory is not: `value` lies in the order n, y, c now, and `c` can become lanes.
+        The nest is the same, the memory is not: the order of `value` is n, y, c now, and `c` can become lanes.
         """,
     ),
     Example(
@@ -98,7 +97,7 @@ EXAMPLES = [
             "The buffers are named as in the nests.",
         ),
         """
-        For a reader that wants a source in blocks plainly: it gets a copy, as by `tile`.
+        For a reader that wants a blocked source with the plain layout: it gets a copy, as by `tile`.
         """,
     ),
     Example(
@@ -151,7 +150,7 @@ EXAMPLES = [
         Refusal(
             's.prefetch("forward", "x", "w", 16)',
             's.vectorize("forward", "w", 16)\ns.prefetch("forward", "x", "w", 1)',
-            "One prefetch a line: so the loop counts lines first.",
+            "One prefetch a cache line: so the loop must count lines first.",
         ),
     ),
     Example(

@@ -82,7 +82,7 @@ EXAMPLES = [
         Refusal(
             's.reorder("forward", ["j", "i"])',
             's.scalar_expand("forward", "t")\ns.reorder("forward", ["j", "i"])',
-            "With one element for each iteration the local's loop stands apart, and the rest is a perfect nest.",
+            "With one element for each iteration the local gets a loop of its own, and the rest is a perfect nest.",
             nests(
                 """
                 for i in range(4):
@@ -167,7 +167,7 @@ EXAMPLES = [
         Refusal(
             's.distribute("forward", "i")',
             's.scalar_expand("forward", "t")\ns.distribute("forward", "i")',
-            "A local with one element for each iteration connects them no more.",
+            "A local with one element for each iteration no longer connects them.",
             nests(
                 """
                 for i in range(4):
@@ -186,7 +186,7 @@ EXAMPLES = [
         Refusal(
             's.flatten("forward", ["y", "x"])',
             's.vectorize("forward", "x", 16)',
-            "A row at a time is what remains.",
+            "Only one row at a time can be vectorized.",
             nests(
                 """
                 for n in range(8):

@@ -14,7 +14,7 @@ from swirl.transforms import COMMANDS
 
 SECTIONS = ("rewrite", "Args", "Raises", "Source")
 
-NEST = ("nest", "only in this nest (index or label).")  # said once, on top
+NEST = ("nest", "only in this nest (index or label).")  # described once, on top
 
 # Of the original, with the order of their arguments.
 OLDER = (
@@ -51,9 +51,9 @@ QUERIES = (
     ('s.loops("forward")', "the names of the loops as they are now; none where the layer has no such phase"),
     ('s.extent("forward", "k")', "iterations of a loop; `None` where its bounds are not constant"),
     ('s.interior("forward", "y")', "the part of its range in which nothing is clipped"),
-    ('s.borders("forward", "y")', "where to `split` a loop, so that what is clipped stands apart"),
+    ('s.borders("forward", "y")', "where to `split` a loop, so that what is clipped is separate"),
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
-    ('s.blocked("forward")', "whether an array of the phase lies in blocks"),
+    ('s.blocked("forward")', "whether an array of the phase is blocked"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),
     ('s.nests("forward")', "the labels of the nests, in order of execution: for `nest=`, as their numbers are"),
     ('s.buffers("forward")', "the buffers that the nests touch"),
@@ -80,7 +80,7 @@ def queries() -> str:
 
 
 def older() -> str:
-    """The names of older recipes, and the commands that they are."""
+    """The names in older recipes, and the commands that they stand for."""
     rows = []
     for call in OLDER:
         name = call.split(".")[1].split("(")[0]
@@ -93,7 +93,7 @@ PARTS = {"queries": queries, "commands": commands, "older": older}
 
 
 def filled(text: str) -> str:
-    """The page with what stands between ``<!-- part -->`` and ``<!-- end -->`` made anew."""
+    """The page with what is between ``<!-- part -->`` and ``<!-- end -->`` updated."""
     for name, make in PARTS.items():
         text = replaced(text, name, make())
     return text
@@ -127,10 +127,10 @@ def shown(example: Example) -> str:
 
 # --- nests ----------------------------------------------------------------------------------------------
 def body(program: Program) -> str:
-    """The statements of the nests, and how buffers lie that do not lie row by row."""
+    """The statements of the nests, and the shapes in memory that differ from the logical ones."""
     texts = [nest.body_text for nest in program.nests]
     lines = [
-        f"# {name}{list(buffer.shape)} lies in memory as {list(buffer.physical_shape)}"
+        f"# {name}{list(buffer.shape)} is stored as {list(buffer.physical_shape)}"
         for name, buffer in program.buffers.items()
         if buffer.physical_shape != buffer.shape
     ]
@@ -153,7 +153,7 @@ def _doc(name: str) -> str:
 
 
 def _text(name: str) -> tuple[str, str]:
-    """The first paragraph, and the others that stand in no section."""
+    """The first paragraph, and the others outside of sections."""
     paragraphs = re.split(r"\n\n(?=\S)", _doc(name))
     plain = [" ".join(p.split()) for p in paragraphs if not p.startswith(SECTIONS)]
     return _markdown(plain[0]), _markdown("\n\n".join(plain[1:]))

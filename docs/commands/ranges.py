@@ -96,10 +96,10 @@ EXAMPLES = [
         Refusal(
             's.unroll("forward", "j", 4)',
             's.tile_loop("forward", "j", 4, tail="peel")\ns.unroll("forward", "j_inner", 4)',
-            "Whole tiles have constant bounds; what is left of a row is a loop of its own.",
+            "Whole tiles have constant bounds; the remainder of a row is a loop of its own.",
             TRIANGLE,
         ),
-        "Copies are marked, and written out in the C++. A rest of 4 iterations stands behind.",
+        "Copies are marked, and written out in the C++. A remainder of 4 iterations follows.",
     ),
     Example(
         "unroll_and_jam",
@@ -165,7 +165,7 @@ EXAMPLES = [
         Refusal(
             's.privatize("forward", "total", "n")',
             's.distribute("forward", "n")\ns.privatize("forward", "total", "n", copies=4)',
-            "Apart, the loop that sums has no reader in it.",
+            "Once distributed, the loop that sums contains no reader.",
             nests(
                 """
                 for n in range(16):

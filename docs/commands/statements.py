@@ -63,7 +63,7 @@ EXAMPLES = [
                 w=(3,),
             ),
         ),
-        "It runs behind every recipe by itself; as a command it comes early, for one buffer.",
+        "It runs after every recipe automatically; the command does it earlier, for one buffer.",
     ),
     Example(
         "scalar_expand",
@@ -81,7 +81,7 @@ EXAMPLES = [
         BATCH_NORM,
         's.hoist("forward")',
         None,
-        "It runs behind every recipe by itself. Nothing is refused: what cannot move stays.",
+        "It runs after every recipe automatically. Nothing is refused: what cannot move stays.",
     ),
     Example(
         "factor",
@@ -103,7 +103,7 @@ EXAMPLES = [
         Refusal(
             's.factor("forward", "i")',
             's.hoist("forward")',
-            "Nothing in the sum stays the same; what does (the root) is computed outside by `hoist`.",
+            "No factor of the sum stays the same; what does (the root) is computed outside by `hoist`.",
             nests(
                 """
                 for c in range(4):
@@ -139,8 +139,8 @@ EXAMPLES = [
         Refusal(
             's.moments("forward", "n")',
             's.factor("forward", "n")',
-            """What is subtracted is no mean of these data, so nothing is known about its size. `factor` splits the
-            square nevertheless, and loses digits where the difference is small.""",
+            """What is subtracted is not a mean of these data, so nothing is known about its size. `factor` still splits
+            the square, and loses digits where the difference is small.""",
             nests(
                 """
                 for c in range(4):

@@ -1,4 +1,4 @@
-"""Convolution with a border of zeros around its inputs, in place of taps that are left out at borders."""
+"""Convolution with a border of zeros around its inputs, instead of taps that are left out at borders."""
 
 from latte.recipes import conv
 from latte.recipes.conv import backward, update

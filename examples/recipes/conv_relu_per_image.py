@@ -1,5 +1,5 @@
-"""Convolution and ReLU: backward with the update, an image at a time. The gradient between the two layers is an array
-of one image that each thread has for itself; the gradients of weights and bias are sums of eight parts of the images.
+"""Convolution and ReLU: backward with the update, one image at a time. The gradient between the two layers is an array
+of one image, private to each thread; the gradients of weights and bias are sums of eight parts of the images.
 """
 
 chain = ("conv", "relu")
@@ -9,7 +9,7 @@ PARTS = 8
 
 def backward(s, target):
     s.fuse_layers("backward", "update", keep=["conv_grad"])
-    s.distribute("backward", "k")  # what starts the sums stands apart from what adds to them
+    s.distribute("backward", "k")  # what starts the sums is separate from what adds to them
     for nest in s.nests("backward"):
         s.reorder("backward", ["n", "k"], nest=nest, optional=True)
     s.fuse("backward", "n")  # past the nests that start the sums

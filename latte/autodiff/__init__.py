@@ -2,8 +2,8 @@
 
 ``derive`` follows the modules in this order: ``argmax`` (max reductions save their index), ``prepare``
 (single assignment), ``reverse`` with ``partials``, ``adjoint_terms`` and ``values`` (statement by statement),
-``gather`` (fewer passes over a gradient), ``finish`` (zeroing, names). Where a value that is needed has been written
-over and ``saved`` has no buffer for it, all is done again with ``tapes``: one value is kept for each iteration.
+``gather`` (fewer passes over a gradient), ``finish`` (zeroing, names). Where a needed value has been overwritten and
+``saved`` has no buffer for it, everything is repeated with ``tapes``: one value is kept for each iteration.
 """
 
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient

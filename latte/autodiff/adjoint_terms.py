@@ -108,7 +108,7 @@ class Term:
 
     @property
     def simple(self) -> bool:
-        """One name or reference: reading it twice costs nothing worth a local."""
+        """One name or reference: reading it twice is too cheap to need a local."""
         return (
             self.coefficient in (1, -1)
             and len(self.over) <= 1
@@ -179,7 +179,7 @@ class Term:
 
 
 def negate_first(product: ast.expr) -> ast.expr:
-    """``a * b`` → ``-a * b``: the minus stands on the first factor."""
+    """``a * b`` → ``-a * b``: the minus goes to the first factor."""
     if isinstance(product, ast.BinOp) and isinstance(product.op, (ast.Mult, ast.Div)):
         return binary(negate_first(product.left), product.op, product.right)
     return ast.UnaryOp(ast.USub(), product)

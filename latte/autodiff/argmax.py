@@ -1,16 +1,16 @@
 """Reductions that choose one iteration (``max``, ``min``, conditional assignments): the forward program saves which.
 
-The forward program gets index buffers, one a reduction loop::
+The forward program gets index buffers, one for each reduction loop::
 
     value[i] = max(value[i], x[i, j])   ->   better: bool = x[i, j] > value[i] or x[i, j] != x[i, j]
                                              mask_j[i] = j if better else mask_j[i]
                                              value[i] = x[i, j] if better else value[i]
 
 For reversal the same statement is ``value[i] += x[i, j] if mask_j[i] == j else 0.0``: a sum with one term. The first
-largest element wins. A conditional assignment, ``if test: value[i] = e``, is the same with a test of the user's: the
-last iteration in which it holds wins (of ``>`` the first largest element, of ``>=`` the last).
+largest element wins. A conditional assignment, ``if test: value[i] = e``, is the same with the user's test: the last
+iteration in which it holds wins (of ``>`` the first largest element, of ``>=`` the last).
 
-A target that holds something else than a first value when the loop begins, such as a sum, starts from that::
+If the target already holds something when the loop begins, such as a sum, the reduction starts from that::
 
                                              mask_j[i] = -1                      before the loop, and for reversal
                                              value[i] = value[i] if mask_j[i] == -1 else 0.0
@@ -39,7 +39,6 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
-    Path,
     Program,
     clones,
     constant,
@@ -53,14 +52,15 @@ from swirl.ir.nest import (
     reference,
     subscripts,
 )
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of, statements_in
 
 NOBODY, BEATEN = -1, -2
-"""In a mask: the target's first value is still there; another reduction of the same target won."""
+"""Mask values: the target still has its first value; another reduction of the same target won."""
 
 LOWEST = 3e38
-"""A literal beyond this size is no candidate: every number wins over it."""
+"""A literal beyond this size is not a candidate: every number wins over it."""
 
 
 def save_argmax(program: Program, active: set[str]) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
@@ -93,8 +93,7 @@ def save_argmax(program: Program, active: set[str]) -> tuple[Program, list[Body]
 
 @dataclass(frozen=True)
 class Edits:
-    """By path: what stands in a statement's place, or before it, in the forward program and in the form for
-    reversal."""
+    """By path: what replaces a statement, or precedes it, in the forward program and in the form for reversal."""
 
     forward: dict[Path, Body] = field(default_factory=dict)
     forward_before: dict[Path, Body] = field(default_factory=dict)
@@ -110,7 +109,7 @@ def _use_own_masks(program: Program, group: Round, own: list[tuple[ast.expr, Loo
         edits.inside[start.path] = [_with_value(start.node, expr("0.0"))]
     names = {name_of(mask) for mask, _ in own}
     for site in sites([list(nest.body) for nest in program.nests]):
-        # For reversal a mask is what it is in the end.
+        # For reversal a mask has its final value.
         if isinstance(site.node, ast.Assign) and name_of(site.node.targets[0]) in names:
             edits.inside[site.path] = [ast.Pass()]
 
@@ -135,7 +134,7 @@ class _Masks:
         return name
 
     def of(self, found: Reduction) -> list[str]:
-        """Index buffers for the winner of a reduction, one a loop; none of another reduction."""
+        """Index buffers for the winner of a reduction, one for each loop; no other reduction uses them."""
         if isinstance(found.target, ast.Subscript):
             shape = self.buffers[name_of(found.target)].shape
         else:
@@ -154,7 +153,7 @@ class _Masks:
         return masks
 
     def _is_free(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether a field of that name is there for the purpose: right shape and type, not used otherwise."""
+        """Whether a field of that name can serve: right shape and type, not used otherwise."""
         buffer = self.program.buffers.get(name)
         used = any(name in nest.arguments for nest in self.program.nests)
         return buffer is not None and buffer.shape == shape and buffer.dtype == "int32" and not used
@@ -167,7 +166,7 @@ class _Masks:
 
 
 def _save(group: Round, masks: _Masks, edits: Edits) -> None:
-    """The reductions of one round save who won; one that wins takes the place from the others."""
+    """The reductions of one round save the winner; when one wins, it resets the masks of the others."""
     every = [masks.of(found) for found in group.members]
     for found, own in zip(group.members, every, strict=True):
         others = [name for other in every if other is not own for name in other]
@@ -236,9 +235,9 @@ def _with_value(statement: ast.stmt, value: ast.expr) -> ast.stmt:
 
 
 def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | None:
-    """Index fields that the body itself sets to the winner, one a loop: ``if x > t: mask[…] = j``.
+    """Index fields that the body itself sets to the winner, one for each loop: ``if x > t: mask[…] = j``.
 
-    Only where every candidate beats the first value of the target: then the first index set is a winner's.
+    Only if every candidate beats the first value of the target: then the first index that is set belongs to a winner.
     """
     found = group.members[0]
     if found.test is not None:
@@ -265,7 +264,7 @@ def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | 
 
 
 def _start(start: Statement, group: Round, masks: list[list[str]], edits: Edits) -> None:
-    """Masks get their first value where the target does: nobody won yet."""
+    """Masks get their first value where the target does: no winner yet."""
     statement = start.node
     value = start_value(statement)
     assert value is not None
@@ -283,7 +282,7 @@ def _start(start: Statement, group: Round, masks: list[list[str]], edits: Edits)
 
 
 def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None:
-    """Before the region nobody has won; what the target holds there counts where it stays so."""
+    """Before the region there is no winner; the target's value there counts where there is none afterwards either."""
     first = group.members[0]
     indices = _mask_indices(first)
     none: Body = [assign(reference(name, indices), expr(NOBODY)) for own in masks for name in own]
@@ -313,7 +312,7 @@ def _is_lowest(value: ast.expr) -> bool:
 
 
 def _offset(loop: Loop) -> ast.expr:
-    """How far the loop variable is from the loop's start: 0 or more, so that it is none of the marks above."""
+    """The distance of the loop variable from the loop's start: 0 or more, so it is never one of the marks above."""
     variable = ast.Name(loop.var, ast.Load())
     if loop.step < 0:
         return expr("s - v", v=variable, s=loop.start)

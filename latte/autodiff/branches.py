@@ -1,13 +1,13 @@
 """Conditional assignments under a loop, ``if test: t = e``, as selects: ``t = e if test else t``.
 
-The test is asked once, before anything that it reads is written; what else depends on it still does::
+The test is evaluated once, before anything that it reads is written; other statements keep depending on it::
 
     if x[i, j] > value[i]:            better: bool = x[i, j] > value[i]
         value[i] = x[i, j]      ->    value[i] = x[i, j] if better else value[i]
         place[i] = j                  if better:
                                           place[i] = j
 
-Only where the test depends on what the statement changes: anywhere else, reversal asks the test again.
+Only where the test depends on what the statement changes: elsewhere, reversal evaluates the test again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from dataclasses import replace
 
 from latte.autodiff.prepare import Body, assign, edited, load, with_origin
 from latte.autodiff.uses import sites
-from swirl.ir.nest import LocalType, Path, Program, declare, fresh, make_nest, names_in
+from swirl.ir.nest import LocalType, Program, declare, fresh, make_nest, names_in
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of, target_of
 
 
 def branches_as_selects(program: Program, active: set[str]) -> Program:
-    """The program with conditional assignments to ``active`` names as selects, where a test cannot be asked again."""
+    """The program with conditional assignments to ``active`` names as selects, where a test cannot be evaluated
+    again."""
     nests = [list(nest.body) for nest in program.nests]
     taken = set(program.buffers).union(*(names_in(s) for nest in nests for s in nest), set())
     edits: dict[Path, Body] = {}
@@ -70,7 +72,7 @@ def _flat(statement: ast.stmt) -> tuple[ast.expr | None, list[ast.Assign]]:
 
 
 def _read(test: ast.expr, every: list[Statement]) -> set[str]:
-    """Names that a test reads, or that what is in its locals was computed from."""
+    """Names that a test reads, directly or through its locals."""
     read = names_in(test)
     while True:
         more = set(read)
@@ -88,6 +90,6 @@ def _read(test: ast.expr, every: list[Statement]) -> set[str]:
 def _to_rewrite(site: Statement, read: set[str], body: list[ast.Assign], active: set[str]) -> bool:
     written = {name_of(statement.targets[0]) for statement in body}
     chosen = [statement for statement in body if name_of(statement.targets[0]) in active]
-    # A choice between values that depend on earlier choices is no choice of one iteration.
+    # A choice between values that depend on earlier choices does not choose one iteration.
     independent = all(not (written & names_in(statement.value)) for statement in chosen)
     return bool(chosen and site.loops and written & read) and independent

@@ -40,7 +40,7 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 
 def cleaned(body: Body) -> Body:
-    """Locals that stand for one reference, or that are used once, are written out in place; unused ones go.
+    """Locals that stand for one reference, or are used once, are written out in place; unused ones are removed.
 
     Updates of one element in one block become one statement.
     """

@@ -32,7 +32,7 @@ class Derived:
         backward: gradients of the inputs, or None where none is wanted.
         update: gradients of the parameters, or None where there are none.
         notes: what is kept or computed again, and the bytes that decided it.
-        taped: whether forward keeps values of single iterations, which it would not do for its own sake.
+        taped: whether forward keeps values of single iterations, only for backward.
     """
 
     forward: Program
@@ -60,8 +60,8 @@ def derive(
         params: buffers whose gradients update accumulates (``weights`` → ``grad_weights``).
         output: the buffer whose gradient ``grad`` is given.
         add_to: those of ``inputs`` whose gradient has been started by another reader.
-        keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again,
-            whatever that costs; not heeded where values of single iterations must be kept.
+        keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again, whatever
+            that costs; ignored where values of single iterations must be kept.
 
     Raises:
         DerivativeError: the program has a statement without a derivative; the message quotes it.
@@ -101,9 +101,9 @@ def _kept_as_needed(
                 used, by = origin(found.used.node), origin(found.by.node)
                 raise DerivativeError(
                     f"`{used}` cannot be differentiated: "
-                    f"it needs a value of {name} that `{by}` writes over",
+                    f"it needs a value of {name} that `{by}` overwrites",
                     place=forward.name,
-                    way_out=f"give the new value a name of its own instead of writing over {name}",
+                    way_out=f"give the new value a name of its own instead of overwriting {name}",
                     line=line_of(found.used.node),
                 ) from found
             program, kept = changed
@@ -141,7 +141,7 @@ def _attempt(
 def _taped(
     forward: Program, inputs: Sequence[str], params: Sequence[str], output: str, add_to: Collection[str]
 ) -> Derived:
-    """What a statement reads and something writes over later is kept, an element for each iteration."""
+    """What a statement reads and something overwrites later is kept, one element for each iteration."""
     taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
     program = normalised(forward, taken)
     bodies = [list(nest.body) for nest in program.nests]

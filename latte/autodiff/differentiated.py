@@ -30,7 +30,7 @@ class Differentiated:
     """The phases of all layers of a net, for any order in which they run.
 
     The first reader of a layer that runs backwards sets its gradient, the others add to it: so the programs of a phase
-    depend on the order. They are made when they are asked for, and anew only where another order changes them.
+    depend on the order. They are made on request, and again only where another order changes them.
 
     Args:
         graph: of the net.
@@ -157,19 +157,19 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
 
 
 def _with_argmax(ensemble: Ensemble, forward: Program) -> Program:
-    """The forward program of a layer that sends no gradient back: its fields are those of one that does."""
+    """The forward program of a layer that sends no gradient back, with the same fields as if it did."""
     sources = [edge.name for edge in ensemble.connections if not edge.is_label and edge.name in forward.buffers]
     if isinstance(ensemble, AccuracyEnsemble) or not sources:
         return strip_stop_gradient(forward)
     try:
         derived = derive(forward, inputs=sources, params=[])
     except DerivativeError:
-        return strip_stop_gradient(forward)  # no gradient is asked for, so none is missed
+        return strip_stop_gradient(forward)  # no gradient is wanted, so none is missing
     return strip_stop_gradient(forward) if derived.taped else derived.forward
 
 
 def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program:
-    """A phase that the user wrote, with what it accumulates into started."""
+    """A phase that the user wrote; what it accumulates into gets a first value."""
     program = program.with_buffers(accumulate=ACCUMULATE)
     start: list[Nest] = []
     end: list[Nest] = []
@@ -179,7 +179,7 @@ def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program
         elif name.startswith("grad_inputs") and name.removeprefix("grad_") not in add_to:
             start.append(_elements(program, name, f"{name}[0] = 0.0"))
         elif name.startswith("grad_inputs") and _assigns(program, name):
-            # `=` would drop what other readers of the source have put there.
+            # `=` would drop what other readers of the source have added.
             program, own = _with_own(program, name, ensemble)
             start.append(_elements(program, own, f"{own}[0] = 0.0"))
             end.append(_elements(program, name, f"{name}[0] += {own}[0]"))
@@ -193,7 +193,7 @@ def _assigns(program: Program, name: str) -> bool:
 
 
 def _with_own(program: Program, name: str, ensemble: Ensemble) -> tuple[Program, str]:
-    """The program with a temporary buffer in the place of a shared one; the buffer's name."""
+    """The program with a temporary buffer instead of a shared one; the buffer's name."""
     own = fresh(f"own_{name}", set(program.buffers))
     shared = program.buffers[name]
     buffer = Buffer(f"{ensemble.name}.{own}", shared.shape, shared.dtype, "temporary")

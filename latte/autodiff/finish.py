@@ -12,7 +12,6 @@ from latte.autodiff.uses import sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.nest import (
-    Path,
     Program,
     clone,
     clones,
@@ -26,6 +25,7 @@ from swirl.ir.nest import (
     references,
     subscripts,
 )
+from swirl.ir.paths import Path
 from swirl.ir.trees import name_of, nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
@@ -33,12 +33,12 @@ ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a phase's gradients are of.
+    """What the gradients of a phase belong to.
 
     Args:
         forward: the forward program.
-        adjoints: buffers of gradients, each with the forward buffer that it is of.
-        wanted: those forward buffers whose gradients the phase is for.
+        adjoints: buffers of gradients, each with its forward buffer.
+        wanted: the forward buffers whose gradients the phase computes.
         output: the buffer whose gradient is given.
         inputs, params: the buffers that the layer reads, and its parameters.
         add_to: those of ``inputs`` whose gradient has been started by another reader.
@@ -67,11 +67,11 @@ class Gradients:
 
 
 def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None:
-    """The program ``name`` of the reversed ``nests``, with every gradient started as its kind demands.
+    """The program ``name`` of the reversed ``nests``, with a first value for every gradient, as its kind demands.
 
-    Gradients in ``add_to`` add to what is there; of parameters, where ``accumulate[0]`` is not zero; all
-    others start at zero, or are assigned by the one statement that meets each element first. Gradients of
-    ``wanted`` inputs that the output does not depend on are zero, so that other readers may add to them.
+    Gradients in ``add_to`` add to what is there, those of parameters only where ``accumulate[0]`` is not zero; all
+    others start at zero, or are assigned by the one statement that meets each element first. Gradients of ``wanted``
+    inputs that the output does not depend on are zero, so that other readers may add to them.
     """
     forward = gradients.forward
     buffers: dict[str, Buffer] = {}
@@ -106,7 +106,8 @@ def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None
 def _started(
     nests: list[Body], where: int, adjoint: str, gradients: Gradients
 ) -> tuple[list[Body], ast.stmt | None]:
-    """The nests with the first values of a gradient; or the statement that sets them, for before the nest ``where``."""
+    """The nests with the first values of a gradient; or the statement that sets them, to be put before the nest
+    ``where``."""
     of = gradients.adjoints[adjoint]
     buffer = gradients.forward.buffers[of]
     if of in gradients.params:
@@ -121,7 +122,7 @@ def _started(
 
 
 def _from_output(nest: Body, adjoint: str, buffer: Buffer) -> Body | None:
-    """``nest`` reading ``grad`` itself, where it sets each element once and reads it only before."""
+    """``nest`` reading ``grad`` itself, if it sets each element once and reads it only before that."""
     users = uses_of(adjoint, sites([nest]))
     setting = [user for user in users if not user.reads]
     if len(setting) != 1 or isinstance(setting[0].site.node, ast.AugAssign):
@@ -174,7 +175,7 @@ def _fill(
 
 
 def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
-    """Names for the loops over a buffer: those that its users have, where they are plain and different.
+    """Names for the loops over a buffer: those of its users, where they are plain and different.
 
     No loop (an empty name) over a dimension of extent 1 that all users index with 0.
     """

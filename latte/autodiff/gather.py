@@ -18,7 +18,8 @@ from latte.autodiff.uses import Use, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
 from swirl.ir.names import changed_in, stored_in
-from swirl.ir.nest import Path, at, names_in, references, replace_at, substitute
+from swirl.ir.nest import names_in, references, substitute
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import statements
 from swirl.ir.trees import name_of
 
@@ -54,7 +55,7 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
 
 
 def _siblings(body: Body, touching: list[Use], first: Use, second: Use) -> tuple[Path, Path] | None:
-    """The two loops of one block in which the additions stand, each alone there in touching the gradient."""
+    """The two loops of one block that contain the additions; nothing else in them touches the gradient."""
     a, b = first.site.path, second.site.path
     depth = 0
     while depth < min(len(a), len(b)) and a[depth] == b[depth]:
@@ -119,7 +120,7 @@ def _available(body: Body, term: ast.expr, name: str, left: Path, right: Path) -
 
 
 def _bytes_saved(term: ast.expr, second: ast.stmt, first: Use, buffers: Mapping[str, Buffer]) -> int:
-    """A store and a fetch of the gradient, less what ``term`` reads that ``second`` does not read anyway."""
+    """Bytes saved: a store and a fetch of the gradient, less what ``term`` reads that ``second`` does not read."""
     gradient = buffers[first.name].nbytes
     there = {ast.unparse(reference) for reference in references(second)}
     again = {ast.unparse(r): buffers[name_of(r)].nbytes for r in references(term)}

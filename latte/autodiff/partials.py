@@ -1,4 +1,4 @@
-"""Derivatives of one expression: what each reference in it gets of the adjoint of the whole."""
+"""Derivatives of one expression: the share of its adjoint that each reference in it gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swirl.errors import DerivativeError
 from swirl.ir.nest import LocalType, declare, expr
 
 RESULT = "result__"
-"""Stands for the value of the whole expression; the caller replaces it by the target or by the expression."""
+"""A placeholder for the value of the whole expression; the caller replaces it by the target or the expression."""
 
 NO_GRADIENT = ("int32", "bool", "floor", "rand", "stop_gradient")
 
@@ -96,7 +96,7 @@ class Partials:
             raise DerivativeError(f"no derivative of `{ast.unparse(node)}`")
 
     def share(self, term: Term) -> Term:
-        """The same term through a local, where it is more than a name."""
+        """The same term, put into a local if it is more than a name."""
         if term.simple:
             return term
         name = self.fresh_local()
@@ -156,7 +156,8 @@ class Partials:
         self.walk(node.values[-1], term)
 
     def _power(self, base: ast.expr, exponent: ast.expr, term: Term, result: ast.expr) -> None:
-        """As in PyTorch: by the base zero where the exponent is zero, by the exponent zero where the base is."""
+        """As in PyTorch: the derivative by the base is zero where the exponent is; that by the exponent, where the base
+        is."""
         if active_in(exponent, self.is_active):
             term = self.share(term)
             by_exponent = "0.0 if x == 0.0 and e >= 0.0 else r * log(x)"
@@ -178,7 +179,7 @@ class Partials:
     def _extremum(self, name: str, args: list[ast.expr], term: Term, result: ast.expr | None) -> None:
         """The first argument wins where it is strictly greater (docs/ir.md); a literal never loses a tie.
 
-        Against a literal, the result tells as well as the argument who won: the argument need not be kept.
+        Against a literal, the result also tells who won: the argument need not be kept.
         """
         first, rest = args[0], args[1:]
         second: ast.expr = rest[0] if len(rest) == 1 else ast.Call(ast.Name(name, ast.Load()), rest, [])

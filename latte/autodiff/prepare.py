@@ -14,15 +14,8 @@ from latte.autodiff.adjoint_terms import negated, same
 from latte.autodiff.uses import Use, sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
-from swirl.ir.nest import (
-    LocalType,
-    Path,
-    clone,
-    declare,
-    fresh,
-    names_in,
-    substitute,
-)
+from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
+from swirl.ir.paths import Path
 from swirl.ir.trees import ASSIGNMENTS, nodes, target_of
 
 Body = list[ast.stmt]
@@ -37,7 +30,7 @@ def origin(statement: ast.stmt) -> str:
 
 
 def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
-    """``statement`` with the text, the line and the number of the statement that it is made from."""
+    """``statement`` with the text, the line and the number of the statement from which it is made."""
     statement.origin = origin(source)  # type: ignore[attr-defined]
     statement.line = line_of(source)  # type: ignore[attr-defined]
     statement.number = getattr(source, "number", None)  # type: ignore[attr-defined]
@@ -168,7 +161,7 @@ def _first_value(statement: ast.stmt) -> ast.expr:
 
 
 def _common_block(paths: list[Path]) -> Path | None:
-    """The path of the statement in whose block all ``paths`` stand (the nest's own path at least)."""
+    """The path of the statement whose block contains all ``paths`` (the nest's own path at least)."""
     prefix = paths[0]
     for path in paths[1:]:
         common = 0

@@ -1,4 +1,4 @@
-"""Reductions that choose one iteration: finding them, and what belongs together."""
+"""Reductions that choose one iteration: finding and grouping them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from latte.autodiff.prepare import Body, line_of, load, origin
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.deps import touched_once
-from swirl.ir.nest import Loop, Path, names_in
+from swirl.ir.nest import Loop, names_in
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement, parsed
 from swirl.ir.trees import name_of, target_of
 
@@ -50,8 +51,8 @@ class Reduction:
 class Round:
     """Reductions of one target between which nothing else writes it.
 
-    The round starts from the values that ``starts`` set; where there are none, from what the target holds when the
-    first region begins (after a sum, or an earlier round).
+    The round starts from the values that ``starts`` set; without any, from what the target holds when the first region
+    begins (after a sum, or an earlier round).
     """
 
     members: tuple[Reduction, ...]
@@ -93,20 +94,20 @@ def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduct
 
 
 def _choice(statement: ast.stmt) -> tuple[ast.expr, ast.expr, str, ast.expr | None] | None:
-    """Target, candidate, and by which sign or test the candidate is chosen; None for any other statement."""
+    """Target, candidate, and the sign or test that chooses the candidate; None for any other statement."""
     if not isinstance(statement, ast.Assign):
         return None
     target, value = statement.targets[0], statement.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("max", "min"):
         others = [arg for arg in value.args if not same(arg, target)]
-        # What a candidate made of earlier choices stands for is not one iteration.
+        # A candidate made of earlier choices does not stand for one iteration.
         if len(value.args) == 2 and len(others) == 1 and name_of(target) not in names_in(others[0]):
             return target, others[0], ">" if value.func.id == "max" else "<", None
     if isinstance(value, ast.IfExp) and not same(value.body, value.orelse):
         test, candidate, kept = value.test, value.body, value.orelse
         if same(candidate, target):
             test, candidate, kept = ast.UnaryOp(ast.Not(), test), kept, candidate
-        # Where the test does not depend on what was chosen so far, reversal can just ask it again.
+        # Where the test does not depend on what was chosen so far, reversal can evaluate it again.
         if same(kept, target) and name_of(target) not in names_in(candidate) and _reads_choice(statement, test, target):
             return target, candidate, "", test
     return None
@@ -117,10 +118,10 @@ def _reads_choice(statement: ast.stmt, test: ast.expr, target: ast.expr) -> bool
 
 
 def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[Round]:
-    """The reductions of each target that can be told by their winners, in rounds; the others are left out.
+    """The reductions of each target that are determined by their winners, in rounds; the others are left out.
 
-    One can where its target has one value at the end of the region: nothing else writes the target in there or sends a
-    gradient through a value that is not the last, and no other region is about the same element.
+    One is if its target has one value at the end of the region: nothing else writes the target in there or sends a
+    gradient through a value that is not the last, and no other region concerns the same element.
     """
     every_site = sites(nests)
     found: list[Round] = []
@@ -156,10 +157,10 @@ def _flows(site: Statement, found: Reduction, active: set[str]) -> bool:
 
 
 def _divided(group: list[Reduction], writes: list[Statement], reads: list[Statement]) -> list[Round]:
-    """A group in rounds: all that are reached from starts alone, then those of one region each."""
+    """A group in rounds: first all that only starts reach, then those of one region each."""
     starts = {site.path for member in group for site in member.starts}
     first = [site for site in writes if site.path < group[0].region]
-    # What reads a first value, another first value perhaps, sends it a gradient that no winner takes away.
+    # A reader of a first value (another first value, perhaps) sends it a gradient that no winner takes away.
     seen = any(_before(site, group[0]) for site in reads)
     from_starts = all(site.path in starts for site in first) and not seen
     found: list[list[Reduction]] = []
@@ -178,7 +179,7 @@ def _divided(group: list[Reduction], writes: list[Statement], reads: list[Statem
 
 
 def _before(site: Statement, found: Reduction) -> bool:
-    """Whether a site may read an element before the reduction changes it: as it stands, or in an earlier iteration."""
+    """Whether a site may read an element before the reduction changes it: in its place, or in an earlier iteration."""
     if isinstance(found.target, ast.Name):
         return site.path < found.region
     return any(read.meets_later(_changes(found)) for read in uses(site) if read.reads)
@@ -218,13 +219,13 @@ def _told_by_argmax(
 
 
 def _in_textual_order(found: Reduction, other: Statement) -> bool:
-    """Whether ``other``, a write of the same buffer, meets an element before the region or after it, as it stands."""
+    """Whether ``other``, a write of the same buffer, meets an element before the region, or after it."""
     here, there = _changes(found), use_of(target_of(other.node), "write", other)
     return not (here.meets_later(there) if other.path < found.region else there.meets_later(here))
 
 
 def _by_target(every: list[Reduction]) -> list[list[Reduction]]:
-    """The reductions of each target: a later one that wins takes the place from an earlier one."""
+    """The reductions of each target: a later winner replaces an earlier one."""
     groups: dict[tuple[object, ...], list[Reduction]] = {}
     for found in every:
         key = (name_of(found.target), *(() if isinstance(found.target, ast.Subscript) else found.starts[0].path[:-1]))

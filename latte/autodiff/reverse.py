@@ -27,7 +27,6 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
     Loop,
-    Path,
     clone,
     constant,
     counting,
@@ -40,8 +39,8 @@ from swirl.ir.nest import (
     nested,
     reference,
     substitute,
-    walk,
 )
+from swirl.ir.paths import Path, walk
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, name_of, target_of
 
@@ -60,7 +59,7 @@ class Reversal:
         output: name whose gradient is given.
         taken: names in use.
         choices: see there.
-        tapes: where values that are gone are kept; without it they are an error.
+        tapes: keeps values that are overwritten; without it they are an error.
 
     After :meth:`run`, ``adjoints`` maps adjoint buffers to the forward buffers they belong to.
     """
@@ -121,7 +120,7 @@ class Reversal:
                 plain = name.removesuffix(ELEMENT)
                 read = any(use.name == plain for use in self.values.uses if use.reads)
                 if plain != name and plain in self.buffers and not (read and plain != self.output):
-                    # The adjoint of such an element may have the name of the buffer's: that is not used.
+                    # The adjoint of such an element may have the name of the buffer's adjoint, which is not used.
                     new = fresh(short, self.taken)
             self._names[name] = new
             self.taken.add(new)
@@ -146,7 +145,7 @@ class Reversal:
         return DerivativeError(
             f"`{origin(statement)}` cannot be differentiated: {why}",
             place=self.name,
-            way_out="write the statement otherwise, or define backward and update by hand",
+            way_out="write the statement differently, or define backward and update by hand",
             line=line_of(statement),
         )
 
@@ -262,7 +261,7 @@ class Reversal:
         else:
             last = self._clear(statement, target)
         if (last or len(rest) > 1) and any(name_of(ref) == name for ref, _ in rest):
-            # The statement reads other elements of what it writes: take its adjoint first.
+            # The statement reads other elements of what it writes: take its adjoint out first.
             local = self.new_local(f"{self.adjoint_name(name)}_here")
             taken = ast.Name(local, ast.Load())
             shared, out, last = (_replaced(part, upstream, taken) for part in (shared, out, last))
@@ -341,7 +340,7 @@ class Reversal:
         return statement
 
     def _needs_branch(self, condition: Condition) -> bool:
-        """A test of loop variables alone decides about the subscripts too: it must be an ``if``, not a select."""
+        """A test of loop variables alone also guards the subscripts: it must be an ``if``, not a select."""
         names = names_in(condition.test)
         return not names & {RESULT, *self.buffers, *self.declared}
 
@@ -357,7 +356,7 @@ def _either(terms: list[Term]) -> ast.expr | None:
 
 
 def _folded(node: ast.expr) -> ast.expr:
-    """Integer arithmetic on literals done."""
+    """Integer arithmetic on literals is folded."""
 
     class Fold(ast.NodeTransformer):
         def visit_BinOp(self, part: ast.BinOp) -> ast.expr:

@@ -1,4 +1,4 @@
-"""Forward programs that keep a value for backward: a local, or a buffer's value before it is written over."""
+"""Forward programs that keep a value for backward: a local, or a buffer's value before it is overwritten."""
 
 from __future__ import annotations
 
@@ -11,23 +11,13 @@ from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
-from swirl.ir.nest import (
-    Path,
-    Program,
-    clone,
-    constant,
-    expr,
-    fresh,
-    make_nest,
-    names_in,
-    reference,
-    substitute,
-)
+from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, names_in, reference, substitute
+from swirl.ir.paths import Path
 from swirl.ir.trees import name_of
 
 
 def save_local(program: Program, local: str) -> Program:
-    """``kept_<local>[…] = local`` after the local's last change, one element an iteration.
+    """``kept_<local>[…] = local`` after the local's last change, one element for each iteration.
 
     Raises:
         DerivativeError: a loop around it has no constant length.

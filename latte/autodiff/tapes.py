@@ -1,15 +1,15 @@
-"""Values that are gone when backward needs them: the forward program keeps them, one element an iteration.
+"""Values that are overwritten when backward needs them: the forward program keeps one element for each iteration.
 
-Where ``values`` would refuse, reversal is done again on the program with the values that a statement reads and that a
-later statement, or a later iteration, writes over, kept right before the statement (or before the loops around it that
-do not change them)::
+Where ``values`` would refuse, reversal is repeated on another program. This keeps the values that a statement reads and
+a later statement or iteration overwrites, right before the statement (or before the loops around it that do not change
+them)::
 
     for i in range(8):                     for i in range(8):
         s = s * x[i] + c[i]        ->          kept_s[i] = s
                                                s = s * x[i] + c[i]
 
-Backward runs the loops the other way and reads ``kept_s[i]`` where the statement read ``s``. This holds for every
-statement in any nest of loops and branches; it costs memory for each iteration of the loops around the statement.
+Backward runs the loops the other way and reads ``kept_s[i]`` where the statement read ``s``. This works for every
+statement in any nest of loops and branches, and costs memory for each iteration of the loops around the statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     LocalType,
     Loop,
-    Path,
     Program,
     clone,
     declare,
@@ -52,6 +51,7 @@ from swirl.ir.nest import (
     nested,
     reference,
 )
+from swirl.ir.paths import Path
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of
@@ -61,7 +61,7 @@ from swirl.ir.trees import name_of
 class Tape:
     """The value that ``value`` has right before the statement number ``number``, kept in the buffer ``name``.
 
-    ``loops`` stand around the store where it is put before a loop, ``conditions`` are tests one of which must hold.
+    ``loops`` are around the store if it is put before a loop; one of the tests ``conditions`` must hold.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Tapes:
         return found.element
 
     def _there(self, node: ast.expr, point: Point, conditions: list[ast.expr], values: Values) -> Tape | None:
-        """A tape that has the value already, or can have it."""
+        """A tape that has the value already, or can get it."""
         for tape in self.tapes:
             if not same(tape.value, node) or tape.loops != point.inside:
                 continue
@@ -221,7 +221,7 @@ class Tapes:
 
 
 class TapedValues(Values):
-    """Values of which none is refused: what is gone is kept by the forward program.
+    """Values that are never refused: the forward program keeps what is overwritten.
 
     Locals that are written once are computed again where they are read.
     """
@@ -263,7 +263,7 @@ class TapedValues(Values):
 
 
 class _Available(ast.NodeTransformer):
-    """References whose values are gone become what the forward program has kept of them."""
+    """References whose values are overwritten become reads of what the forward program has kept."""
 
     def __init__(self, values: TapedValues, site: Statement):
         self.values, self.site = values, site
@@ -292,7 +292,7 @@ class _Available(ast.NodeTransformer):
 
 
 def _point(node: ast.expr, site: Statement, conditional: bool, values: Values) -> Point:
-    """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor write it."""
+    """Where ``node`` is kept for ``site``: one value for all iterations of loops that neither move nor change it."""
     names = names_in(node)
     written = [write.site.path for write in values.writes if write.name in names]
     outermost, free = _unwritten_loops(site, written)
@@ -303,7 +303,7 @@ def _point(node: ast.expr, site: Statement, conditional: bool, values: Values) -
     if not dropped:
         return here
     between = [values.statement_at(site.path[:depth]) for depth in range(outermost, len(site.path))]
-    # Before the loops the element must be there although they may have no iteration.
+    # Before the loops the element must exist even if they have no iteration.
     runs = isinstance(node, ast.Name) or all(loop.extent for loop in dropped)
     conditional = conditional or any(isinstance(statement, ast.If) for statement in between)
     bounds = {name for loop in moving for end in (loop.start, loop.stop) for name in names_in(end)}
@@ -313,8 +313,7 @@ def _point(node: ast.expr, site: Statement, conditional: bool, values: Values) -
 
 
 def _unwritten_loops(site: Statement, written: list[Path]) -> tuple[int, list[Loop]]:
-    """The loops around ``site`` in which nothing at the paths ``written`` stands, and the length of the path of the
-    first of them."""
+    """The loops around ``site`` that contain none of the paths ``written``, and the length of the first one's path."""
     found = [
         (depth + 1, loop)
         for depth, loop in zip(site.loop_depths, site.loops, strict=True)
@@ -369,7 +368,7 @@ def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast
 
 # --- the form of the program -------------------------------------------------------------------------------
 def first_wins(statement: ast.stmt) -> list[ast.stmt]:
-    """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: of equal elements the first one gets the gradient."""
+    """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: among equal elements the first one gets the gradient."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return [statement]
     target, call = load(statement.targets[0]), statement.value
@@ -381,7 +380,7 @@ def first_wins(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def normalised(program: Program, taken: set[str]) -> Program:
-    """The program with updates plain, a name for each local, and one for each of its versions: the same bits."""
+    """The program with plain updates, and a name for each version of a local: the same bits."""
     nests = [rebuild(list(nest.body), plain_updates) for nest in program.nests]
     seen: set[str] = set()
     nests = [versions(unique_locals(nest, seen, taken, {}), taken) for nest in nests]

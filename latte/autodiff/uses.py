@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from swirl.ir import deps
-from swirl.ir.nest import Path
+from swirl.ir.paths import Path
 from swirl.ir.statements import Access, Statement, statements
 
 
@@ -24,7 +24,7 @@ class Use:
 
     @property
     def reads(self) -> bool:
-        """Whether it reads; else it writes, and as an update of a sum reads in that."""
+        """Whether it reads; else it writes, and the update of a sum also reads."""
         return self.access.kind == "read"
 
     @property
@@ -43,7 +43,7 @@ class Use:
 
 
 def use_of(reference: ast.expr, kind: str, site: Statement) -> Use:
-    """A reference as if it stood in a statement: a ``read`` or a ``write``."""
+    """A reference as if it were in a statement: a ``read`` or a ``write``."""
     return Use(site, site.access(reference, kind))
 
 

@@ -13,13 +13,14 @@ from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
-from swirl.ir.nest import Path, clone, local_type, loop_of, names_in, substitute
+from swirl.ir.nest import clone, local_type, loop_of, names_in, substitute
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
 
 
 class Overwritten(Exception):
-    """A derivative needs a value of ``name`` that the forward program writes over at ``by``."""
+    """A derivative needs a value of ``name`` that the forward program overwrites at ``by``."""
 
     def __init__(self, name: str, used: Statement, by: Statement):
         super().__init__(name)
@@ -45,7 +46,7 @@ class Choices:
 
 
 class Values:
-    """What the forward program leaves behind for one reversal.
+    """What the forward program leaves for one reversal.
 
     Args:
         nests: the prepared forward nests.
@@ -81,7 +82,7 @@ class Values:
         return local_type(declaration).dtype
 
     def later_write(self, use: Use, itself: bool) -> Use | None:
-        """A write that may change what ``use`` read, after it (``itself``: or by the same statement)."""
+        """A later write that may change what ``use`` read (``itself``: or one by the same statement)."""
         for write in self.writes:
             if write.name != use.name:
                 continue
@@ -186,7 +187,7 @@ class Values:
                     self._slice_block(part, needed) for part in (statement.body, statement.orelse)
                 )
             except Overwritten:
-                # What computes the local is gone: its value must be kept.
+                # The statement that computes the local is gone: its value must be kept.
                 for name in sorted(needed & changed_in(statement) & self.choices.keepable):
                     raise TooDear(name, None, self._bytes_kept(name)) from None
                 raise
@@ -212,8 +213,8 @@ class Values:
         return copy.copy(statement)
 
     def _check_again(self, value: ast.expr, site: Statement) -> None:
-        """What an expression that is computed again reads is still there: locals of blocks around have their last
-        value then, those of the block itself are computed again with it.
+        """Check that what an expression that is computed again reads is still there. Locals of blocks around have their
+        last value then; those of the block itself are computed again with it.
 
         Raises:
             Overwritten: something is not.
@@ -240,19 +241,19 @@ class Values:
             self.notes.append(f"{name} is computed again: {again} bytes a time, keeping it would move {kept}")
 
     def result_at_hand(self, statement: ast.stmt, target: ast.expr) -> bool:
-        """Whether backward can read the value that ``statement`` computes, at no cost of its own."""
+        """Whether backward can read the value that ``statement`` computes, at no extra cost."""
         if isinstance(statement, ast.AugAssign):
             return False
         site = self.sites[id(statement)]
         if isinstance(target, ast.Name):
-            # A local: where it is needed anyway, or lies in a buffer.
+            # A local: if it is needed anyway, or is in a buffer.
             there = target.id in self.needed or self._stored_as(target.id, self.block_at(site.path)) is not None
             return there and self.later_write(use_of(target, "read", site), itself=False) is None
         assert isinstance(target, ast.Subscript)
         return self.later_write(use_of(target, "read", site), itself=False) is None
 
     def block_at(self, path: Path) -> Body:
-        """The block in which the statement at ``path`` stands."""
+        """The block that contains the statement at ``path``."""
         body: Body = self.nests[path[0][1]]
         for (_, index), (field, _) in pairwise(path[1:]):
             body = getattr(body[index], field)

@@ -23,7 +23,8 @@ from latte.runtime.kernels import CompiledPhase
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
-from swirl.ir.nest import Program, enclosing, loop_of, loops
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import enclosing, loops
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.phases import PHASE_ALIASES
 from swirl.pipeline import AFTER_RECIPE, Stage
@@ -40,10 +41,10 @@ class PhaseExplanation:
         stages: names of the stages that it went through, in order.
         buffers: that it touches.
         after_recipe: the nests as the recipe left them.
-        final: the nests as they were translated.
+        final: the nests that were translated to C++.
         loops: of the final nests.
         work: operations and bytes of all of them together.
-        listing: the C++ as a function that stands alone.
+        listing: the C++ as a self-contained function.
         folder: of the kernel that was compiled, with its ``kernel.cpp``.
         command: that compiled it, in that folder.
     """
@@ -162,7 +163,7 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
 
 
 def _layer(executable: Executable, layer: Ensemble | str) -> tuple[tuple[Ensemble, ...], list[Unit]]:
-    """A layer and what it is compiled in, by itself and in chains; of a chain's name, its layers and itself."""
+    """A layer and the units that contain it; for a chain's name, its layers and itself."""
     units = executable.plan.units
     for unit in units:
         if unit.joined and unit.name == layer:
@@ -217,7 +218,7 @@ def phases_of(executable: Executable, layer: Ensemble | str, phase: str | None =
 
 
 def after_recipe(stages: Sequence[Stage]) -> Stage:
-    """The last stage before the automatic passes behind the recipe."""
+    """The last stage before the automatic passes that follow the recipe."""
     return stages[-1 - len(AFTER_RECIPE)]
 
 

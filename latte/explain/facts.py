@@ -9,7 +9,7 @@ from swirl.ir.work import Work
 
 @dataclass(frozen=True)
 class CommandFact:
-    """A command of the recipe, and what became of it.
+    """A command of the recipe, and its outcome.
 
     Args:
         text: as it was written.

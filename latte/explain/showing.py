@@ -40,7 +40,7 @@ def trips(fact: LoopFact) -> str:
 
 
 def loop_lines(facts: Sequence[LoopFact]) -> list[str]:
-    """A line a loop, under the label of its nest."""
+    """One line for each loop, under the label of its nest."""
     names = ["  " * (fact.depth + 1) + fact.variable for fact in facts]
     width = max([26, *map(len, names)])
     title = "of one execution:".ljust(width + 20)

@@ -79,7 +79,7 @@ class Constants:
         fixed: value of ``name``, or of ``self.name`` under the key ``self.name``; shapes under
             ``self.inputs.shape``.
         attribute: value of ``self.name``, or ``MISSING``.
-        hidden: names that are variables here, whatever they are outside.
+        hidden: names that are variables here, even if they are constants outside.
     """
 
     def __init__(self, body: Body, fixed: dict[str, Any], attribute: Callable[[str], Any], hidden: set[str]):

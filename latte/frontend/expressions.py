@@ -25,7 +25,7 @@ FUNCTIONS = {
     "stop_gradient": "stop_gradient",
 }
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
-# Random numbers of one ensemble: up to this many calls of rand() in its bodies have streams of their own.
+# Random numbers of one ensemble: up to this many calls of rand() in its bodies have separate streams.
 STREAMS = 256
 
 
@@ -100,7 +100,8 @@ class Expressions:
             self.scope.fail(node, f"{ast.unparse(node)} is a gradient, which forward runs before", way_out)
 
     def _deciding(self, operation: ast.boolop, values: list[ast.expr]) -> list[ast.expr]:
-        """The operands of ``and`` or ``or`` but for constants that cannot be the result, and all after one that is."""
+        """The operands of ``and`` or ``or``, without constants that cannot be the result, and without all after one
+        that is."""
         deciding = []
         for value in values:
             known = self.scope.constants.fold(value)
@@ -117,7 +118,7 @@ class Expressions:
             return ast.Name(self.scope.locals[name], ast.Load())
         if name in self.scope.many:
             self.scope.fail(
-                node, f"{name} runs over several dimensions and is no number", "for a, b in … names each"
+                node, f"{name} runs over several dimensions and is not a number", "for a, b in … names each"
             )
         if name in self.scope.variables or name in self.scope.constants.hidden and name not in self.scope.buffers:
             self.scope.fail(node, f"the variable {name} is used before it is assigned")
@@ -125,7 +126,7 @@ class Expressions:
             self.scope.fail(node, f"{name} is a whole array; bodies compute single elements", f"write {name}[…]")
         self.scope.fail(
             node,
-            f"{name!r} is not defined, or is no number",
+            f"{name!r} is not defined, or is not a number",
             "a body knows its loop variables, locals, fields, and numbers from self, closures and globals",
         )
 
@@ -164,12 +165,11 @@ class Expressions:
         return ast.Call(ast.Name(function, ast.Load()), arguments, [])
 
     def _rand(self, node: ast.Call) -> ast.expr:
-        """``rand(seed[0], step[0], stream, index)``: the stream is this call's own, the index that of the
-        element."""
+        """``rand(seed[0], step[0], stream, index)``: the stream belongs to this call, the index to the element."""
         position = as_index(0)
         for name, window in self.scope.loops.items():
             if window.extent is None or window.start.value != 0 or window.step != 1:
-                self.scope.fail(node, f"rand() inside the loop {name} = {window.text}, whose length is no constant")
+                self.scope.fail(node, f"rand() inside the loop {name} = {window.text}, whose length is not constant")
             position = position * window.extent + self.scope.ranges[name]
         stream = self.scope.ensemble.position * STREAMS + self._rand_calls
         self._rand_calls += 1

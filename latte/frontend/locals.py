@@ -87,7 +87,7 @@ class Types:
                         stores.append((name, value))
                     case ast.AugAssign(ast.Name(name), operation, value):
                         stores.append((name, ast.BinOp(ast.Name(name, ast.Load()), operation, value)))
-        # A loop's variable is an int32 in a body: what it is multiplied by says nothing about it.
+        # A loop's variable is an int32 in a body, whatever it is multiplied by.
         loops = set().union(*map(names_in, body)) - set(buffers)
         self.scope = {name: Named("local", "int32") for name in loops}
         self.scope |= {name: Named("buffer", dtype) for name, dtype in buffers.items()}
@@ -107,11 +107,11 @@ class Types:
         return dtype_of(node, self.scope, self._power_type)
 
     def _power_type(self, node: ast.Call) -> str | None:
-        """The type of a power of whole numbers that is one."""
+        """The type of a power of whole numbers if it is a whole number."""
         return None if self._whole_power(node) is None else arithmetic(self.of(node.args[0]))
 
     def _whole_power(self, node: ast.Call) -> int | None:
-        """The exponent of a power of whole numbers that is one, by a small literal; else None."""
+        """The exponent, a small literal, of a power of whole numbers that is a whole number; else None."""
         if not isinstance(node.func, ast.Name) or node.func.id != "pow":
             return None
         base, exponent = node.args

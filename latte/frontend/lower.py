@@ -1,8 +1,8 @@
 """From a body that a user wrote to a program of loop nests.
 
 A neuron's body becomes one nest: loops over the batch and the ensemble's dimensions around it. An ensemble's
-body becomes one nest for each of its top-level statements. What accumulates into a field without ever setting
-it gets a nest (or statement) before it that sets it to zero, so that running a phase twice gives the same.
+body becomes one nest for each of its top-level statements. A field that is accumulated into and never set is set to
+zero before, by a nest or statement, so that a phase can run twice with the same results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
 
     Raises:
         BodyError: for what the language does not have, with file and line.
-        DeclarationError: if the phase is unknown or nobody wrote it.
+        DeclarationError: if the phase is unknown or not written by the user.
     """
     phase = check_phase(phase)
     name = f"{ensemble.name}.{phase}"
@@ -76,8 +76,8 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
 
 
 def _clearable(ensemble: Ensemble, phase: str) -> list[str]:
-    """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor
-    state, in the other phases those of them that forward does not compute."""
+    """Fields that this phase computes from nothing: in forward ``value`` and what is neither parameter nor state; in
+    the other phases, those of them that forward does not compute."""
     declared = [name for name, field in ensemble.declared_fields().items() if field.role == "value"]
     if phase == "forward":
         return ["value", *declared]

@@ -18,7 +18,7 @@ class LoweredLayer:
         ensemble: the layer.
         batch_size: items in a batch.
         forward: in training.
-        inference: what ``forward`` is where ``self.training`` does not hold.
+        inference: ``forward`` where ``self.training`` is False.
     """
 
     ensemble: Ensemble

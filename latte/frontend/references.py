@@ -62,8 +62,7 @@ class NeuronReferences(References):
             self.scope.enter(dim, Window(as_index(0), as_index(extent)))
 
     def _connection(self, attribute: str) -> tuple[Connection, str] | None:
-        """The connection behind ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's
-        name."""
+        """The connection of ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's name."""
         gradient = attribute.startswith("grad_")
         plain = attribute.removeprefix("grad_")
         for connection in self.scope.ensemble.connections:
@@ -78,7 +77,7 @@ class NeuronReferences(References):
         if attribute is None:
             self.scope.fail(
                 node,
-                f"{ast.unparse(node)} is no field",
+                f"{ast.unparse(node)} is not a field",
                 "fields are self.value, self.inputs, self.weights, …",
             )
         return attribute
@@ -180,7 +179,7 @@ def _written(node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
 def _inside(position: Index, extent: int) -> list[ast.expr]:
     """The comparisons that keep ``position`` in 0 … extent - 1; only those that can fail."""
     conditions = []
-    free = Index(position.terms)  # the constant stands on the other side
+    free = Index(position.terms)  # the constant is on the other side
     if position.low < 0:
         conditions.append(ast.parse(f"{free.text} >= {-position.constant}", mode="eval").body)
     if position.high >= extent:
@@ -234,7 +233,7 @@ class ArrayReferences(References):
             if name not in source.buffers and name not in repeated_sources(source.ensemble):
                 self.scope.fail(
                     source.body.tree,
-                    f"the argument {name!r} of {source.body.function.__qualname__} is no field of "
+                    f"the argument {name!r} of {source.body.function.__qualname__} is not a field of "
                     f"{source.ensemble!r}",
                     f"its fields are {', '.join(source.buffers)}",
                 )
@@ -246,14 +245,14 @@ class ArrayReferences(References):
         if name is None and isinstance(node, ast.Name) and node.id in self.scope.buffers:
             self.scope.fail(
                 node,
-                f"{node.id} is no argument of {self.scope.body.function.__qualname__}",
+                f"{node.id} is not an argument of {self.scope.body.function.__qualname__}",
                 f"add it: def {self.scope.body.tree.name}(self, …, {node.id})",
             )
         name = repeated_sources(self.scope.ensemble).get(name or "", name)
         if name is None or name not in self.scope.buffers:
             self.scope.fail(
                 node,
-                f"{ast.unparse(node)} is no field of {self.scope.ensemble!r}",
+                f"{ast.unparse(node)} is not a field of {self.scope.ensemble!r}",
                 f"its fields are {', '.join(self.scope.buffers)}",
             )
         return name

@@ -102,7 +102,7 @@ class BodyScope:
         self.locals: dict[str, str] = {}
         """Locals that have been assigned, each with its name in the intermediate representation."""
         self.conditional = 0
-        """How many conditions on data are around: an assignment under one is no constant."""
+        """How many conditions on data are around: a local assigned under one is not a constant."""
         for node in ast.walk(body.tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.check_name(node.id, node)
@@ -115,7 +115,7 @@ class BodyScope:
 
     @contextmanager
     def inner(self) -> Iterator[None]:
-        """The loops that are entered inside of it end with it."""
+        """Loops entered inside the context end with it."""
         loops, ranges, many = self.loops, self.ranges, self.many
         self.loops, self.ranges, self.many = dict(loops), dict(ranges), dict(many)
         try:
@@ -125,7 +125,7 @@ class BodyScope:
 
     @contextmanager
     def under_condition(self) -> Iterator[None]:
-        """What is translated inside of it depends on data."""
+        """What is translated inside the context depends on data."""
         self.conditional += 1
         try:
             yield
@@ -133,7 +133,7 @@ class BodyScope:
             self.conditional -= 1
 
     def local(self, name: str) -> str:
-        """The local's name in the intermediate representation, where no buffer and no loop of the body may have it."""
+        """The local's name in the intermediate representation, which no buffer and no loop of the body has."""
         if name not in self.locals:
             self.locals[name] = fresh(name, {*self.buffers, *WORDS, *self.loop_names, *self.locals.values()})
         return self.locals[name]

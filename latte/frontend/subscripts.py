@@ -14,7 +14,7 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
     """A quasi-affine integer expression of loop variables.
 
     Raises:
-        BodyError: if it is none.
+        BodyError: if it is not quasi-affine.
     """
     try:
         return _index(scope, node)

@@ -122,7 +122,7 @@ class Translator:
         return new
 
     def _check_written(self, node: ast.expr, name: str) -> None:
-        """Refuse stores to what is not this phase's to compute: it would change under those who read it."""
+        """Refuse stores to what this phase must not compute: it would change while others read it."""
         own = self.scope.ensemble.fields(self.scope.batch_size).get(name)
         text = ast.unparse(node)
         if name in SCALARS:

@@ -82,11 +82,11 @@ def read_body(function: Callable[..., Any]) -> Body:
     """The body of a method.
 
     Raises:
-        BodyError: if there is no source, or it is no plain method.
+        BodyError: if there is no source, or it is not a plain method.
     """
     name = getattr(function, "__qualname__", repr(function))
     if not isinstance(function, FunctionType):
-        raise BodyError(f"{name} is no plain method", way_out="write def forward(self): …")
+        raise BodyError(f"{name} is not a plain method", way_out="write def forward(self): …")
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(function)
@@ -105,7 +105,7 @@ def read_body(function: Callable[..., Any]) -> Body:
     body = Body(function, definition, code.co_filename)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):
         raise BodyError(
-            f"{name} is no plain method", place=body.place(definition), way_out="write def forward(self): …"
+            f"{name} is not a plain method", place=body.place(definition), way_out="write def forward(self): …"
         )
     arguments = definition.args
     if definition.decorator_list:

@@ -14,7 +14,7 @@ PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update
 
 
 def is_integer(value: object) -> bool:
-    """Whether ``value`` is a whole number, Python's or NumPy's, and no bool."""
+    """Whether ``value`` is a whole number, Python's or NumPy's, and not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -34,7 +34,7 @@ def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[i
     """A shape as a tuple of positive integers.
 
     Raises:
-        DeclarationError: if it is none.
+        DeclarationError: if it is not a shape.
     """
     try:
         extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)

@@ -52,7 +52,8 @@ INFOS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "transpose_info": (("transpose",), ("dim1", "dim2"), "buffer"),
     "tiling_info": (("tile",), ("dim", "factor"), "buffer"),
 }
-"""What a later layer's code asks an ensemble: which commands were given, which of their arguments, sorted by what."""
+"""What a later layer's code may ask an ensemble: which commands were given, which of their arguments, sorted by
+what."""
 
 
 def asked(commands: Iterable[Recorded], info: str) -> dict[str, list[Any]]:
@@ -67,7 +68,7 @@ def asked(commands: Iterable[Recorded], info: str) -> dict[str, list[Any]]:
             given |= dict(zip(takes, command.arguments, strict=False)) | dict(command.options)
             key = _phase_of(command) if of == "phase" else given[of]
             values = tuple(given[name] for name in wanted)
-            # What lacks an argument is refused by compile.
+            # A missing argument is refused by compile.
             if all(value is not inspect.Parameter.empty for value in (key, *values)):
                 found.setdefault(key, []).append(values)
     return found

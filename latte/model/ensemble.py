@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from latte.model.body import Body
 from latte.model.checks import check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
-from latte.model.neuron import Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
+from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
@@ -25,14 +25,8 @@ from swirl.ir.hints import is_name
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS
 
-RESERVED = frozenset(
-    {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape"}
-    | {"ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}
-)
-"""What ``self.name`` means already."""
-
 Accessor = Callable[[str], Any]
-"""Finds the getter or setter of a name (``get_value``); None where the name is none of either."""
+"""Finds the getter or setter of a name (``get_value``); None if there is neither."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +163,7 @@ class Ensemble:
         return names, "n"
 
     def __getattr__(self, name: str) -> Any:
-        """Commands (``conv1.parallelize(…)``), what they were asked (``conv1.tiling_info``) and accessors
+        """Commands (``conv1.parallelize(…)``), questions about them (``conv1.tiling_info``) and accessors
         (``conv1.get_value()``)."""
         if name.startswith("_"):
             raise AttributeError(name)
@@ -191,7 +185,7 @@ class Ensemble:
                           way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")  # fmt: skip
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Attributes as usual, but a field has a setter: an attribute of that name would go unseen."""
+        """Sets attributes as usual, but not those with a field's name: a field has a setter."""
         if self.__dict__.get("settings") is not None and name not in self.__dict__ and name in self.fields():
             raise CommandError(f"{name} of {self!r} is data that the compiled net holds, not an attribute",
                                place=user_place(), way_out=f"set_{name}(array), once the net is compiled")  # fmt: skip
@@ -214,8 +208,9 @@ class Ensemble:
     def set_padding(self, *pairs: tuple[int, int] | int) -> None:
         """Put zeros around this ensemble for the layer that is connected to it next, and for no other.
 
-        It is the older spelling of ``net.add_connections(ensemble, sink, mapping, padding=pairs)``, called just before
-        it: the mapping's position 0 is the first zero. What getters show does not change.
+        Called just before ``net.add_connections``, it is the older spelling of
+        ``net.add_connections(ensemble, sink, mapping, padding=pairs)``: the mapping's position 0 is the first zero.
+        Getters do not show the zeros.
 
         Args:
             pairs: (zeros before, zeros after) for each dimension, no batch.
@@ -259,10 +254,10 @@ class Ensemble:
 
     @property
     def _known(self) -> NetSettings:
-        """What holds for the net that it is in.
+        """The settings of the net that it is in.
 
         Raises:
-            DeclarationError: it is in none.
+            DeclarationError: it is in no net.
         """
         if self.settings is None:
             raise self._in_no_net()
@@ -286,7 +281,7 @@ class Ensemble:
         """The source of a phase that the user wrote.
 
         Raises:
-            DeclarationError: if nobody wrote it.
+            DeclarationError: if the user did not write it.
             BodyError: if there is no source.
         """
         body = self._phases.body(phase)
@@ -354,8 +349,8 @@ class Ensemble:
         return {spec.name: spec for spec in specs}
 
     def initial(self, name: str) -> np.ndarray:
-        """Initial values of a field, drawn from the net's seed: the same however often and in whatever
-        order."""
+        """Initial values of a field, drawn from the net's seed: the same however often and in whatever order they are
+        drawn."""
         specs = self.fields()
         return specs[name].initial(
             np.random.default_rng([self._known.seed, self.position, list(specs).index(name)])
@@ -385,12 +380,7 @@ class LossEnsemble(Ensemble):
 
 
 class AccuracyEnsemble(LossEnsemble):
-    """A measure for the whole batch that nothing is trained by."""
-
-
-def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
-    """Whether the ensemble's value is a loss: its gradient is 1."""
-    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)
+    """A measure for the whole batch that is not trained on."""
 
 
 def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:

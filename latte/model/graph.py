@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from latte.model.checks import check_padding, check_shape
-from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble, is_loss
+from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_place, trace
 from latte.model.settings import NetSettings
@@ -23,7 +23,7 @@ class Graph:
     """What a user has declared.
 
     Args:
-        settings: what holds for the whole net.
+        settings: those of the whole net.
 
     Attributes:
         ensembles: in the order of their construction.
@@ -70,7 +70,7 @@ class Graph:
 
     # --- declaring ------------------------------------------------------------------------------------------
     def add(self, ensemble: Ensemble) -> Ensemble:
-        """Add an ensemble after those that are there, and name it; see :meth:`latte.net.Net.add_ensemble`."""
+        """Add an ensemble after the existing ones, and name it; see :meth:`latte.net.Net.add_ensemble`."""
         place = user_place()
         if not isinstance(ensemble, Ensemble):
             raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", place=place)
@@ -214,7 +214,7 @@ class Graph:
         return connection
 
     def check_complete(self) -> None:
-        """What has been declared can be compiled.
+        """Check that what has been declared can be compiled.
 
         Raises:
             DeclarationError: there are no layers, or one reads nothing.
@@ -248,7 +248,7 @@ class Graph:
         self._check_not_compiled(place)
         for ensemble in (source, sink):
             if not isinstance(ensemble, Ensemble):
-                raise DeclarationError(f"{ensemble!r} is no ensemble", place=place)
+                raise DeclarationError(f"{ensemble!r} is not an ensemble", place=place)
             if ensemble not in self:
                 where = "another net" if ensemble.settings else "no net"
                 way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"
@@ -271,7 +271,7 @@ class Graph:
 
 
 def first_possible(sources: dict[int, list[int]]) -> list[int]:
-    """A topological order: of what may come next, the least number comes first.
+    """A topological order: among those that may come next, the least number comes first.
 
     Args:
         sources: number → those that come before it.
@@ -307,3 +307,8 @@ def _checked_view(
 def _input_name(sink: Ensemble) -> str:
     count = sum(not connection.is_label for connection in sink.connections)
     return f"inputs{count or ''}"
+
+
+def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
+    """Whether the ensemble's value is a loss: its gradient is 1."""
+    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)

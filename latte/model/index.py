@@ -56,12 +56,12 @@ class Index:
 
     @property
     def low(self) -> int:
-        """A lower bound; exact where no variable stands in two atoms."""
+        """A lower bound; exact if no variable is in two atoms."""
         return self.constant + sum(f * (a.low if f > 0 else a.high) for a, f in self.terms.items())
 
     @property
     def high(self) -> int:
-        """An upper bound; exact where no variable stands in two atoms."""
+        """An upper bound; exact if no variable is in two atoms."""
         return self.constant + sum(f * (a.high if f > 0 else a.low) for a, f in self.terms.items())
 
     @property
@@ -174,7 +174,7 @@ class Index:
         raise NotAffine(f"it divides by {self}")
 
     def __truediv__(self, other: Any) -> Index:
-        raise NotAffine(f"it computes {self} / {other}, which is no integer; write //")
+        raise NotAffine(f"it computes {self} / {other}, which is not an integer; write //")
 
     __rtruediv__ = __rmod__ = __rfloordiv__
 
@@ -268,7 +268,7 @@ def as_index(value: Any) -> Index:
         return value
     if isinstance(value, (int, np.integer)):
         return Index(constant=int(value))
-    raise NotAffine(f"it uses {value!r}, which is no integer")
+    raise NotAffine(f"it uses {value!r}, which is not an integer")
 
 
 def _extreme(name: str, arguments: tuple[Any, ...]) -> Index:

@@ -30,7 +30,7 @@ class Window:
 
     @property
     def length(self) -> Index:
-        """Number of positions; where it is not a constant it may be negative, meaning none."""
+        """Number of positions; if not constant, it may be negative, which means none."""
         if self.step == 1:
             return self.stop - self.start
         return (self.stop - self.start + (self.step - 1)) // self.step
@@ -59,7 +59,7 @@ class Window:
         if simple and len(self.start.variables) == len(self.start.terms):
             return (self.start.low, last.high) if self.length.low > 0 else None
         points = grid(self.start, self.stop)
-        if points is None:  # too many to look at each: bounds that may be too wide
+        if points is None:  # too many to enumerate: bounds that may be too wide
             return (self.start.low, minimum(last.high, self.stop.high - 1)) if self.length.high > 0 else None
         nonempty = np.broadcast_to(
             self.length.values(points) > 0, np.broadcast_shapes(*(axis.shape for axis in points.values()))
@@ -202,7 +202,7 @@ def _with_symbolic_globals(mapping: Callable[..., Any]) -> Callable[..., Any]:
     symbolic = {"range": symbolic_range, "min": minimum, "max": maximum}
     names = {**mapping.__globals__}
     for name, replacement in symbolic.items():
-        # A global of the user's own with such a name keeps its meaning.
+        # A user's own global with such a name keeps its meaning.
         if names.get(name, getattr(builtins, name)) is getattr(builtins, name):
             names[name] = replacement
     copy = FunctionType(mapping.__code__, names, mapping.__name__, mapping.__defaults__, mapping.__closure__)

@@ -28,6 +28,12 @@ Initialiser = Callable[[tuple[int, ...], int, np.random.Generator], np.ndarray]
 """``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one
 neuron."""
 
+RESERVED = frozenset(
+    {"value", "grad", "input", "inputs", "grad_input", "grad_inputs", "label", "training", "batch_size", "shape"}
+    | {"ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}
+)
+"""Names that ``self.name`` already uses."""
+
 
 # --- initialisers -------------------------------------------------------------------------------------------
 def zeros(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
@@ -47,7 +53,7 @@ def uniform_fan_in(shape: tuple[int, ...], fan_in: int, generator: np.random.Gen
 
 
 def normal_fan_in(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
-    """Normal with variance 2 / fan_in (for layers behind a ReLU)."""
+    """Normal with variance 2 / fan_in (for layers after a ReLU)."""
     return (generator.standard_normal(shape) * np.sqrt(2.0 / fan_in)).astype(np.float32)
 
 
@@ -135,19 +141,19 @@ class Declaration:
 
 
 class Param(Declaration):
-    """What training adjusts; it gets a gradient, ``grad_<name>``."""
+    """A field that training adjusts; it gets a gradient, ``grad_<name>``."""
 
     role = "param"
 
 
 class State(Declaration):
-    """What lives from one step to the next without being trained: a running mean."""
+    """A field that lives from one step to the next without being trained: a running mean."""
 
     role = "state"
 
 
 class Field(Declaration):
-    """What a phase computes besides ``value``: a mask, a batch mean. In a neuron without dims and shape: one
+    """A field that a phase computes besides ``value``: a mask, a batch mean. In a neuron without dims and shape: one
     element for each neuron and item of the batch. What accumulates into it starts at zero each time."""
 
     role = "value"
@@ -204,7 +210,7 @@ class FieldSpec:
 
 
 def class_fields(owner: type) -> dict[str, Declaration]:
-    """What a class declares, and those that it inherits from."""
+    """The fields that a class and its base classes declare."""
     found: dict[str, Declaration] = {}
     for base in reversed(owner.__mro__):
         found |= {name: value for name, value in vars(base).items() if isinstance(value, Declaration)}
@@ -240,7 +246,7 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
 # --- neurons ------------------------------------------------------------------------------------------------
 class Neuron:
     """Base class of neurons. Subclasses define ``forward``, and ``backward`` or ``update`` (also spelled
-    ``update_internal``) where the derived ones shall not be used.
+    ``update_internal``) to replace the derived ones.
 
     Fields are declared in the class (:class:`Param`, :class:`State`, :class:`Field`), or, in the old style,
     are the attributes of instances: an array is one field, stored once for each *distinct* array object; a

@@ -1,4 +1,4 @@
-"""How programs for the original Latte spell commands, and what became of them."""
+"""How programs for the original Latte spell commands, and their present spellings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from swirl.errors import CommandError
 
 WITHOUT_EFFECT = ("set_filter_padding", "use_libxsmm")
-"""Accepted, and nothing is done: weights of any extent fill vectors, and there is no other library to use."""
+"""Accepted without effect: weights of any extent fill vectors, and there is no other library to use."""
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A command's name, arguments and options."""
 
 
 def spelled_anew(name: str, arguments: tuple[Any, ...], options: dict[str, Any], place: str | None) -> Iterator[Call]:
-    """A command as it is spelled today: itself, where it is spelled so already.
+    """A command in its present spelling.
 
     Raises:
         CommandError: an older ``prefetch`` that names no buffers.
@@ -39,19 +39,19 @@ def _writing_phase(buffer: str) -> str:
 def _prefetches(
     phase: Any, prefetch_dict_list: Any = None, *, place: str | None
 ) -> list[tuple[str, str, str, int, int]]:
-    """``prefetch``'s arguments for what older programs say in one dictionary, or a list of them: buffer →
+    """``prefetch``'s arguments from an older program's dictionary, or list of dictionaries: buffer →
     ``[1, enclosing loop, dimension, count, loop, multiplier, iterations ahead, hint]``, or ``[2, …, hint]`` with the
     loop, multiplier and iterations in the same places from the end. They are hints: one that does not apply is skipped.
     """
     result = []
     given = prefetch_dict_list if isinstance(prefetch_dict_list, (list, tuple)) else [prefetch_dict_list or {}]
     if not all(isinstance(one, Mapping) for one in given):
-        raise CommandError(f"prefetch: {prefetch_dict_list!r} is no dictionary of buffers, nor a list of some",
+        raise CommandError(f"prefetch: {prefetch_dict_list!r} is neither a dictionary of buffers nor a list of such",
                            place=place, way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)")  # fmt: skip
     for buffer, entry in ((buffer, entry) for one in given for buffer, entry in one.items()):
         whole = isinstance(entry, (list, tuple)) and len(entry) == {1: 8, 2: 11}.get(entry[0] if entry else 0)
         if not whole or not all(type(entry[place]) is int for place in (-3, -2, -1)) or not isinstance(entry[-4], str):
-            raise CommandError(f"prefetch of {buffer!r}: {entry!r} is no list of an older program", place=place,
+            raise CommandError(f"prefetch of {buffer!r}: {entry!r} is not a list of an older program", place=place,
                                way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)")  # fmt: skip
         loop, multiplier, ahead, hint = entry[-4:]
         result.append((str(phase), str(buffer), loop, max(1, ahead // max(1, multiplier)), min(3, hint + 1)))

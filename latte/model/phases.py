@@ -59,7 +59,7 @@ class PhaseMethods:
         Nothing else could call such a method: a body is read, not run.
 
         Args:
-            reserved: the base class of ensembles, whose methods are no phases.
+            reserved: the base class of ensembles, whose methods are not phases.
             place: of the declaration.
         """
         has_neurons = self.neuron_class is not Neuron

@@ -1,4 +1,4 @@
-"""What holds for a whole net, whatever its layers."""
+"""Settings of a whole net."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swirl.errors import DeclarationError
 
 @dataclass
 class NetSettings:
-    """What holds for a whole net; its ensembles share it.
+    """The settings of a whole net, shared by its ensembles.
 
     Args:
         batch_size: items in a batch.
@@ -34,7 +34,7 @@ class NetSettings:
         """Checked settings; see :class:`latte.net.Net`.
 
         Raises:
-            DeclarationError: the batch size is no positive integer, or the seed is negative or too large.
+            DeclarationError: the batch size is not a positive integer, or the seed is negative or too large.
         """
         if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
             bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"

@@ -1,4 +1,4 @@
-"""Where in the user's files something was asked for: what error messages begin with."""
+"""Where in the user's files something was asked for; error messages begin with it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def chain_name(members: Sequence[Ensemble]) -> str:
 
 def find_chains(graph: Graph, seeded: frozenset[str] = frozenset(),
                 left: Mapping[tuple[str, str], str] | None = None, read: Reader = read_recipe) -> Chains:  # fmt: skip
-    """The chains of a net. Of several that fit in a phase the longest is taken, of equals the one that starts first.
+    """The chains of a net. If several fit in a phase, the longest is taken; among equals, the one that starts first.
 
     Args:
         graph: of the net.
@@ -92,8 +92,7 @@ def find_chains(graph: Graph, seeded: frozenset[str] = frozenset(),
 
 def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
     """The phases that a recipe for a chain schedules, without those that it has left apart. Inference follows forward
-    where it has no function; the updates are there for ``fuse_layers("backward", "update")`` wherever ``backward``
-    is."""
+    if it has no function; wherever ``backward`` is, the updates are too, for ``fuse_layers("backward", "update")``."""
     phases = set(recipe.functions) - set(left)
     for phase, other in (("forward", "inference"), ("backward", "update")):
         phases |= {other} if phase in phases else set()
@@ -124,7 +123,7 @@ def possible_names(graph: Graph) -> set[str]:
 
 
 def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str]) -> str:
-    """What a recipe that a user names for these layers is filed under; see :meth:`latte.net.Net.use_recipe`.
+    """The key under which a recipe that a user names for these layers is kept; see :meth:`latte.net.Net.use_recipe`.
 
     Raises:
         CommandError: there is no such ensemble, kind or chain.
@@ -138,7 +137,7 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     if name in known or name in possible_names(graph):
         return name
     if len(names) > 1:
-        raise CommandError(f"{', '.join(names)} is no chain of neighbours: each layer reads the one before it",
+        raise CommandError(f"{', '.join(names)} is not a chain of neighbours: each layer reads the one before it",
                            place=user_place(), way_out="name them from the source to the reader")  # fmt: skip
     way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
     raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
@@ -170,7 +169,7 @@ def chained_order(graph: Graph, chains: Sequence[Chain]) -> list[Ensemble]:
     """All ensembles in the order of execution, the members of each chain next to each other."""
     groups: dict[int, tuple[Ensemble, ...]] = {id(e): (e,) for e in graph.ensembles}
     position = {id(e): index for index, e in enumerate(graph.order())}
-    for chain in chains:  # those of different phases may overlap: together they are a path again
+    for chain in chains:  # chains of different phases may overlap: together they are a path again
         union = {id(e): e for member in chain.members for e in groups[id(member)]}
         merged = tuple(sorted(union.values(), key=lambda e: position[id(e)]))
         groups |= dict.fromkeys(union, merged)

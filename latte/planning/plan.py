@@ -1,4 +1,4 @@
-"""Scheduling the units of a net one after the other: each finds its sources laid out as those before it have chosen."""
+"""Scheduling the units of a net one after the other: earlier units have chosen the layouts of a unit's sources."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """A unit after its recipe, and where what is computed from it is remembered."""
+    """A unit after its recipe, and the memo of what is computed from it."""
 
     unit: Unit
     result: Scheduled
     memo: Memo
 
     def finished(self, phase: str, state: PlanState, target: Target) -> tuple[Stage, ...]:
-        """All stages of a phase, the last of which is translated.
+        """All stages of a phase; the last one is translated to C++.
 
         Args:
             phase: one that the unit has.
@@ -54,7 +54,7 @@ def schedule_unit(
     Args:
         graph: of the net.
         target: what code is made for.
-        state: after the units before it: sources are laid out as those who compute them have chosen.
+        state: after the units before it, which have chosen the layouts of its sources.
         unit: to be scheduled.
         memos: of the compilation.
         read: reads a recipe's file.
@@ -76,7 +76,7 @@ def schedule_unit(
         apart.chain = unit.name if unit.joined else None
         raise
     except LatteError as error:
-        if error.place is None:  # no command asked for it: what the body says is at fault
+        if error.place is None:  # no command asked for it: the body is at fault
             error.message, error.place = f"{unit.name}: {error.message}", unit.place()
         raise
     return ScheduledUnit(unit, result, memo)
@@ -98,7 +98,7 @@ def _region(unit: Unit, stages: Mapping[str, tuple[Stage, ...]]) -> Region:
 
 @dataclass
 class Progress:
-    """Units of a net that have been scheduled, to go on after the last one that is as it was.
+    """Units of a net that have been scheduled; scheduling resumes after the last unchanged one.
 
     Args:
         graph: of the net.
@@ -113,7 +113,7 @@ class Progress:
 
     @property
     def state(self) -> PlanState:
-        """What the units so far have made of the plan."""
+        """The state of the plan after the units so far."""
         return self._done[-1][1].result.state if self._done else PlanState()
 
     def through(
@@ -128,7 +128,7 @@ class Progress:
         Args:
             units: in the order in which they run.
             memos: of the compilation.
-            stamp: equal where a unit would be scheduled as before.
+            stamp: equal for a unit that would be scheduled as before.
             on_stage: told of every unit scheduled (done, total, name).
 
         Raises:
@@ -177,7 +177,7 @@ class Plan:
 
     @property
     def outcomes(self) -> dict[str, tuple[Outcome, ...]]:
-        """Unit → what became of the commands of its recipe."""
+        """Unit → the outcomes of the commands of its recipe."""
         return {item.unit.name: item.result.outcomes for item in self.scheduled}
 
     @property
@@ -193,7 +193,7 @@ def make_plan(
     memos: Memos,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
-    """Schedule a net; again from there, where a recipe for a chain leaves a phase to the layers' own recipes.
+    """Schedule a net. Where a recipe for a chain leaves a phase to the layers' own recipes, resume from there.
 
     Args:
         graph: of the net.
@@ -219,7 +219,7 @@ def make_plan(
 
 
 def _but_for_recording(unit: Unit) -> object:
-    """Equal for units that differ in nothing but when their recipe was made of commands of their own."""
+    """Equal for units that differ only in when their recipe was made of their own commands."""
     recipe, apart = unit.recipe, tuple(replace(each, recipe=None) for each in unit.apart)
     same = replace(unit, recipe=None, apart=apart)
     return same, recipe and (recipe.name, recipe.path, *sorted(recipe.functions))

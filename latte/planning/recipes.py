@@ -22,11 +22,11 @@ Reader = Callable[[Path], Recipe]
 
 
 class Choice(IntEnum):
-    """Who has chosen a recipe; a greater one goes before a lesser."""
+    """Who has chosen a recipe; a greater one takes precedence."""
 
     SHIPPED = 0
     FOLDER = 1
-    """It lies in the folder ``LATTE_RECIPES``."""
+    """It is in the folder ``LATTE_RECIPES``."""
     NET = 2
     """``net.use_recipe``"""
 
@@ -38,7 +38,7 @@ def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> R
     ``LATTE_RECIPES``, the shipped one. Commands recorded on the ensemble replace it phase by phase.
 
     Raises:
-        RecipeError: the file cannot be read or is no recipe.
+        RecipeError: the file cannot be read or is not a recipe.
     """
     path = recipe_path(graph, ensemble)
     otherwise = _for_one(path, read) if path is not None else None
@@ -62,8 +62,8 @@ def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
 def member_recipe(
     graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe
 ) -> Recipe | None:
-    """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or as one
-    of that kind would get it."""
+    """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the one
+    that a layer of this kind would get."""
     member = next((member for member in members if member.kind == kind), None)
     if member is not None:
         path = recipe_path(graph, member)
@@ -121,7 +121,7 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
     "relu")``; one that declares no chain is a recipe for a single layer, whose kind happens to have this name.
 
     Raises:
-        RecipeError: the file cannot be read, is no recipe, or declares other kinds.
+        RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
     """
     kinds = tuple(member.kind for member in members)
     for path, choice in _chain_paths(graph, members):

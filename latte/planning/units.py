@@ -31,8 +31,8 @@ class Unit:
         parts: phase → the layers' programs, in order of execution.
         recipe: None leaves the canonical programs.
         local: of a chain: storage → name of the buffer in the joined programs.
-        internal: of a chain: phase → storage that no program but those of this unit needs.
-        lays_out: prefixes of the storage whose layout is for this unit to choose.
+        internal: of a chain: phase → storage that only programs of this unit need.
+        lays_out: prefixes of the storage whose layout this unit chooses.
         names: kind of layer → its own names for buffers → buffer; for ``""`` the unit's names, also of buffers that
             belong to phases which are joined with another layer's.
         apart: of a chain: the units of those phases of its layers that are in no chain.
@@ -106,8 +106,8 @@ def net_units(
 
 
 def _lays_out(members: Sequence[Ensemble], first_readers: dict[str, frozenset[str]]) -> tuple[str, ...]:
-    """Prefixes of the storage that a recipe for these layers lays out: the layers' own; and data that nobody else has
-    read before, as no kernel computes them and setting them packs them anyway.
+    """Prefixes of the storage that a recipe for these layers lays out: the layers' own, and data that no other layer
+    has read before: no kernel computes data, and setting them packs them anyway.
 
     Args:
         members: the layers.
@@ -140,7 +140,7 @@ def _alone(
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
-    """The phases that the chain's recipe schedules, as far as layers have them."""
+    """The phases that the chain's recipe schedules and the layers have."""
     wanted = chain.phases if _may_wait(items) else chain.phases - {"backward", "update"}
     loops = _loops(chain.members)
     parts: dict[str, tuple[Part, ...]] = {}
@@ -168,7 +168,7 @@ def _internal(
         for phase, parts in other.parts.items()
         for part in parts
     ]
-    # What inference computes, only inference reads.
+    # Only inference reads what inference computes.
     needed = {
         alone: {
             record.name
@@ -182,8 +182,8 @@ def _internal(
 
 
 def _may_wait(items: Sequence[LayerPrograms]) -> bool:
-    """Whether all updates may run behind all backwards: a layer's update needs nothing that an earlier layer's
-    backward changes."""
+    """Whether all updates may run after all backwards: a layer's update needs nothing that an earlier layer's backward
+    changes."""
     for position, later in enumerate(items):
         update = later.programs.get("update")
         for earlier in items[:position]:

@@ -30,7 +30,7 @@ class Accessors:
         self._ensemble, self._session = ensemble, session
 
     def __call__(self, name: str) -> Callable[..., Any] | None:
-        """The getter or setter called ``name``; None where the name is that of none.
+        """The getter or setter called ``name``; None if there is none.
 
         Raises:
             UnknownName: the ensemble has no such field.

@@ -62,7 +62,7 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
 
 
 def check_labels(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
-    """DataError where ``ensemble`` gives class numbers to a loss and a value is none."""
+    """DataError where ``ensemble`` gives class numbers to a loss and a value is not a class number."""
     for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue

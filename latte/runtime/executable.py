@@ -88,8 +88,8 @@ class Executable:
             self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
 
     def view(self, storage: str) -> np.ndarray:
-        """The storage itself, seen without its halo and in the order of its dimensions; or an array that stands for it,
-        where it lies in blocks: see :class:`latte.runtime.views.BlockedViews`.
+        """The storage itself, without its halo and with the logical order of dimensions; or an array that stands for
+        it, if it is blocked: see :class:`latte.runtime.views.BlockedViews`.
 
         Raises:
             DataError: some phase has fused the buffer away, so that its storage would be out of date then.
@@ -151,7 +151,7 @@ def bind(
         shared: another batch size of the same net, whose parameters and state are used.
 
     Raises:
-        TrainingError: parameters would be laid out otherwise than those of ``shared``.
+        TrainingError: parameters would have another layout than those of ``shared``.
     """
     buffers = _buffers(graph, batch_size, compiled, plan.layouts)
     arrays = _arrays(buffers, shared, runner)
@@ -206,7 +206,7 @@ def _buffers(
 
 
 def _logical(item: CompiledPhase) -> Iterable[Buffer]:
-    """What is left in the end, with the shapes that it had first: commands and layouts may change them."""
+    """The buffers that are left in the end, with their first shapes: commands and layouts may change those."""
     found: dict[str, Buffer] = {}
     for stage in item.stages:
         for record in stage.program.buffers.values():

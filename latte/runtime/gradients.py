@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from latte.model.ensemble import Ensemble, is_loss
-from latte.model.graph import Graph
+from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph, is_loss
 from latte.model.source_location import user_place
 from latte.runtime.executable import Executable
 from swirl.errors import DataError, TrainingError
 
 
 class SeedGradients:
-    """What ``backward`` starts from besides the losses. It stays until it is given anew.
+    """What ``backward`` starts from besides the losses. It stays until it is given again.
 
-    At a layer to which nobody sends a gradient (a top, or a loss), the values lie in the gradient itself, and
-    ``backward`` only reads them. At an inner layer they are written before each ``backward``, and its readers
-    add theirs: the net is compiled so (:attr:`inner`).
+    At a layer that no layer sends a gradient to (a top, or a loss), the values are in the gradient itself, and
+    ``backward`` only reads them. At an inner layer they are written before each ``backward``, and its readers add
+    theirs: the net is compiled for that (:attr:`inner`).
     """
 
     def __init__(self, graph: Graph):
@@ -37,13 +37,13 @@ class SeedGradients:
         """Take a gradient.
 
         Returns:
-            whether the net must be compiled anew, since readers are to add to it.
+            whether the net must be compiled again, because readers must add to it.
 
         Raises:
             DataError: the shape is wrong, or the net computes no gradient there.
         """
         name, gradient = ensemble.name, np.array(values, np.float32)
-        if executable.is_fused_away(f"{name}.grad"):  # given, it is stored: the net is compiled so
+        if executable.is_fused_away(f"{name}.grad"):  # given, it is stored: the net is compiled for that
             needed = ensemble.fields(executable.batch_size)["grad"].shape
         else:
             needed = executable.buffer(f"{name}.grad").shape
@@ -64,12 +64,12 @@ class SeedGradients:
         del self._inner[ensemble.name]
 
     def view(self, ensemble: Ensemble) -> None:
-        """Somebody holds the storage of a gradient: where that starts backward, it counts as given."""
+        """A user holds the storage of a gradient: if backward starts from it, it counts as given."""
         if not self._graph.has_gradient_reader(ensemble) and not is_loss(ensemble):
             self._viewed.add(ensemble.name)
 
     def start(self, executable: Executable) -> None:
-        """Write the gradients of tops, as far as they are of this batch size."""
+        """Write the gradients of tops that have this batch size."""
         for name, values in self._tops.items():
             if executable.buffers[f"{name}.grad"].shape == values.shape:
                 executable.write(f"{name}.grad", values)

@@ -52,7 +52,7 @@ class CompiledPhase(GeneratedPhase):
 
     @property
     def fused_away(self) -> set[str]:
-        """The storage between the layers of a chain that the kernel does without."""
+        """The storage between the layers of a chain that the kernel does not need."""
         before = {record.name for record in self.stages[0].program.buffers.values()}
         return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
 
@@ -65,7 +65,7 @@ def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhas
         dump: a folder for the stages, each a file that runs.
 
     Raises:
-        Unsupported: there is none for this target; with the layer, the phase, and where the body stands.
+        Unsupported: there is none for this target; with the layer, the phase, and the place of the body.
     """
     finished = [
         (item.unit, phase, item.finished(phase, plan.state, plan.target), item.memo)

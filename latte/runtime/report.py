@@ -36,7 +36,7 @@ class CompileReport:
 
 
 def make_report(built: Iterable[Built], seconds: float, generating: float) -> CompileReport:
-    """What compiling ``built`` took; a kernel that is there twice counts once."""
+    """What compiling ``built`` took; a kernel that occurs twice counts once."""
     unique: dict[Path, Built] = {}
     for item in built:
         unique.setdefault(item.path, item)

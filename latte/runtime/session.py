@@ -1,4 +1,4 @@
-"""A net that runs: its executables, one for each batch size, and what goes from one run to the next."""
+"""A net that runs: its executables, one for each batch size, and what is kept from one run to the next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Compile = Callable[[int, frozenset[str], Executable | None], tuple[Executable, C
 
 
 class LossIsNaN(UserWarning):
-    """The loss is not a number: said once."""
+    """The loss is not a number: reported once."""
 
 
 class Session:
@@ -41,8 +41,12 @@ class Session:
         loss, accuracy: of the last run.
         has_run: the phases that have run since the net was compiled.
         seeds: the gradients that the user gives.
+<<<<<<< HEAD
         gradient_views: whether somebody looks at the storage of parameters' gradients.
         given: the data layers that the user has set.
+=======
+        gradient_views: whether a user holds the storage of parameters' gradients.
+>>>>>>> house~1
     """
 
     def __init__(self, graph: Graph, compile: Compile, runner: Runner):
@@ -74,7 +78,7 @@ class Session:
         return sum_of_reports(self._reports)
 
     def add_report(self, report: CompileReport) -> None:
-        """Count what was compiled for this net elsewhere: by a solver."""
+        """Count what was compiled for this net elsewhere, by a solver."""
         self._reports.append(report)
 
     def _made(self, batch_size: int, shared: Executable | None) -> Executable:
@@ -135,8 +139,12 @@ class Session:
         executable = self.use(count)
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
+<<<<<<< HEAD
         self.given.update(checked)
         executable.has_run.discard("forward")  # its values are those of other data
+=======
+        executable.has_run.discard("forward")  # its values belong to other data
+>>>>>>> house~1
 
     def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
         """Arrays for the data layers, any number of items; see :func:`latte.runtime.data.check_data`."""
@@ -183,7 +191,7 @@ class Session:
         self.run_backward()
 
     def run_backward(self) -> None:
-        """The backward phase, from whatever gradients there are."""
+        """The backward phase, from the gradients that are set."""
         executable = self.executable
         self.seeds.before_backward(executable)
         if "net.accumulate" in executable.arrays:
@@ -212,7 +220,7 @@ class Session:
 
     @contextmanager
     def no_warning(self, of_nan: bool) -> Iterator[None]:
-        """Say nothing of NaN in the loss meanwhile (if ``of_nan``): somebody raises an error for it."""
+        """Give no warning of NaN in the loss meanwhile (if ``of_nan``): the caller raises an error for it."""
         said, self._nan_said = self._nan_said, self._nan_said or of_nan
         try:
             yield
@@ -229,7 +237,7 @@ class Session:
     def clear_grad(self) -> None:
         """See :meth:`latte.net.Net.clear_grad`."""
         self._accumulate = False
-        if self.gradient_views:  # somebody looks at the storage itself
+        if self.gradient_views:  # a user looks at the storage itself
             self._zero(_is_parameter_gradient)
 
     def clear_values(self) -> None:
@@ -242,7 +250,7 @@ class Session:
         return not self._accumulate and _is_parameter_gradient(self.executable.buffers[storage])
 
     def settle_gradients(self) -> None:
-        """Let cleared gradients of parameters be zeros in memory, for who reads or changes the storage itself."""
+        """Let cleared gradients of parameters be zeros in memory, for users of the storage itself."""
         if not self._accumulate:
             self._zero(_is_parameter_gradient)
         self._accumulate = True

@@ -19,8 +19,13 @@ from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
 
 TIMED = ("forward", "inference", "backward")
+<<<<<<< HEAD
 # What a run changes and the next one reads: put back afterwards, so that looking does not train.
 KEPT_ROLES = ("state", "param_grad", "scalar")
+=======
+# What a run changes and the next one reads: restored afterwards, so that timing does not train.
+KEPT_ROLES = ("state", "param_grad")
+>>>>>>> house~1
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,7 @@ class Timings:
 def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timings:
     """Run a phase of a compiled net on the current batch and time every layer.
 
-    Parameters' gradients and states (a running mean, say) are afterwards what they were; values are those
-    that the phase computes.
+    Parameters' gradients and states (a running mean, say) are restored; values are those that the phase computes.
 
     Args:
         session: of a compiled net.

@@ -19,7 +19,7 @@ from swirl.jit import progress_console
 
 @dataclass
 class History:
-    """What a training run went through.
+    """The course of a training run.
 
     Args:
         losses: of every step.
@@ -67,8 +67,8 @@ def fit(
         labels: (items,) or (items, 1), class numbers.
         solver: its ``step()`` changes the parameters.
         epochs: how often to go through the data.
-        shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes, which the next
-            call of ``fit`` goes on with.
+        shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes and the next call
+            of ``fit`` continues.
         stop_on_nan: raise TrainingError when the loss is NaN; otherwise training goes on (a warning is given once).
         progress: whether to show a progress bar, on stderr.
         after_epoch: called with the epoch's number (from 0) and the history so far.

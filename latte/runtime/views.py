@@ -1,4 +1,4 @@
-"""Views of buffers in blocks: arrays of the logical shape that stand for storage of another one."""
+"""Views of blocked buffers: arrays of the logical shape that stand for storage of another one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from swirl.ir.buffers import Buffer
 
 
 class BlockedViews:
-    """What users hold of storage that has no view of the logical shape: packed before phases run, unpacked behind them.
+    """The arrays that users hold for storage without a view of the logical shape: packed before phases run, unpacked
+    after.
 
-    An array is looked after for as long as somebody holds it, or a part of it. One for all batch sizes of a net: their
-    parameters are the same storage.
+    An array is kept up to date as long as it, or a part of it, is held. There is one object for all batch sizes of a
+    net: their parameters are the same storage.
     """
 
     def __init__(self) -> None:
@@ -32,8 +33,8 @@ class BlockedViews:
 
     @contextmanager
     def in_storage(self) -> Iterator[None]:
-        """What was written to views is in the storage meanwhile, and what is written to the storage is in the views
-        afterwards."""
+        """Inside the context the storage has what was written to views; afterwards the views have what is written to
+        it."""
         for storage, buffer, held in self._alive():
             storage[...] = buffer.layout.pack(held)
         try:

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``, ``cache``.
+=======
+"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``tune-by-hand``, ``bench``, ``cache``.
+>>>>>>> house~1
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
 so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
@@ -19,7 +23,11 @@ from latte.explain.explanation import phases_of
 from latte.net import Net
 from latte.profiling.roofline import check_plot
 from latte.runtime.kernels import CompiledPhase
+<<<<<<< HEAD
 from latte.tools.made_up import made_up_batch
+=======
+from latte.tools.bench.command import bench
+>>>>>>> house~1
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -37,7 +45,7 @@ Written = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Our own errors are for reading: no traceback."""
+    """Our own errors are shown without a traceback."""
     try:
         yield
     except LatteError as error:
@@ -59,7 +67,7 @@ def load_net(path: Path) -> Net:
     name = f"latte_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise LatteError("is no Python file", place=str(path))
+        raise LatteError("is not Python file", place=str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where inspect looks for the source of the file's own layers
     sys.path.insert(0, str(path.resolve().parent))
@@ -78,7 +86,7 @@ def load_net(path: Path) -> Net:
         raise LatteError(
             "defines no net",
             place=str(path),
-            way_out="def net(): … return net, or a module-level net; training stands under"
+            way_out="def net(): … return net, or a module-level net; training belongs under"
             ' if __name__ == "__main__"',
         )
     return found
@@ -123,7 +131,7 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
          as_json: bool) -> None:  # fmt: skip
     """Compile the net of FILE, and show what became of a layer or a chain: one stage, or the whole explanation.
 
-    FILE has a function net() or a module-level net; training in it stands under if __name__ == "__main__".
+    FILE has a function net() or a module-level net; training in it belongs under if __name__ == "__main__".
     """
     with _plain_errors():
         net = _compiled(file, target)
@@ -312,7 +320,7 @@ def bisect(file: Path, layer: str | None, phase: str | None, seed: int, toleranc
 
 
 def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
-    """The folders of a dump that hold the stages of a layer (or chain, alone or in one) and a phase; None is any.
+    """The folders of a dump with the stages of a layer (alone or in a chain) or chain, and of a phase; None is any.
 
     Raises:
         LatteError: there are none; the message lists those that there are.
@@ -324,6 +332,9 @@ def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
         names = ", ".join(f"{found.parent.name}.{found.name}" for found in there)
         raise CommandError(f"no stages of {layer or 'any layer'}, {phase or 'any phase'}", way_out=f"there are {names}")
     return found
+
+
+main.add_command(bench)
 
 
 # --- cache --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One layer's recipe on the bench: edited, recompiled alone, timed beside what it was and what the machine can do."""
+"""Tuning one layer's recipe: edited, recompiled alone, timed beside its last version and the machine's limits."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Trial:
 
     Args:
         stages: of the compiler, the last one translated.
-        outcomes: what became of the recipe's commands.
+        outcomes: of the recipe's commands.
         library: the compiled file.
-        kernel, arrays: what runs, on data of its own, one array for each of ``buffers``.
+        kernel, arrays: what runs, on its own data, one array for each of ``buffers``.
         work: operations and bytes.
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
     """
@@ -75,7 +75,7 @@ class Bench:
         target: what code is made for.
         recipe: file to use in place of its own; one that declares a chain, for the chain that the layer begins.
         threads: of OpenMP.
-        whole_numbers: as data, small ones: sums are exact in whatever order.
+        whole_numbers: use small whole numbers as data: sums are exact in any order.
 
     Raises:
         CommandError: there is no such layer or phase, or the layer has no recipe file.
@@ -114,7 +114,7 @@ class Bench:
         """The layer, or the chain that it is compiled in, under the recipe as it is now.
 
         Raises:
-            LatteError: the recipe is no Python, or a command was refused.
+            LatteError: the recipe is not Python, or a command was refused.
         """
         start = perf_counter()
         self.paths = recipe_sources(self.paths[0])
@@ -136,7 +136,7 @@ class Bench:
         return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, taken, compiling)
 
     def _stamp(self, unit: Unit) -> object:
-        """Changes where the unit may be scheduled otherwise: its phases, or the recipes that it uses."""
+        """Changes if the unit may be scheduled differently: by its phases, or the recipes that it uses."""
         return (unit.name, *unit.parts, *((file, _saved(file)) for file in self._files(unit)))
 
     def _files(self, unit: Unit) -> tuple[Path, ...]:
@@ -150,7 +150,7 @@ class Bench:
         """The unit after its recipe."""
         units = self._units(left)
         place = next(place for place, unit in enumerate(units) if self._holds(unit))
-        self.paths = self._files(units[place])  # until it is known which of them are used
+        self.paths = self._files(units[place])  # until the used ones are known
         self._progress.through(units[:place], memos, self._stamp)
         return schedule_unit(self.graph, self.target, self._progress.state, units[place], memos)
 
@@ -200,8 +200,8 @@ class Bench:
         return self.limits.measure([(trial.kernel, trial.arrays) for trial in trials])
 
     def results(self, trial: Trial) -> dict[str, np.ndarray]:
-        """What the kernel makes of the buffers that the layer has, each as it is declared. To be asked for before any
-        other run: it may add to what the one before has left."""
+        """The buffers of the layer after the kernel has run, each as it is declared. Call it before any other run: the
+        kernel may add to what an earlier run has left."""
         self.runner.phase([(trial.kernel, trial.arrays)]).run()
         declared = trial.stages[0].program.buffers
         arrays = dict(zip(trial.buffers, trial.arrays, strict=True))
@@ -212,7 +212,7 @@ class Bench:
         }
 
     def _arrays(self, buffers: dict[str, Buffer], lowered: Program) -> list[np.ndarray]:
-        """Random contents as they lie in memory; whole numbers where they are used as such."""
+        """Random contents in the layout of memory; whole numbers where the buffer needs them."""
         values = contents(lowered)
         sizes = {name: (buffer.physical_shape, DTYPES[buffer.dtype]) for name, buffer in buffers.items()}
         memory = allocate(sizes, self.runner)
@@ -231,7 +231,7 @@ def _sources(recipes: Iterable[Path]) -> tuple[Path, ...]:
 
 # --- words --------------------------------------------------------------------------------------------------
 def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None) -> str:
-    """What one save of the recipe led to."""
+    """The result of one save of the recipe."""
     now = measured.kernels[0]
     low, high = now.spread
     runs = "1 run" if len(now.runs) == 1 else f"{len(now.runs)} runs"
@@ -280,10 +280,10 @@ def _at_most(exact: bool) -> str:
 
 # --- watching -----------------------------------------------------------------------------------------------
 def tries(bench: Bench, say: Callable[[str], None]) -> Iterator[bool]:
-    """Compile and time, again after each save of the recipe file; what is wrong with it is said, and watching goes on.
+    """Compile and time, again after each save of the recipe file; errors in it are shown, and watching goes on.
 
     Yields:
-        whether this version of the recipe ran, as soon as all is said about it.
+        whether this version of the recipe ran, after its report.
     """
     before: Trial | None = None
     while True:

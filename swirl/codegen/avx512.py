@@ -1,4 +1,4 @@
-"""AVX-512 (F, BW, DQ, VL): sixteen lanes, masks of one bit a lane."""
+"""AVX-512 (F, BW, DQ, VL): sixteen lanes, masks with one bit for each lane."""
 
 from __future__ import annotations
 

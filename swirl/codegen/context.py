@@ -1,4 +1,4 @@
-"""What is known at one point of a nest while it is turned into C++: names, types, storage and ranges."""
+"""What is known at one point of a nest while it is translated to C++: names, types, storage and ranges."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 class Unsupported(LatteError):
-    """The construct named cannot be turned into C++ for this target."""
+    """The construct named cannot be translated to C++ for this target."""
 
     def __init__(self, message: str, node: ast.AST | None = None, way_out: str | None = None):
         if node is not None:
@@ -50,7 +50,7 @@ class Local:
         dtype: element type.
         storage: ``scalar`` (one variable), ``elements`` (a named variable for each element of an array),
             ``registers`` (an array whose last dimension is held in vector registers), ``memory`` (a C++
-            array), ``lanes`` (declared in a vector loop: one value a lane, a register for each chunk),
+            array), ``lanes`` (declared in a vector loop: one value for each lane, one register for each chunk),
             ``lane_memory`` (the same, in a C++ array).
         names: index of the element (the chunk last, for registers) → C++ name; scalars and arrays use ``()``.
         shape: extents of an array.
@@ -79,7 +79,7 @@ class Context:
         vector_width: lanes of a register; 0 on the portable target.
         contract: whether a product and a sum become one fused multiply-add.
         ranges: least and greatest value of each loop variable; unrolled ones have a single value.
-        grids: what each loop variable is modulo its steps.
+        grids: the residue of each loop variable modulo its step.
         unrolled: the values of the unrolled loops' variables, outermost first.
         locals: name in the nest → where it is held.
         taken: C++ names in use.
@@ -114,7 +114,7 @@ class Context:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A block of the nest that is no C++ block (a copy of an unrolled body): its names stay in use."""
+        """A block of the nest that is not a C++ block (a copy of an unrolled body): its names stay in use."""
         saved = self.locals, self.ranges, self.grids, self.unrolled
         self.locals, self.ranges, self.unrolled = dict(self.locals), dict(self.ranges), dict(self.unrolled)
         self.grids = dict(self.grids)
@@ -134,7 +134,7 @@ class Context:
         return name
 
     def suffix(self) -> str:
-        """What tells the copies of an unrolled body apart in names: ``_3_1``."""
+        """The suffix that distinguishes names in copies of an unrolled body: ``_3_1``."""
         return "".join(f"_{value}" if value >= 0 else f"_m{-value}" for value in self.unrolled.values())
 
     def index(self, node: ast.expr) -> ast.expr:
@@ -191,7 +191,7 @@ class Context:
         return None
 
     def undecided(self, node: ast.BoolOp) -> list[ast.expr]:
-        """The parts of ``and``, ``or`` that say something here; a constant where the others decide."""
+        """The parts of ``and``, ``or`` that are not decided here; a constant where the others decide."""
         known = self.truth(node)
         if known is not None:
             return [ast.Constant(known)]

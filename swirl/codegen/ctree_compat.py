@@ -45,7 +45,7 @@ def _read_defaults(self: configparser.ConfigParser, file: Any, filename: str | N
 
 
 def _read_nothing(self: configparser.ConfigParser, *files: Any, **options: Any) -> list[str]:
-    """``read`` that ignores the user's ``.ctree.cfg``: it has no say in what we print."""
+    """``read`` that ignores the user's ``.ctree.cfg``: it must not change what we print."""
     return []
 
 
@@ -125,7 +125,7 @@ class Declaration(CNode):
 
 
 class Pragma(CNode):
-    """A pragma line, followed by the statement or block that it is about (if any)."""
+    """A pragma line, followed by the statement or block that it applies to (if any)."""
 
     _fields = ["statement"]
 
@@ -249,7 +249,7 @@ class _Printer(CCodeGen):
             return f"{self._parenthesize(node, node.left)}[{self.visit(node.right)}]"
         left = self._parenthesize(node, node.left)
         right = self._parenthesize(node, node.right)
-        # gcc's -Wparentheses has a point: nobody remembers that && binds before ||.
+        # As gcc's -Wparentheses asks: few remember that && binds before ||.
         if isinstance(node.op, Op.Or):
             left = f"({left})" if _is_and(node.left) else left
             right = f"({right})" if _is_and(node.right) else right

@@ -26,7 +26,8 @@ from swirl.compiler import IF_CONVERTIBLE
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Program, references, walk
+from swirl.ir.nest import Program, references
+from swirl.ir.paths import walk
 from swirl.ir.types import explicit
 from swirl.target import Target
 
@@ -69,7 +70,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
     names, parameters, body = _translate(program, target, contract, standalone=False)
     vectors = "_mm" in body
     helpers = _helpers(body, target.name if vectors else "portable")
-    # What is in the portable target's text g++ can make masked loads of on others only.
+    # g++ can turn the portable target's text into masked loads only on other targets.
     note = IF_CONVERTIBLE if target.isa_flags and not vectors and not touches_conditionally(program) else ""
 
     def render(name: str) -> str:
@@ -127,7 +128,7 @@ def _buffers_in_order(program: Program) -> list[str]:
     for nest in program.nests:
         for _, statement in walk(nest.body):
             head: ast.AST = statement
-            if isinstance(statement, (ast.If, ast.For)):  # the statements inside come by themselves
+            if isinstance(statement, (ast.If, ast.For)):  # the statements inside are visited separately
                 head = statement.test if isinstance(statement, ast.If) else statement.iter
             for reference in references(head):
                 assert isinstance(reference.value, ast.Name)

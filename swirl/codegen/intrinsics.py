@@ -67,8 +67,8 @@ class Instructions(ABC):
         return self.op(name, "float32", a, b, c)
 
     def extremum(self, name: str, left: Expression, right: Expression, dtype: str, plain: bool) -> Expression:
-        """``min`` or ``max``; ``plain`` where ``left`` cannot be NaN: the instruction then does exactly what
-        is meant, ``left > right ? left : right``, and a NaN on the right passes."""
+        """``min`` or ``max``; ``plain`` where ``left`` cannot be NaN: the instruction then is exactly
+        ``left > right ? left : right``, and a NaN on the right passes."""
         if dtype == "int32" or plain:
             return self.op(name, dtype, left, right)
         return call("maximum" if name == "max" else "minimum", left, right)
@@ -83,7 +83,7 @@ class Instructions(ABC):
         return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)
 
     def negate(self, value: Expression, dtype: str) -> Expression:
-        """The sign turned, of zeros and NaNs too."""
+        """The value with the other sign, also for zeros and NaNs."""
         if dtype == "int32":
             return self.op("sub", dtype, call(f"{self.prefix}_setzero_si{self.bits}"), value)
         return call("negate", value)
@@ -143,8 +143,7 @@ class Instructions(ABC):
 
     def stream(self, address: Expression, value: Expression, dtype: str, mask: Expression | None,
                aligned: bool) -> Expression:  # fmt: skip
-        """The same past the caches; where it is not certain that whole registers stand ``aligned``, that is asked
-        at run time."""
+        """The same past the caches; where whole registers are not certainly ``aligned``, that is tested at run time."""
         if not aligned:
             return call("stream_lanes", address, value, *([mask] if mask is not None else []))
         if dtype == "int32":
@@ -152,7 +151,7 @@ class Instructions(ABC):
         return self.op("stream", dtype, address, value)
 
     strides = range(2, 5)
-    """Elements between lanes that are loaded or stored as whole registers of a row, and shuffled."""
+    """The largest distance of lanes that are loaded or stored as whole registers of a row, and shuffled."""
 
     def load_strided(self, address: Expression, stride: int, mask: Expression | None) -> Expression:
         """Elements ``stride`` apart; those masked out and those in between are not touched."""

@@ -1,4 +1,4 @@
-"""Expressions of a vector loop → registers. What is the same for all lanes is computed once and broadcast."""
+"""Expressions of a vector loop → registers. A value that all lanes share is computed once and broadcast."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class LaneValues(LaneIndices):
         return False
 
     def parted(self, test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
-        """``a and b`` as the part on loop variables that all lanes share, and the rest; None where it has not
-        both. The first is a branch, which also keeps the rest from reading outside of arrays."""
+        """``a and b`` as the part on loop variables that all lanes share, and the rest; None unless it has both. The
+        first becomes a branch, which also keeps the rest from reading outside of arrays."""
         if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
             return None
         shared = [p for p in test.values if not self.varies(p) and not any(references(p))]
@@ -60,7 +60,7 @@ class LaneValues(LaneIndices):
         return self.instructions.broadcast(converted(value, dtype), dtype)
 
     def both(self, left: Expression | None, right: Expression) -> Expression:
-        """Both masks; None is no restriction."""
+        """Both masks; None restricts nothing."""
         return right if left is None else self.instructions.mask_op("&", left, right)
 
     def joint(self, left: Value, right: Value) -> str:
@@ -68,7 +68,7 @@ class LaneValues(LaneIndices):
 
     # --- expressions ----------------------------------------------------------------------------------------
     def value(self, node: ast.expr, chunk: int, mask: Expression | None) -> Value:
-        """An expression; ``mask`` are the lanes for which it is wanted at all."""
+        """An expression; ``mask`` has the lanes that need it."""
         if not self.varies(node):
             return self.statements.expressions.value(node)
         if isinstance(node, ast.Name):

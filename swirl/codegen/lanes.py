@@ -1,4 +1,4 @@
-"""Vector loops in plain C++ (the portable target): each statement is a loop over the lanes of its own."""
+"""Vector loops in plain C++ (the portable target): each statement has its own loop over the lanes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swirl.ir.nest import Loop, expr, local_type
 
 
 class PlainLanes:
-    """Locals of the body become small arrays with an element a lane; conditions become arrays of truth
+    """Locals of the body become small arrays with one element for each lane; conditions become arrays of truth
     values."""
 
     def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
@@ -64,7 +64,7 @@ class _Lanes:
                 )
             elif not isinstance(statement, ast.Pass):
                 raise Unsupported(
-                    "a vector loop holds assignments, declarations of one value a lane, and if", statement
+                    "a vector loop holds assignments, declarations of one value for each lane, and if", statement
                 )
         return result
 

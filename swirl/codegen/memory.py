@@ -17,8 +17,7 @@ from swirl.ir.nest import reference, subscripts
 
 def register_place(context: Context, width: int, local: Local, node: ast.Subscript, lane: str,
                    chunk: int) -> tuple[tuple[int, ...], int]:  # fmt: skip
-    """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and where in it
-    that stands."""
+    """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and the place in it."""
     ranges = {name: limits for name, limits in context.ranges.items() if name != lane}
     forms = [affine(index, ranges, fix=True) for index in subscripts(node)]
     constants = [form.constant for form in forms if form is not None]
@@ -37,8 +36,7 @@ class LaneMemory:
         self.values = values
 
     def load(self, node: ast.Subscript, chunk: int, mask: Expression | None) -> Expression:
-        """The lanes of a reference; a mask is used only where an inactive lane might stand outside the
-        array."""
+        """The lanes of a reference; a mask is used only where an inactive lane might be outside of the array."""
         assert isinstance(node.value, ast.Name)
         local = self.context.locals.get(node.value.id)
         if local is not None and local.storage == "registers":
@@ -82,7 +80,7 @@ class LaneMemory:
 
     # --- addresses ------------------------------------------------------------------------------------------
     def stride(self, node: ast.Subscript) -> int | None:
-        """How many elements of a row neighbouring lanes stand apart; None where they are not of one row."""
+        """The distance of neighbouring lanes in a row; None where they are not in one row."""
         *rest, last = subscripts(node)
         return None if any(self.values.varies(index) for index in rest) else self.coefficient(last)
 
@@ -99,18 +97,18 @@ class LaneMemory:
         return subscripts_fit(self.context, node, **{self.lane: (first, first + self.instructions.width - 1)})
 
     def aligned(self, node: ast.Subscript, chunk: int) -> bool:
-        """Whether the first lane of a chunk certainly stands at a multiple of the register's size."""
+        """Whether the first lane of a chunk is certainly at a multiple of the register's size."""
         with self.context.scope():
             first = chunk * self.instructions.width
             self.context.ranges[self.lane] = (first, first)
             return self.context.alignment(node) % self.instructions.width == 0
 
     def address(self, node: ast.Subscript, chunk: int) -> Expression:
-        """Where the first lane of a chunk stands."""
+        """The place of the first lane of a chunk."""
         return self.pointer(node, subscripts(node), chunk * self.instructions.width)
 
     def pointer(self, node: ast.Subscript, indices: list[ast.expr], lane: int) -> Expression:
-        """``&array[i][j + 16]``, at a lane; ``array[i] + (j - 1)`` where that lane may be masked out, and stand outside
+        """``&array[i][j + 16]``, at a lane; ``array[i] + (j - 1)`` where that lane may be masked out, and be outside of
         the row."""
         assert isinstance(node.value, ast.Name)
         *rest, last = self.at_lane(indices, lane)
@@ -167,7 +165,7 @@ class LaneMemory:
 
 
 class LaneIndices:
-    """What :class:`LaneMemory` asks of the expressions of its loop."""
+    """The questions of :class:`LaneMemory` about the expressions of its loop."""
 
     def varies(self, node: ast.expr) -> bool:
         """Whether an expression differs from lane to lane."""

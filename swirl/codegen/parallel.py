@@ -1,10 +1,9 @@
 """OpenMP around the statements of a nest.
 
-A kernel is run by every thread of an enclosing ``omp parallel``. Parallel loops become ``omp for``. What
-stands outside of them is of two sorts: statements that touch buffers are run by one thread (``omp single``,
-which hands the locals it wrote to the others by ``copyprivate``), and statements that write locals only are
-run by each thread on its own copies. A barrier keeps a thread from writing what another one still has to
-read for its copies.
+A kernel is run by every thread of an enclosing ``omp parallel``. Parallel loops become ``omp for``. There are two kinds
+of statements outside of them: those that touch buffers are run by one thread (``omp single``, which hands the locals it
+wrote to the others by ``copyprivate``), and those that write locals only are run by each thread on its own copies. A
+barrier keeps a thread from writing what another one still has to read for its copies.
 
 Non-temporal stores of a thread may still be under way when it reaches a barrier; a fence before the barrier ends them.
 """

@@ -1,4 +1,4 @@
-"""References made physical: every buffer as it lies in memory, with its halo, blocks and order."""
+"""References made physical: every buffer in its layout in memory, with halo, blocks and order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _physical_nest(nest: Nest, laid_out: Mapping[str, Buffer], buffers: Mapping[
 
 
 class _Physical(ast.NodeTransformer):
-    """Rewrites references; builds new nodes on the way, so the nest given stays as it was."""
+    """Rewrites references; builds new nodes, so the nest given stays unchanged."""
 
     def __init__(self, laid_out: Mapping[str, Buffer], ranges: Ranges):
         self.laid_out = laid_out

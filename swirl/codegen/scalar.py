@@ -89,8 +89,8 @@ class ScalarExpressions:
     def _element(self, c_name: str, name: str, indices: list[ast.expr]) -> Expression:
         """``a[i][j + 3]``; in copies of an unrolled body ``(&a[i][j])[3]``.
 
-        The copies share an address, and g++ adds the constants in the instructions. It does not see ``j + 3`` as that:
-        a register tile then has an address a pixel, more than there are registers.
+        The copies share an address, and g++ adds the constants in the instructions. It does not do so with ``j + 3``: a
+        register tile then has one address for each pixel, more than there are registers.
         """
         context = self.context
         if context.vector_width:
@@ -100,13 +100,13 @@ class ScalarExpressions:
                     if shared is None:
                         continue
                     front = array_ref(c_name, [self.integer(i) for i in (*indices[:position], shared[0])])
-                    behind = [constant(shared[1], "int32"), *map(self.integer, indices[position + 1 :])]
-                    return array_ref(address_of(front), behind)
+                    following = [constant(shared[1], "int32"), *map(self.integer, indices[position + 1 :])]
+                    return array_ref(address_of(front), following)
         return array_ref(c_name, [self.integer(index) for index in indices])
 
     def _shared_index(self, index: ast.expr, extent: int) -> tuple[ast.expr, int] | None:
-        """A subscript that other copies have, too, and the distance from it; None where it is not surely inside of the
-        array, or there is no distance."""
+        """A subscript that other copies share, and the distance from it; None where it may be outside of the array, or
+        there is no distance."""
         form = affine(index, self.context.ranges, fix=True)
         if form is None or not form.terms:
             return None
@@ -128,7 +128,7 @@ class ScalarExpressions:
         """A subscript or a bound: simplified, as an int."""
         value = self.value(self.context.index(node))
         if value.is_float or value.lanes:
-            raise Unsupported("a subscript or bound is no integer", node)
+            raise Unsupported("a subscript or bound is not an integer", node)
         return converted(value, "int32")
 
     # --- expressions ----------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from swirl.ir.trees import declared_in, targets_in
 
 
 def without_single_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
-    """Vector loops of one lane that write a scalar become plain loops: lanes cannot share a scalar, one may
-    have it."""
+    """Vector loops of one lane that write a scalar become plain loops: several lanes cannot share a scalar, a
+    single one can."""
     result: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If):

@@ -1,8 +1,8 @@
 """Which local arrays become named registers, and which live in memory.
 
-An array whose every subscript is a constant once unrolled loops are written out is no array in the C++: each
-element is a variable of its own (``elements``). Where the last subscript is a vector loop's variable, plus a
-constant, each row is held in vector registers (``registers``). Everything else is a C++ array (``memory``).
+An array whose every subscript is a constant once unrolled loops are written out is not an array in the C++: each
+element is a separate variable (``elements``). Where the last subscript is a vector loop's variable, plus a constant,
+each row is held in vector registers (``registers``). Everything else is a C++ array (``memory``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from math import prod
 
 from swirl.ir.affine import affine
-from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts, walk
+from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts
+from swirl.ir.paths import walk
 from swirl.ir.statements import local_uses
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
@@ -69,7 +70,7 @@ def _form(reference: ast.Subscript, stored: bool, loops: tuple[Loop, ...], width
 
 
 def touches_conditionally(program: Program) -> bool:
-    """Whether an array is read or written only where some condition holds: a compiler may make masked loads of it."""
+    """Whether an array is read or written only where some condition holds: a compiler may use masked loads for it."""
     return any(_conditional(statement) for nest in program.nests for _, statement in walk(nest.body))
 
 

@@ -1,4 +1,4 @@
-"""Sums that g++ must leave alone: several terms an iteration, added to one number in the order of the program."""
+"""Sums that g++ must not change: several terms in each iteration, added to one number in the program's order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swirl.ir.printing import unparse
 from swirl.ir.trees import declared_in, name_of
 
 UNROLLED = 16  # iterations, and
-COPIES = 512  # copies of a statement up to which g++ may unroll loops before it vectorises the one around
+COPIES = 512  # up to this many copies of a statement, g++ may unroll loops before it vectorises the one around
 
 Values = Mapping[str, Affine]
 """The variables of unrolled loops, in one copy of a statement."""
@@ -25,9 +25,8 @@ Element = tuple[str, tuple[Hashable, ...]]
 def adds_in_order(node: ast.For, context: Context) -> bool:
     """Whether an iteration of a loop, the small loops inside unrolled, adds to one floating-point number twice.
 
-    g++ 12 at -O3 vectorises such a loop and then adds other elements than those asked for, wherever the terms do not
-    lie in memory in the order in which they are added (tests/regress/test_gcc_sums_in_order.py). What is added may go
-    through locals on the way.
+    g++ 12 at -O3 vectorises such a loop and then adds wrong elements, wherever the terms are not in memory in the order
+    in which they are added (tests/regress/test_gcc_sums_in_order.py). Terms may go through locals on the way.
     """
     declared, var = declared_in(node), loop_of(node).var
     low, high = context.ranges.get(var, (0, 1))
@@ -85,7 +84,7 @@ class _Elements:
 
 
 def _longest(copies: Sequence[Copy], kept: set[Element], elements: _Elements) -> int:
-    """How many operations, at the most, make what is kept for the next iteration of what was kept in this one."""
+    """The most operations between what an iteration takes from the one before and what it keeps for the next one."""
     depths = dict.fromkeys(kept, 0)
     written = {name_of(target) for statement, _ in copies if (target := _target(statement, declared=True))}
     sources: dict[ast.stmt, list[tuple[ast.expr, int]]] = {}

@@ -41,7 +41,7 @@ from swirl.ir.nest import constant as constant_of
 
 # Bytes of one local array beyond which it is a thread's static storage: an OpenMP thread's stack may be 2 MB.
 MOST_STACK_BYTES = 256 * 1024
-MOST_COPIES = 16  # of a body that g++ may make by writing out a loop of copies
+MOST_COPIES = 16  # statements of a body that g++ may make by unrolling a loop of copies
 
 _LOCALITY = {0: 0, 1: 3, 2: 2, 3: 1}  # level of the cache → what __builtin_prefetch calls it
 _AUGMENTED = {"+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div}
@@ -190,7 +190,7 @@ class Statements:
         return AugAssign(place.node, _AUGMENTED[operator](), converted(value, dtype))
 
     def prefetch(self, found: Prefetch) -> Node:
-        """A place counted from the array's start: it may lie outside, so no reference."""
+        """The address counted from the array's start, not a reference, as it may be outside."""
         place: Expression = constant(0, "int32")
         for position, (index, extent) in enumerate(
             zip(found.indices, self.context.shape_of(found.buffer), strict=True)
@@ -227,11 +227,11 @@ class Statements:
 
 
 def _stays_a_loop(loop: Loop, body: Sequence[ast.stmt]) -> bool:
-    """Whether g++ has to leave a loop that ``unroll`` has made as it is.
+    """Whether g++ must not unroll a loop that ``unroll`` has made.
 
-    It writes out loops of up to 16 iterations. Copies beyond those that were asked for spill, and each load runs once
-    a row, where the processor foresees what a load touches from what it has touched before: the passes of batch norm
-    over images of 28 × 28 are 7 % slower, over blocks of 7 × 7 24 %. A few more in short rows do no harm.
+    g++ unrolls loops of up to 16 iterations. More copies than asked for spill, and each load then runs only once a row,
+    so the processor cannot predict its addresses from earlier ones: the passes of batch norm over images of 28 × 28 are
+    7 % slower, over blocks of 7 × 7 24 %. A few more copies in short rows do no harm.
     """
     first = loop_of(body[0]) if len(body) == 1 and isinstance(body[0], ast.For) else None
     if first is None or first.kind != "unrolled" or first.extent is None or loop.extent is None:
@@ -240,7 +240,7 @@ def _stays_a_loop(loop: Loop, body: Sequence[ast.stmt]) -> bool:
 
 
 def declaration_rows(type_name: str, names: dict[tuple[int, ...], str]) -> list[Node]:
-    """Declarations of the variables of an array, one line for each row, of eight at the most."""
+    """Declarations of the variables of an array, one line for each row, with at most eight."""
     nodes = []
     for _, group in itertools.groupby(names.items(), key=lambda item: item[0][:-1]):
         row = [name for _, name in group]
@@ -256,7 +256,7 @@ def memory_array(local: Local) -> Node:
 
 
 def subscripts_fit(context: Context, node: ast.Subscript, **lanes: tuple[int, int]) -> bool:
-    """Whether all subscripts are proved to stay inside the array, the lanes given being active or not."""
+    """Whether all subscripts are proved to stay inside the array, for active and inactive lanes."""
     assert isinstance(node.value, ast.Name)
     for index, extent in zip(subscripts(node), context.shape_of(node.value.id), strict=True):
         limits = context.limits(index, **lanes)

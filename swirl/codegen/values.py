@@ -68,7 +68,7 @@ def converted(value: Value, dtype: str) -> Expression:
     if value.literal is not None:
         return constant(as_int32(value.literal) if dtype == "int32" else value.literal, dtype)
     if value.lanes:
-        raise Unsupported(f"a value of lanes stands where one {dtype} is needed")
+        raise Unsupported(f"a value of lanes is used where one {dtype} is needed")
     if value.dtype == dtype:
         return value.node
     if dtype == "bool":
@@ -87,6 +87,6 @@ def as_float(value: Value) -> Value:
 
 
 def folded(node: ast.BinOp, left: Value, right: Value) -> Value | None:
-    """Arithmetic on two literals, done here as Python does it; None where it is not that."""
+    """Arithmetic on two literals, folded as Python does it; None for anything else."""
     number = folded_operation(node.op, left.literal, right.literal)
     return None if number is None else literal_value(number)

@@ -28,7 +28,7 @@ class RegisterLanes:
         self.instructions = instructions
 
     def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
-        """The statements of a vector loop; they stand in the enclosing C++ block."""
+        """The statements of a vector loop, in the enclosing C++ block."""
         count, active = statements.lanes_of(loop)
         with statements.context.scope():
             return _Body(self.instructions, statements, loop, count, active).emit(body)
@@ -89,7 +89,7 @@ class _Body:
         return nodes
 
     def tail_name(self, count: ast.expr, chunk: int, nodes: list[Node]) -> str:
-        """The variable with the mask of the first ``count`` lanes; one that stands here already is reused."""
+        """The variable with the mask of the first ``count`` lanes; one that exists here already is reused."""
         tails, text = self.context.tails, ast.unparse(count)
         if text not in tails:
             name = self.context.fresh(f"tail_{chunk}" if len(self.chunks) > 1 else "tail")
@@ -117,7 +117,7 @@ class _Body:
             return self.branch(node)
         if isinstance(node, ast.Pass):
             return []
-        raise Unsupported("a vector loop holds assignments, declarations of one value a lane, and if", node)
+        raise Unsupported("a vector loop holds assignments, declarations of one value for each lane, and if", node)
 
     def declaration(self, node: ast.AnnAssign) -> list[Node]:
         assert isinstance(node.target, ast.Name) and node.value is not None

@@ -14,9 +14,9 @@ from swirl.ir.nest import Program
 from swirl.ir.work import program_work
 
 LARGE = "portable"
-"""What stages are compiled for that Python would run for too long: code as plain as it gets."""
+"""The target for stages that Python would run for too long: the plainest code."""
 QUICKLY = "-O2"
-"""How these are compiled: -O3 takes g++ four to eight times as long where loops are unrolled."""
+"""The flag for these: -O3 takes g++ four to eight times as long where loops are unrolled."""
 IN_PYTHON = 3_000_000
 """Operations of a stage that Python does in a few seconds."""
 STAGE = re.compile(r"(\d\d+)_\w+\.py")
@@ -24,7 +24,7 @@ STAGE = re.compile(r"(\d\d+)_\w+\.py")
 
 @dataclass(frozen=True)
 class Bisection:
-    """What became of the stages of one ensemble and phase.
+    """The result for the stages of one ensemble and phase.
 
     Args:
         folder: where they are.
@@ -81,14 +81,14 @@ def bisect_stages(
         tolerance: relative to the largest magnitude in a buffer.
         target: run the stages compiled for this target, in place of Python. By default Python runs them, or where that
             takes too long, they are compiled for the portable target with ``-O2``: ``compiled`` of the result says so.
-        code: also run the last stage compiled for this target as nets are, and compare it with what the stages were run
-            by; not where ``target`` is given.
+        code: also run the last stage compiled for this target with the flags of nets, and compare it with the other run
+            of it; not where ``target`` is given.
 
     Raises:
         LatteError: there are no stages, or one cannot be read or run.
     """
     paths = _paths(folder)
-    stages: Iterable[DumpedStage] = map(read_stage, paths)  # as they are needed: one behind a wrong one may be broken
+    stages: Iterable[DumpedStage] = map(read_stage, paths)  # read when needed: one after a wrong one may be broken
     if target is not None:
         code = None
         stages = _compiled(list(stages), target)

@@ -101,7 +101,7 @@ def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tole
         target: run both compiled for this target, in place of Python (which takes long for large layers).
 
     Raises:
-        LatteError: a file is no dumped stage, the two are not of one layer and phase, or the tolerance is none.
+        LatteError: a file is not a dumped stage, the two are not of one layer and phase, or the tolerance is invalid.
     """
     _check(tolerance)
     stages = [read_stage(first), read_stage(second)]
@@ -115,7 +115,7 @@ def compared(first: DumpedStage, second: DumpedStage, *, seed: int, tolerance: f
     """Two stages that have been read, each run in its way: see :func:`compare_stages`.
 
     Raises:
-        LatteError: the two are not of one layer and phase, or the tolerance is none.
+        LatteError: the two are not of one layer and phase, or the tolerance is invalid.
     """
     _check(tolerance)
     shared, skipped = _comparable(first, second)

@@ -32,7 +32,7 @@ class DumpedStage:
     Args:
         path: its file.
         namespace: what running the file defines.
-        program: its nests, on buffers as they lie in memory.
+        program: its nests, on buffers with their shapes in memory.
         compiled: runs the nests compiled (:func:`compiled_stages`); by default Python runs them.
     """
 
@@ -54,7 +54,7 @@ def read_stage(path: str | Path) -> DumpedStage:
     """A dumped stage from its file.
 
     Raises:
-        LatteError: the file cannot be read, is no Python, or is no dumped stage.
+        LatteError: the file cannot be read, is not Python, or is not a dumped stage.
         ValidationError: its nests are outside the grammar of ``docs/ir.md``.
     """
     path = Path(path)
@@ -67,7 +67,7 @@ def read_stage(path: str | Path) -> DumpedStage:
     except Exception as error:  # somebody's edit of the file: any error may come out of it
         raise LatteError(f"does not run: {type(error).__name__}: {error}", place=str(path)) from error
     if not {"BUFFERS", "NESTS", "make_arrays", "run"} <= namespace.keys():
-        raise LatteError("is no dumped stage", place=str(path), way_out=way_out)
+        raise LatteError("is not a dumped stage", place=str(path), way_out=way_out)
     buffers = {name: _buffer(fields) for name, fields in namespace["BUFFERS"].items()}
     wanted = [nest.__name__ for nest in namespace["NESTS"]]
     functions = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name in wanted}
@@ -100,7 +100,7 @@ class _Declared(ast.NodeTransformer):
 
 # --- other ways to run --------------------------------------------------------------------------------------
 def compiled_run(file: str, target: str) -> Callable[[Arrays], None]:
-    """Runs the nests of a dumped file compiled for a target, on arrays as they lie in memory."""
+    """Runs the nests of a dumped file compiled for a target, on arrays with their layouts in memory."""
     (stage,) = compiled_stages([read_stage(file)], target)
     assert stage.compiled is not None
     return stage.compiled

@@ -13,7 +13,8 @@ from swirl.codegen.emit import KernelSource
 from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, loops, references, subscripts
+from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
+from swirl.ir.paths import loops
 from swirl.ir.types import explicit
 from swirl.pipeline import Stage
 
@@ -22,7 +23,7 @@ MADE_HERE = re.compile(r"\d\d+_\w+\.py|kernel\.cpp|command\.txt")
 
 
 def dump_stages(folder: Path, stages: Sequence[Stage]) -> list[Path]:
-    """Write every stage of one ensemble and phase, in place of an earlier compilation's.
+    """Write every stage of one ensemble and phase, replacing an earlier compilation's.
 
     Args:
         folder: where to; made if it is not there.
@@ -80,7 +81,7 @@ def stage_text(program: Program, title: str, buffers: Mapping[str, Buffer], phys
     Args:
         title: its first line.
         buffers: with logical shapes.
-        physical: whether the nests see the buffers as they lie in memory.
+        physical: whether the nests see the buffers with their shapes in memory.
         values: see :func:`contents`.
     """
     program = explicit(program)
@@ -155,9 +156,9 @@ def _explicit(nest: Nest, label: str) -> str:
 def contents(program: Program) -> dict[str, int | str]:
     """Buffer → what its made-up contents must be for the program to do something worth comparing.
 
-    ``positive`` where it stands under a root or a logarithm; a number ``n`` (whole numbers below it) where it
-    is used as a subscript, or compared with a loop's variable, as labels and winners of a maximum are. Others
-    may hold anything.
+    ``positive`` where it is the argument of a root or a logarithm; a number ``n`` (whole numbers below it) where it is
+    used as a subscript, or compared with a loop's variable, as labels and winners of a maximum are. Others may hold
+    anything.
     """
     found: dict[str, int | str] = {}
     for nest in program.nests:

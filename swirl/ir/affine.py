@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swirl.ir.names import on_loops
-from swirl.ir.nest import Loop, Path, at, clone, constant, expr, loop_of
+from swirl.ir.nest import Loop, clone, constant, expr, loop_of
+from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
 
 Ranges = Mapping[str, tuple[int, int]]
-"""Least and greatest value (both included) of each loop variable in scope. A name that is not here may be a local, of
-any type: what holds for integers says nothing about it."""
+"""Least and greatest value (both included) of each loop variable in scope. A name that is not here may be a local of
+any type: rules for integers do not apply to it."""
 
 
 @dataclass
@@ -88,9 +89,8 @@ def affine(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -
     Args:
         node: the expression.
         ranges: of its variables.
-        fix: replace a variable of one value by that value. By default it stays: the subscripts of a loop that
-            happens
-            to run once still say that they move with it.
+        fix: replace a variable of one value by that value. By default it stays: the subscripts of a loop that happens
+            to run once still show that they move with it.
     """
     ranges = ranges or {}
     if isinstance(node, ast.Constant):
@@ -240,12 +240,12 @@ class _Simplifier(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.For:
         assert isinstance(node.iter, ast.Call)
         lanes = literal_lanes(node.iter.args[0]) if loop_of(node).kind == "vector" else None
-        # A vector loop says how many lanes it has, whatever their number happens to be here.
+        # A vector loop keeps its bound on the number of lanes, whatever that number is here.
         fix = loop_of(node).kind != "vector"
         node.iter.args = [simplify(arg, self.ranges, fix=fix) for arg in node.iter.args]
         if (
             lanes is not None and literal_lanes(node.iter.args[0]) is None
-        ):  # the number of lanes stays in sight
+        ):  # the number of lanes stays visible
             node.iter.args = [
                 ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])
             ]

@@ -1,5 +1,4 @@
-"""Programs without the names of their layers. Equal layers have equal ones, so that what is made of one of them is made
-for all."""
+"""Programs without the names of their layers: equal for equal layers, which share one result."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Anonymous:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, made: Program) -> Program:
-        """A program that was made of this one, with the layers' names."""
+        """A program made from this one, with the layers' names."""
         buffers = {local: replace(b, name=self.text(b.name)) for local, b in made.buffers.items()}
         nests = tuple(nest.renamed(self.text(nest.label)) for nest in made.nests)
         remarks = tuple(self.text(remark) for remark in made.remarks)
@@ -39,7 +38,7 @@ class Anonymous:
         return text if not self.names else _TOKEN.sub(lambda token: self.names[int(token[1])], text)
 
     def argument(self, value: Any) -> Any:
-        """What a command was given, as it is said of this program: a nest may be named by its label."""
+        """The arguments of a command in terms of this program: a nest may be named by its label."""
         return self.labels.get(value, value) if isinstance(value, str) else value
 
 

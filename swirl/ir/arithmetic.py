@@ -1,4 +1,4 @@
-"""The numbers that nests are executed with: NumPy's, or rational ones, for which equal means equal."""
+"""The numbers that nests are executed with: NumPy's, or rational ones, for which equality is exact."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _truncated(value: Any) -> Any:
 
 
 class Undefined:
-    """What has no value in rational arithmetic, and what is computed from it: it can be stored, but not compared or
-    converted. Floating-point arithmetic has some value for it, so that a command may compute it before a condition
+    """A result without a value in rational arithmetic, and what is computed from it: it can be stored, but not compared
+    or converted. Floating-point arithmetic has some value for it, so that a command may compute it before a condition
     under which it is needed.
 
     Args:
@@ -125,18 +125,18 @@ def _where_defined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exact(value: Any) -> Any:
-    """A number as an int or a Fraction; ints stay what they are, their arithmetic takes a tenth of the time."""
+    """A number as an int or a Fraction; ints stay ints: their arithmetic takes a tenth of the time."""
     if value.__class__ is int or value.__class__ is Fraction or value.__class__ is Undefined:
         return value
     return int(value) if isinstance(value, (np.integer, np.bool_)) else Fraction(value)
 
 
 _INFINITY = Fraction(10**4000)
-"""In rational arithmetic: greater than what products of small numbers reach."""
+"""Infinity in rational arithmetic: greater than products of small numbers."""
 
 
 def calls(arithmetic: str) -> dict[str, Any]:
-    """What a printed nest calls, but for the kinds of loops.
+    """The functions that a printed nest calls, except the kinds of loops.
 
     Args:
         arithmetic: ``typed``, ``float64`` or ``rational``, see :func:`swirl.ir.execute.execute`.
@@ -169,7 +169,7 @@ class Literals:
         self.numbers: dict[str, Any] = {}
 
     def leaf(self, node: ast.expr, dtype: str) -> ast.expr:
-        """What stands for a literal or a loop variable of that type."""
+        """The name that stands for a literal or a loop variable of that type."""
         if isinstance(node, ast.Name):  # a loop variable
             return ast.Call(ast.Name(dtype, ast.Load()), [node], [])
         assert isinstance(node, ast.Constant)

@@ -21,8 +21,8 @@ class Layout:
             block becomes an innermost dimension, in the order listed. Ragged ends are padded with zeros.
         halo: ``(before, after)`` for each dimension, or nothing: elements around the buffer, which are zero. References
             may read them, at subscripts below 0 and past the extent; none writes them.
-        order: the dimensions as they follow each other in memory, outermost first, in front of what is innermost by
-            blocks; nothing means their own order.
+        order: the dimensions as they follow each other in memory, outermost first, before the innermost ones of blocks;
+            nothing means their own order.
     """
 
     blocks: tuple[tuple[int, int], ...] = ()
@@ -92,7 +92,7 @@ class Layout:
         return np.array(self._without_halo(array, shape), order="C")
 
     def view(self, physical: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-        """The physical array seen with the logical ``shape``; None where blocks stand in between."""
+        """The physical array seen with the logical ``shape``; None if it is blocked."""
         return None if self.blocks else self._without_halo(self._in_own_order(physical), shape)
 
     def _in_own_order(self, physical: np.ndarray) -> np.ndarray:
@@ -133,7 +133,7 @@ class Buffer:
 
     @property
     def batch_dims(self) -> int:
-        """How many dimensions commands do not count: the batch of values and gradients."""
+        """The number of dimensions that commands do not count: the batch of values and gradients."""
         return 1 if self.role in ("value", "grad") else 0
 
     @property

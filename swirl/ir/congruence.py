@@ -1,4 +1,4 @@
-"""What an integer expression is modulo something: how far apart its values are, and how they are aligned."""
+"""Residues of integer expressions: how far apart their values are, and how they are aligned."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _reduced(rest: int, step: int) -> Congruence:
 
 
 def congruence(value: ast.expr | Affine, known: Mapping[str, Congruence], ranges: Ranges | None = None) -> Congruence:
-    """What ``value`` may be, given what its variables may be; of other atoms (``//``, ``min``) nothing is known.
+    """The values that ``value`` may have, given those of its variables; nothing is known of other atoms (``//``,
+    ``min``).
 
     Args:
         value: a quasi-affine expression.
@@ -52,5 +53,5 @@ def congruence(value: ast.expr | Affine, known: Mapping[str, Congruence], ranges
 
 
 def of_loop(loop: Loop, known: Mapping[str, Congruence], ranges: Ranges | None = None) -> Congruence:
-    """What a loop's variable may be."""
+    """The values that a loop's variable may have."""
     return congruence(loop.start, known, ranges).plus(Congruence(0, abs(loop.step)))

@@ -18,8 +18,8 @@ def unwritten_read(known: list[Statement], name: str, depth: int = 0) -> str | N
     Args:
         known: the statements of the program in textual order.
         name: a buffer.
-        depth: the number of loops, from the outermost, whose iterations are told apart: all of ``known`` that touch
-            the buffer stand in them.
+        depth: the number of loops, from the outermost, whose iterations are told apart: they contain all of ``known``
+            that touch the buffer.
 
     Raises:
         NotProved: the question takes too much work, or a subscript is indirect.
@@ -46,7 +46,7 @@ def _certain(statement: Statement, access: Access) -> bool:
 
 
 def _dominates(write: Statement, own: Access, read: Statement, access: Access) -> bool:
-    """Whether the write stands before the read in a block around it, and sets the very element."""
+    """Whether the write is before the read in a block around it, and sets the same element."""
     block = write.path[:-1]
     return (
         own.text == access.text

@@ -1,8 +1,8 @@
 """Dependences between the statements of a nest, by integer sets (islpy).
 
 Every question here has the same form: is there a pair of statement instances that touch one element, at
-least one writing, and that stand in this order before and in that order after? The answer is None or a
-witness: the least such pair.
+least one writing, and that run in this order before and in that order after? The answer is None or a witness: the least
+such pair.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, bounds, simplify
-from swirl.ir.nest import Loop, Path, substitute
+from swirl.ir.nest import Loop, substitute
+from swirl.ir.paths import Path
 from swirl.ir.sets import NotProved as NotProved
 from swirl.ir.sets import is_empty, least
 from swirl.ir.statements import Access, Statement, statements, template
@@ -131,7 +132,7 @@ def outside(statement: Statement, access: Access, shape: tuple[int, ...]) -> dic
 
 
 def instance(statement: Statement, constraints: Sequence[str]) -> dict[str, int] | None:
-    """The least instance of a statement that satisfies ``constraints`` (with ``@`` behind variables), or None."""
+    """The least instance of a statement that satisfies ``constraints`` (with ``@`` after variables), or None."""
     names = statement.variables()
     parts = [part.replace("@", "_") for part in (*statement.domain("@"), *constraints)]
     formula = "{ [" + ", ".join(f"{name}_" for name in names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
@@ -207,7 +208,7 @@ def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a
     """The constraint that an instance of ``first`` runs before one of ``second``, for isl.
 
     Args:
-        places: expressions (templates) that decide the order in the place of these loop variables.
+        places: expressions (templates) that decide the order instead of these loop variables.
     """
     length = max(first.time_length, second.time_length)
     times = []
@@ -249,7 +250,7 @@ def carried(body: list[ast.stmt], path: Path, *, reductions: bool,
 
 
 def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
-    """A dependence of ``old`` that ``new`` turns round, or None.
+    """A dependence of ``old`` that ``new`` reverses, or None.
 
     Both bodies hold the same tagged statements under loops of the same variables, in another arrangement.
     """
@@ -272,7 +273,7 @@ def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
 
 
 def remapped(body: list[ast.stmt], path: Path, value: ast.expr) -> Conflict | None:
-    """A dependence that turns round when the loop at ``path`` runs in the order of ``value``, or None.
+    """A dependence that is reversed when the loop at ``path`` runs in the order of ``value``, or None.
 
     Args:
         value: quasi-affine in the loop's variable and those of the loops around every statement in it.
@@ -304,10 +305,10 @@ def _same_order(
 def meets_later(first: Statement, a: Access, second: Statement, b: Access, *, carried_by: Path | None = None,
                 itself: bool = False) -> bool:  # fmt: skip
     """Whether an instance of ``first`` may touch in ``a`` an element that a later instance of ``second`` touches in
-    ``b``; what takes too much work to disprove, it may.
+    ``b``; also if that takes too much work to disprove.
 
     Args:
-        carried_by: count only what is later because of the loop at that path, in which both stand.
+        carried_by: count only what is later because of the loop at that path, which contains both.
         itself: whether an instance counts as later than itself.
     """
     if a.name != b.name:

@@ -3,8 +3,8 @@
 Plain execution compiles the printed nests with Python definitions of the loop kinds and calls. *Checking*
 execution makes wrong schedules visible: ``parallel`` loops run in a seeded shuffled order and what an
 iteration touches is compared with the others; ``vector`` loops run each statement for all lanes before the
-next; locals read before they are written are NaN. *Rational* arithmetic executes over
-``fractions.Fraction``, where equal means equal.
+next; locals read before they are written are NaN. *Rational* arithmetic executes over ``fractions.Fraction``, where
+equality is exact.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Python(ast.NodeTransformer):
 
 # --- halos ----------------------------------------------------------------------------------------------
 class _Padded:
-    """An array that may be read in its halo, where it is zero."""
+    """An array whose halo may be read: it is zero."""
 
     def __init__(self, name: str, array: np.ndarray, layout: Layout):
         self.name, self.array, self.shape = name, array, array.shape
@@ -126,7 +126,7 @@ class _Recorded:
 def _recording(
     make: Callable[..., np.ndarray], recorder: _Recorder, numbers: Iterator[int]
 ) -> Callable[..., _Recorded]:
-    """Local arrays that tell what is read and written of them; each that is made is another one, of whatever type."""
+    """Local arrays that record reads and writes; each array made is a different one, of any type."""
     return lambda *shape: _Recorded(f"local_{next(numbers)}", make(*shape), recorder)
 
 
@@ -160,8 +160,8 @@ def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: obje
 
 
 class _Lanes(ast.NodeTransformer):
-    """Distributes each vector loop over its statements; a local declared in one becomes an array with one
-    element a lane."""
+    """Distributes each vector loop over its statements; a local declared in one becomes an array with one element for
+    each lane."""
 
     def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
         loop = loop_of(node)
@@ -274,7 +274,7 @@ def _arrays(program: Program, arrays: Mapping[str, np.ndarray], arithmetic: str)
 
 
 def _watched(arrays: Mapping[str, Any], environment: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The arrays, and in ``environment`` local arrays and parallel loops, such that races show."""
+    """The arrays, and in ``environment`` local arrays and parallel loops, that make races visible."""
     recorder, shuffle, numbers = _Recorder(), random.Random(seed), itertools.count(1)
     environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
     for dtype in DTYPES:
@@ -283,7 +283,7 @@ def _watched(arrays: Mapping[str, Any], environment: dict[str, Any], seed: int) 
 
 
 def _garbage(buffer: Buffer, arithmetic: str) -> np.ndarray:
-    """A temporary array as memory may hold it: what is read before it is written shows."""
+    """A temporary array with arbitrary contents, so that reads before writes show."""
     if arithmetic == "rational":
         return np.full(buffer.shape, Fraction(-987654321, 7), dtype=object)
     dtype = np.dtype(DTYPES[buffer.dtype])

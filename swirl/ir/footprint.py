@@ -1,5 +1,4 @@
-"""The part of a buffer that a loop reads: in each dimension, where it begins, in terms of the loops around, and its
-extent."""
+"""The part of a buffer that a loop reads: in each dimension its start, in terms of the loops around, and its extent."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ LEVELS = (0, 1, 2, 3)
 """Into which cache a prefetch goes; 0 is for data that is used once."""
 
 WORDS = frozenset({*CALLS, *LOOP_KINDS, STREAM, PREFETCH, "empty"})
-"""Names that mean something in a nest: no buffer, local or loop variable can have one."""
+"""Reserved names in a nest: no buffer, local or loop variable can have one."""
 
 
 def is_name(name: object) -> bool:
-    """Whether a buffer, a local or a loop can have this name: an ASCII identifier, as isl reads no others, without a
-    meaning of its own."""
+    """Whether a buffer, a local or a loop can have this name: an ASCII identifier, as isl reads no others, that is not
+    reserved."""
     return (isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
             and name not in WORDS and name not in ("inf", "INFINITY"))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Integers of the generated code have 32 bits: which of a nest's might not fit."""
+"""Integers of the generated code have 32 bits: this finds those of a nest that might not fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from swirl.ir.affine import Ranges, loop_range
 from swirl.ir.names import on_loops
-from swirl.ir.nest import Nest, Path, loop_of, names_in, subscripts
+from swirl.ir.nest import Nest, loop_of, names_in, subscripts
+from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
 
@@ -15,10 +16,10 @@ LARGEST = 2**31 - 1
 
 
 def too_large(nest: Nest) -> tuple[Path, str] | None:
-    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, as it is or on the way
-    there: the statement's path, and what is too large; None where all fit.
+    """The first loop, subscript or arithmetic on loop variables that may pass :data:`LARGEST`, itself or in an
+    intermediate result: the statement's path, and what is too large; None where all fit.
 
-    Data count as nothing: what a program reads from an array it answers for itself.
+    Data count as nothing: a program is responsible for what it reads from arrays.
     """
     return next(_found(nest.body, (), "body", {}), None)
 
@@ -30,7 +31,7 @@ def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -
             loop = loop_of(node)
             inside = {**ranges, **loop_range(loop, ranges)}
             last = max(_size(loop.start, ranges), _size(loop.stop, ranges))
-            sizes = [(loop.var, last + abs(loop.step))]  # what ends the loop is one step further
+            sizes = [(loop.var, last + abs(loop.step))]  # the value that ends the loop is one step further
         else:
             integers = _integers(node.test if isinstance(node, ast.If) else node, ranges)
             sizes = [(unparse(expression), _size(expression, ranges)) for expression in integers]

@@ -1,4 +1,4 @@
-"""Subscripts as they are in memory, under a buffer's layout."""
+"""Subscripts in memory, under a buffer's layout."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a name is at a place of a nest: the loop variable, local or buffer that it means there, and its type.
+"""The meaning of a name at a place of a nest: the loop variable, local or buffer, and its type.
 
-A name has no meaning by itself: sibling blocks may use one name for a loop and for locals of several types. So whoever
-has to know asks for the :class:`Scope` of the place.
+A name has no meaning by itself: sibling blocks may use one name for a loop and for locals of several types. So code
+that needs its meaning asks for the :class:`Scope` of the place.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import LocalType, Nest, Path, fresh, local_type, names_in, substitute, walk
-from swirl.ir.nest import loops as loops_of
+from swirl.ir.nest import LocalType, Nest, fresh, local_type, names_in, substitute
+from swirl.ir.paths import Path, walk
+from swirl.ir.paths import loops as loops_of
 from swirl.ir.trees import ASSIGNMENTS, name_of, statements_in, target_of, targets_in
 
 Kind = Literal["loop", "local", "buffer"]
@@ -29,7 +30,7 @@ class Named:
     """What a name means.
 
     Args:
-        kind: of thing.
+        kind: loop variable, local or buffer.
         dtype: of the number, or of the elements of an array; ``int32`` for a loop variable.
         shape: extents of a buffer or a local array; ``()`` for a number.
         declared: path of the loop, or of the local's declaration; None for a buffer.
@@ -87,7 +88,7 @@ def scope_at(body: Sequence[ast.stmt], path: Path, buffers: Mapping[str, Buffer]
 
 
 def apart(nest: Nest) -> Nest:
-    """The nest, each local's name that of locals of one type and of no loop: others get a name of their own.
+    """The nest in which each local's name is only that of locals of one type, and not of a loop: others are renamed.
 
     Sibling blocks may use a name for several things; moved together, they would hide each other.
     """
@@ -154,7 +155,7 @@ class Unwrapping:
         self.declared = Counter(name_of(node.target) for node in nodes if isinstance(node, ast.AnnAssign))
 
     def own(self, branch: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements of a branch, what they declare under names that no other statement declares."""
+        """The statements of a branch, with locals renamed so that no other statement declares the same name."""
         declared = (name_of(node.target) for node in branch if isinstance(node, ast.AnnAssign))
         names = renaming((name for name in declared if self.declared[name] > 1), self.taken)
         return [substitute(node, names) for node in branch] if names else branch
@@ -183,7 +184,7 @@ def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[
 
     Args:
         node: the expression.
-        loops: the loop variables in whose scope it stands, by name.
+        loops: the loop variables in whose scope it is, by name.
     """
     if any(isinstance(part, (ast.Subscript, ast.Div, ast.IfExp)) for part in ast.walk(node)):
         return False

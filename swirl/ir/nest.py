@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -30,9 +30,6 @@ CALLS: dict[str, int | None] = {
     "float32": 1, "float64": 1, "int32": 1, "bool": 1, "floor": 1, "rand": None,
 }  # fmt: skip
 
-Path = tuple[tuple[str, int], ...]
-"""Where a statement stands in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first
-loop."""
 
 
 # --- building -------------------------------------------------------------------------------------------
@@ -94,7 +91,7 @@ class Loop:
     stop: ast.expr
     step: int = 1
     options: tuple[tuple[str, str], ...] = ()
-    mark: str | None = field(default=None, compare=False)  # a rewrite's own, to find a loop that it has moved
+    mark: str | None = field(default=None, compare=False)  # set by a rewrite, to find a loop that it has moved
 
     @property
     def extent(self) -> int | None:
@@ -250,7 +247,7 @@ class Program:
         buffers: name inside the nests → buffer.
         aliases: other names of loops, e.g. ``_neuron_index_1`` → ``("c",)``.
         commands: what was applied so far, as text (provenance).
-        remarks: what the last command has left as it was, and why; no part of what the program is.
+        remarks: what the last command has left unchanged, and why; not part of the program's identity.
     """
 
     name: str
@@ -276,7 +273,7 @@ class Program:
         return replace(self, buffers={**self.buffers, **new})
 
     def alike(self, other: Program) -> bool:
-        """Whether the programs differ in nothing but their names, after which nests may be labelled."""
+        """Whether the programs differ only in their names, after which nests may be labelled."""
         same = (list(self.buffers.items()), self.aliases, self.commands, len(self.nests))
         return same == (list(other.buffers.items()), other.aliases, other.commands, len(other.nests)) and all(
             mine.renamed(theirs.label).text == theirs.text and self._label(mine, other.name) == theirs.label
@@ -308,60 +305,6 @@ def parse_program(source: str, buffers: Mapping[str, Buffer], name: str = "progr
 
 
 # --- finding and replacing ------------------------------------------------------------------------------
-def walk(body: list[ast.stmt], prefix: Path = ()) -> Iterator[tuple[Path, ast.stmt]]:
-    """Every statement with its path, outer before inner, in textual order."""
-    yield from _walk_field(body, prefix, "body")
-
-
-def _walk_field(body: list[ast.stmt], prefix: Path, name: str) -> Iterator[tuple[Path, ast.stmt]]:
-    for index, statement in enumerate(body):
-        path = (*prefix, (name, index))
-        yield path, statement
-        if isinstance(statement, (ast.For, ast.If)):
-            yield from _walk_field(statement.body, path, "body")
-            yield from _walk_field(statement.orelse, path, "orelse")
-
-
-def loops(body: list[ast.stmt]) -> Iterator[tuple[Path, ast.For]]:
-    """Every loop with its path, outer before inner."""
-    for path, statement in walk(body):
-        if isinstance(statement, ast.For):
-            yield path, statement
-
-
-def at(body: list[ast.stmt], path: Path) -> ast.stmt:
-    """The statement at ``path``."""
-    name, index = path[0]
-    statement = body[index]
-    for name, index in path[1:]:
-        statement = getattr(statement, name)[index]
-    return statement
-
-
-def enclosing(body: list[ast.stmt], path: Path) -> list[ast.stmt]:
-    """The loops and conditions around the statement at ``path``, outermost first."""
-    return [at(body, path[:depth]) for depth in range(1, len(path))]
-
-
-def replace_at(body: list[ast.stmt], path: Path, new: list[ast.stmt]) -> list[ast.stmt]:
-    """A copy of ``body`` with the statement at ``path`` replaced by the statements ``new``."""
-    return edit_at(body, path, lambda _: new)
-
-
-def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[ast.stmt]]) -> list[ast.stmt]:
-    """A copy of ``body`` with the statement at ``path`` replaced by what ``edit`` makes of it."""
-    (_, index), rest = path[0], path[1:]
-    result = list(body)
-    if not rest:
-        result[index : index + 1] = edit(result[index])
-        return result
-    parent = copy.copy(result[index])
-    name = rest[0][0]
-    setattr(parent, name, edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit))
-    result[index] = parent
-    return result
-
-
 def fresh(base: str, taken: set[str]) -> str:
     """``base``, or ``base_1``, ``base_2``, … : the first that is not taken."""
     name, count = base, 0

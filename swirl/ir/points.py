@@ -1,8 +1,8 @@
 """Counting integer points: how many iterations there are, and how many values an affine expression takes.
 
 Domains of nests are boxes whose variables meet in few constraints (a tap clipped at a border: ``y`` and ``ky``). So
-they are cut into groups of variables that meet; a lone one is counted in closed form, a group is enumerated with NumPy.
-What would take more than :data:`LIMIT` points is bounded from above by its box, and says so.
+they are cut into groups of variables that meet; a single variable is counted in closed form, a group is enumerated with
+NumPy. A group of more than :data:`LIMIT` points is bounded from above by its box, and marked as inexact.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Domain:
 
     Args:
         loops: outer before inner.
-        conditions: around the statement; those on data are no constraint.
+        conditions: around the statement; those on data are ignored.
     """
 
     loops: tuple[Loop, ...]
@@ -110,7 +110,7 @@ class Domain:
 
     @property
     def on_data(self) -> bool:
-        """Whether a condition is not one on loop variables alone."""
+        """Whether a condition depends on more than loop variables."""
         names = {loop.var for loop in self.loops}
         return any(not _known(condition, names) for condition in self.conditions)
 
@@ -134,7 +134,8 @@ class Domain:
         return result
 
     def constraints(self, around: Domain | None = None) -> list[tuple[frozenset[str], ast.expr]]:
-        """The conditions that make it less than a box, each with its variables; without those of a domain around."""
+        """The conditions that make the domain smaller than a box, each with its variables; without those of a domain
+        around."""
         names = {loop.var for loop in self.loops}
         outer_loops, outer_conditions = (0, 0) if around is None else (len(around.loops), len(around.conditions))
         found = [condition for condition in self.conditions[outer_conditions:] if _known(condition, names)]
@@ -189,7 +190,7 @@ def _known(node: ast.expr, names: set[str]) -> bool:
 
 
 def grouped(names: Iterable[str], together: Iterable[Iterable[str]]) -> list[list[str]]:
-    """The names in groups, so that those named together are in one group."""
+    """The names in groups: those named together are in one group."""
     groups = {name: [name] for name in names}
     for several in together:
         known = [name for name in several if name in groups]
@@ -203,7 +204,7 @@ def grouped(names: Iterable[str], together: Iterable[Iterable[str]]) -> list[lis
 
 
 def grid(boxes: Mapping[str, Values]) -> dict[str, np.ndarray] | None:
-    """Each variable's values along an axis of its own; None if the grid has too many points."""
+    """Each variable's values along a separate axis; None if the grid has too many points."""
     if prod(box.count for box in boxes.values()) > LIMIT:
         return None
     return {

@@ -1,7 +1,7 @@
-"""Expressions as polynomials with rational coefficients: what algebraic commands compare and take apart.
+"""Expressions as polynomials with rational coefficients: the form in which algebraic commands compare and split them.
 
-An *atom* is what the polynomial does not look into: a reference, a local, a call, a quotient by something that is no
-number. Two expressions with the same polynomial are equal for all values of their atoms, over the rationals.
+An *atom* is a part that the polynomial does not look into: a reference, a local, a call, a quotient by something that
+is not a number. Two expressions with the same polynomial are equal for all values of their atoms, over the rationals.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class Polynomial:
 
 
 def _product(atoms: list[Atom], size: Fraction) -> ast.expr:
-    """``size`` times atoms; what divides stands behind."""
+    """``size`` times atoms; divisors come last."""
     whole = literal(size)
     above = [atom.node for atom in atoms if not atom.inverse]
     below = [atom.node for atom in atoms if atom.inverse]
-    if whole is None:  # no decimal number: a quotient of two
+    if whole is None:  # not a decimal number: a quotient of two
         below.append(ast.Constant(float(size.denominator)))
         size, whole = Fraction(size.numerator), ast.Constant(float(size.numerator))
     if size != 1 or not above:
@@ -149,7 +149,7 @@ def polynomial(node: ast.expr, opaque: Callable[[ast.expr], bool] = lambda node:
 
     Args:
         node: of floating-point type; an integer literal is the number.
-        opaque: expressions for which it holds are atoms as they stand.
+        opaque: expressions for which it holds are atoms.
     """
     if opaque(node):
         return of_atom(Atom(node))

@@ -20,7 +20,7 @@ _SELECT, _OR, _AND, _NOT, _COMPARISON, _SIGN = 1, 2, 3, 4, 5, 12
 
 
 class _Unknown(Exception):
-    """A node that stands in no nest."""
+    """A node that cannot occur in a nest."""
 
 
 def unparse(tree: ast.AST) -> str:
@@ -36,7 +36,7 @@ def unparse(tree: ast.AST) -> str:
 
 
 def _expression(node: Any, level: int) -> str:
-    """The text of an expression; in parentheses where it binds less than ``level``."""
+    """The text of an expression; in parentheses if it binds less tightly than ``level``."""
     kind = type(node)
     if kind is ast.Name:
         name: str = node.id

@@ -23,7 +23,7 @@ def limited(asked: str | None = None) -> Iterator[isl.Context]:
     """A context for one question, whose work is limited.
 
     Args:
-        asked: what an error says that isl does not take; None where that counts as not proved.
+        asked: what an error quotes if isl does not accept it; None if that counts as not proved.
 
     Raises:
         NotProved: the question takes too much work.
@@ -51,7 +51,7 @@ def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: s
     Args:
         question: makes the set, in a context whose work is limited.
         count: its dimensions.
-        asked: what an error says that isl does not take.
+        asked: what an error quotes if isl does not accept it.
 
     Raises:
         NotProved: the question takes too much work.
@@ -65,7 +65,7 @@ def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: s
             point = points.lexmin().sample_point()
         except isl.Error:  # some sets with // and % are too much for isl's lexmin
             point = points.sample_point()
-        if point.is_void():  # and of some that are not empty it finds no least point; any point is a witness
+        if point.is_void():  # and it finds no least point of some that are not empty; any point is a witness
             point = points.sample_point()
     return tuple(point.get_coordinate_val(isl.dim_type.set, i).to_python() for i in range(count))
 

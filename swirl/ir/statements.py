@@ -10,14 +10,15 @@ from functools import cached_property, lru_cache
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Path, constant, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.nest import Loop, constant, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, statements_in, target_of
 
 
 @lru_cache(maxsize=4096)
 def parsed(text: str) -> ast.expr:
-    """The expression that a text is; not to be edited."""
+    """The expression for a text; not to be edited."""
     return ast.parse(text, mode="eval").body
 
 
@@ -31,8 +32,8 @@ class Access:
     """One reference of a statement. ``kind``: ``read``, ``write``, or the reduction ``add``, ``mul``,
     ``max``, ``min``.
 
-    ``when``: conditions of the selects, ``and`` and ``or`` around it in the statement, under which alone its value is
-    needed; code may load the element all the same.
+    ``when``: conditions of the selects, ``and`` and ``or`` around it in the statement; its value is needed only under
+    these, but code may load the element anyway.
     """
 
     name: str
@@ -43,8 +44,7 @@ class Access:
 
     @property
     def own(self) -> tuple[ast.expr, ...]:
-        """The subscripts that the reference has; before them in ``indices`` stand the loops around a local's
-        declaration."""
+        """The subscripts that the reference has; ``indices`` has the loops around a local's declaration before them."""
         tree = parsed(self.text)
         return self.indices[len(self.indices) - len(subscripts(tree)) :] if isinstance(tree, ast.Subscript) else ()
 
@@ -77,7 +77,7 @@ class Statement:
     scope: LocalLoops = field(compare=False)
 
     def access(self, target: ast.expr, kind: str) -> Access:
-        """A reference that may stand here."""
+        """A reference at the statement's place."""
         return _access(target, kind, self.scope)
 
     @property
@@ -122,11 +122,11 @@ class Statement:
         return [self.condition(parsed(guard)) for guard in self.guards]
 
     def subscript(self, node: ast.expr) -> str | None:
-        """A subscript that may stand here, for isl; None where it is not affine in the loops around."""
+        """A subscript at the statement's place, for isl; None where it is not affine in the loops around."""
         return template(node) if names_in(node) <= self._known else None
 
     def condition(self, node: ast.expr) -> str | None:
-        """A condition where the statement stands, for isl; None where it depends on data, in an array or in a local."""
+        """A condition at the statement's place, for isl; None where it depends on data, in an array or in a local."""
         return condition_template(node) if names_in(node) <= self._known else None
 
     def evaluated(self, access: Access, suffix: str) -> list[str]:
@@ -141,7 +141,7 @@ class Statement:
 
     @cached_property
     def _known(self) -> set[str]:
-        """What a subscript or a guard may name for isl to take it."""
+        """The names that isl accepts in a subscript or a guard."""
         return {*self.variables(), "min", "max"}
 
     @cached_property
@@ -164,7 +164,7 @@ class Statement:
 
     def time(self, suffix: str, length: int) -> list[str]:
         """When an instance runs: positions and loop variables alternate, and zeros fill up to ``length``; a vector
-        loop's statement counts before its lane, and so does a condition before what stands in its branches."""
+        loop's statement counts before its lane, and a condition before what is in its branches."""
         result: list[str] = []
         lanes: list[str] = []
         by_depth = dict(zip(self.loop_depths, self.loops, strict=True))
@@ -193,14 +193,14 @@ def _with_at(node: ast.expr) -> ast.expr:
 
 
 def template(node: ast.expr) -> str | None:
-    """The expression in isl's notation with ``@`` behind every variable, to be replaced by a suffix; None if
-    not affine."""
+    """The expression in isl's notation with ``@`` after every variable, to be replaced by a suffix; None if not
+    affine."""
     text = to_isl(_with_at(node))
     return None if text is None else text.replace(_AT, "@")
 
 
 def condition_template(node: ast.expr) -> str | None:
-    """A condition on loop variables in isl's notation with ``@`` behind every variable; None where it depends on
+    """A condition on loop variables in isl's notation with ``@`` after every variable; None where it depends on
     data."""
     text = condition_to_isl(_with_at(node))
     return None if text is None else text.replace(_AT, "@")
@@ -227,7 +227,7 @@ LocalUse = tuple[ast.Subscript, bool, tuple[Loop, ...]]
 
 
 def local_uses(body: Sequence[ast.stmt], name: str, loops: tuple[Loop, ...] = ()) -> Iterator[LocalUse]:
-    """The references to a local array in statements behind its declaration, which stand in ``loops``."""
+    """The references to a local array in statements after its declaration, which is in ``loops``."""
     for statement in body:
         parts: list[ast.AST] = [statement]
         if isinstance(statement, ast.For):

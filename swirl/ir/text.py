@@ -12,7 +12,7 @@ from swirl.ir.nest import Nest, Program
 
 
 def identity(program: Program) -> str:
-    """A text that two programs have in common just when they are equal: nests, buffers with their layouts, aliases,
+    """A text that is the same for two programs exactly if they are equal: nests, buffers with their layouts, aliases,
     and commands so far."""
     rest = [getattr(program, field.name) for field in fields(program) if field.name != "nests"]
     return repr((rest, [nest.text for nest in program.nests]))
@@ -31,7 +31,7 @@ def to_json(program: Program) -> dict[str, Any] | None:
         again = from_json(value)
     except (SyntaxError, KeyError, TypeError, ValueError):
         return None
-    # A pass may look at what the text does not show (Constant(-1) is printed as -1, which is read as -(1)).
+    # A pass may see what the text does not show (Constant(-1) is printed as -1, which is read as -(1)).
     nests = zip(program.nests, again.nests, strict=True)
     same = identity(program) == identity(again) and all(_equal(a.function, b.function) for a, b in nests)
     return value if same else None
@@ -41,7 +41,7 @@ def from_json(value: dict[str, Any]) -> Program:
     """The program that :func:`to_json` was given.
 
     Raises:
-        SyntaxError, KeyError, TypeError, ValueError, AttributeError: it was given none.
+        SyntaxError, KeyError, TypeError, ValueError, AttributeError: it was given something else.
     """
     given = dict(value)
     nests = tuple(_nest(text) for text in given.pop("nests"))
@@ -62,12 +62,12 @@ def _tuples(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _nest(text: str) -> Nest:
-    """The nest of a text; trees are values, so one nest may stand in many programs."""
+    """The nest of a text; trees are values, so one nest may be in many programs."""
     (function,) = ast.parse(text).body
     if not isinstance(function, ast.FunctionDef):
         raise ValueError("a nest is a function")
     nest = Nest(function)
-    nest.__dict__["text"] = text  # what it is printed as: it was printed so
+    nest.__dict__["text"] = text  # its printed form: the text was printed from it
     return nest
 
 

@@ -122,7 +122,7 @@ def clone(tree: T) -> T:
 
 
 def located(tree: T) -> T:
-    """The tree, every node with a place in a source, as ``compile`` asks of it."""
+    """The tree, every node with a place in a source, as ``compile`` needs it."""
     for node in nodes(tree):
         attributes = node.__dict__
         if "lineno" not in attributes or "end_lineno" not in attributes:

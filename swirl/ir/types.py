@@ -1,7 +1,7 @@
 """The type of every expression, by the rules of ``docs/ir.md``; programs in which no conversion is left implicit.
 
 ``bool < int32 < float32 < float64``: operands are converted to the greater type. Literals are *weak*: one takes the
-type of what it meets, in the end that of the target that the whole expression is assigned to.
+type of what it meets; if it meets nothing, that of the target that the whole expression is assigned to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASTS = ("float32", "float64", "int32", "bool")
 FUNCTIONS = ("sqrt", "exp", "log", "tanh", "floor", "pow")
 """Calls that are computed in floating point."""
 DEFAULT = {WEAK_INT: "int32", WEAK_FLOAT: "float32"}
-"""What a weak type becomes where nothing asks for another one."""
+"""The type that a weak one becomes by default."""
 
 FOLDABLE: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -57,7 +57,7 @@ def arithmetic(*dtypes: str) -> str:
 
 
 def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | None] | None = None) -> str:
-    """The type of an expression where ``scope`` holds; weak where only literals say something.
+    """The type of an expression where ``scope`` holds; weak if only literals determine it.
 
     Args:
         node: the expression.
@@ -65,7 +65,7 @@ def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | N
         special: the types of calls that are not of the grammar, or mean something else in a body; None for others.
 
     Raises:
-        ValidationError: a name that is not declared there, or no expression of the grammar.
+        ValidationError: a name that is not declared there, or not an expression of the grammar.
     """
 
     def of(part: ast.expr) -> str:
@@ -106,12 +106,12 @@ def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | N
             if name in FUNCTIONS:
                 return joint(WEAK_FLOAT, *kinds)
             return arithmetic(*kinds) if name in ("abs", "min", "max") else joint(*kinds)
-    raise ValidationError(f"no expression of the grammar: {unparse(node)}")
+    raise ValidationError(f"not an expression of the grammar: {unparse(node)}")
 
 
 def resolved(dtype: str, wanted: str | None) -> str:
-    """The type that an expression is computed in where ``wanted`` is asked for: its own, unless it is weak. Whole
-    numbers are computed as such."""
+    """The type that an expression is computed in if ``wanted`` is asked for: its own, unless it is weak. Whole numbers
+    are computed as whole numbers."""
     if dtype == WEAK_FLOAT and wanted is not None and is_float(wanted):
         return wanted
     return DEFAULT.get(dtype, dtype)
@@ -133,7 +133,8 @@ def folded(node: ast.expr) -> bool | int | float | None:
 
 
 def folded_operation(op: ast.operator, left: float | None, right: float | None) -> float | None:
-    """``left op right`` of two literals as Python computes it; None where one is none, or a division is by zero."""
+    """``left op right`` of two literals as Python computes it; None if one is not a literal, or a division is by
+    zero."""
     function = FOLDABLE.get(type(op))
     if left is None or right is None or function is None:
         return None
@@ -148,14 +149,14 @@ def as_int32(value: float) -> int:
 
 
 Leaf = Callable[[ast.expr, str], ast.expr]
-"""What becomes of a literal, or of a loop variable, that takes a type."""
+"""Replaces a literal, or a loop variable, that takes a type."""
 
 
 class Conversions:
     """Expressions and statements with every conversion of types spelled out as a cast.
 
     Args:
-        leaf: what becomes of literals and loop variables outside of subscripts; by default they stay.
+        leaf: replaces literals and loop variables outside of subscripts; by default they stay.
         fold: whether ``leaf`` gets arithmetic on literals as one literal, computed in double precision.
     """
 
@@ -221,7 +222,7 @@ class Conversions:
         return self.own(node, resolved(dtype_of(node, scope), None), scope)
 
     def own(self, node: ast.expr, dtype: str, scope: Scope) -> ast.expr:
-        """The expression, of a type that is its own, or that it takes being weak."""
+        """The expression, in its own type, or in the one that it takes if it is weak."""
         if self.leaf is not None and (self.fold or isinstance(node, (ast.Constant, ast.Name))):
             number = folded(node)
             if number is not None:
@@ -256,10 +257,10 @@ class Conversions:
                     literal = found == "int32" and is_float(name) and folded(inner) is not None
                     return _with(node, args=[self.own(inner, name if literal else found, scope)])
                 return _with(node, args=self._together(arguments, dtype, scope))
-        raise ValidationError(f"no expression of the grammar: {unparse(node)}")
+        raise ValidationError(f"not an expression of the grammar: {unparse(node)}")
 
     def _together(self, parts: Sequence[ast.expr], dtype: str, scope: Scope) -> list[ast.expr]:
-        """Expressions of one type; where they are all weak, the first one says which."""
+        """Expressions of one type; if they are all weak, the first one decides."""
         result = [self.value(part, dtype, scope) for part in parts]
         weak = self.leaf is None and all(dtype_of(part, scope) in DEFAULT for part in result)
         if weak and dtype not in DEFAULT.values():
@@ -307,7 +308,7 @@ def _load(target: ast.expr) -> ast.expr:
 
 
 def _with(node: N, **fields: object) -> N:
-    """The node with other parts; itself where they are the same."""
+    """The node with other parts; the node itself if they are the same."""
     if all(_same(getattr(node, name), part) for name, part in fields.items()):
         return node
     new = copy.copy(node)
@@ -323,11 +324,11 @@ def _same(one: object, two: object) -> bool:
 
 
 def explicit(program: Program) -> Program:
-    """The program, each local's name that of one type alone (:func:`swirl.ir.names.apart`), every conversion of types
-    spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes ``m[0] = int32(float32(m[0]) + x[i])``, ``k * x[i]``
-    becomes ``float32(k) * x[i]``.
+    """The program in which each local's name has one type (:func:`swirl.ir.names.apart`), with every conversion of
+    types spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes ``m[0] = int32(float32(m[0]) + x[i])``,
+    ``k * x[i]`` becomes ``float32(k) * x[i]``.
 
-    What is left implicit is the type of literals: one is of the type of what it meets.
+    Only the type of literals is left implicit: that of what a literal meets.
 
     Raises:
         ValidationError: a name that is not declared.

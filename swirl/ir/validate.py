@@ -53,16 +53,16 @@ class _Validator:
             elif isinstance(node, ast.Expr) and not lanes:
                 self.prefetch(node, scope)
             elif not isinstance(node, ast.Pass):
-                raise self.fail("no statement of the grammar", node)
+                raise self.fail("not a statement of the grammar", node)
 
     def loop(self, node: ast.For, scope: dict[str, str], lanes: bool) -> None:
         if lanes:
             raise self.fail("a loop inside a vector loop", node)
         if node.orelse or not isinstance(node.iter, ast.Call):
-            raise self.fail("no loop of the grammar", node)
+            raise self.fail("not a loop of the grammar", node)
         kind = unparse(node.iter.func)
         if kind not in LOOP_KINDS or not 1 <= len(node.iter.args) <= 3:
-            raise self.fail("no loop of the grammar", node)
+            raise self.fail("not a loop of the grammar", node)
         self.step(node)
         loop = loop_of(node)
         if loop.var in scope or loop.var in self.program.buffers:
@@ -81,17 +81,17 @@ class _Validator:
         self.block(node.body, {**scope, loop.var: "loop"}, kind == "vector")
 
     def step(self, node: ast.For) -> None:
-        """The third argument of a loop: a literal that the loop comes to an end with."""
+        """The third argument of a loop: a literal with which the loop ends."""
         assert isinstance(node.iter, ast.Call)
         if not isinstance(node.target, ast.Name):
-            raise self.fail("no loop of the grammar", node)
+            raise self.fail("not a loop of the grammar", node)
         step = constant(node.iter.args[2]) if len(node.iter.args) == 3 else 1
         if not step:
             raise self.fail("a step is a literal other than 0", node)
 
     def declaration(self, node: ast.AnnAssign, scope: dict[str, str]) -> None:
         if not isinstance(node.target, ast.Name) or node.value is None:
-            raise self.fail("no declaration of the grammar", node)
+            raise self.fail("not a declaration of the grammar", node)
         type_ = local_type(node)
         if type_.dtype not in _TYPES:
             raise self.fail("unknown type", node)
@@ -112,7 +112,7 @@ class _Validator:
         elif isinstance(node, ast.Subscript):
             self.subscript(node, scope)
         else:
-            raise self.fail("no target of the grammar", statement)
+            raise self.fail("not a target of the grammar", statement)
 
     def stored(self, node: ast.Assign, scope: dict[str, str]) -> None:
         if streamed(node.value) is not None:
@@ -128,7 +128,7 @@ class _Validator:
     def prefetch(self, node: ast.Expr, scope: dict[str, str]) -> None:
         found = prefetch_of(node)
         if found is None or found.level not in LEVELS:
-            raise self.fail("no statement of the grammar", node)
+            raise self.fail("not a statement of the grammar", node)
         shape = self.program.buffers[found.buffer].shape if found.buffer in self.program.buffers else ()
         if len(shape) != len(found.indices) or any(affine(index) is None for index in found.indices):
             raise self.fail("prefetch(buffer, (subscripts), level) is for one element of a buffer", node)
@@ -140,7 +140,7 @@ class _Validator:
         indices = subscripts(node)
         if scope.get(name) != "array":
             if name not in self.program.buffers:
-                raise self.fail(f"{name} is no buffer and no local array", node)
+                raise self.fail(f"{name} is neither a buffer nor a local array", node)
             if len(indices) != len(self.program.buffers[name].shape):
                 raise self.fail(f"{name} has {len(self.program.buffers[name].shape)} dimensions", node)
         for index in indices:
@@ -149,7 +149,7 @@ class _Validator:
     def expression(self, node: ast.expr, scope: dict[str, str]) -> None:
         if isinstance(node, ast.Constant):
             if not isinstance(node.value, (bool, int, float)):
-                raise self.fail("no literal of the grammar", node)
+                raise self.fail("not a literal of the grammar", node)
         elif isinstance(node, ast.Name):
             if node.id != "INFINITY" and scope.get(node.id) not in ("loop", "scalar"):
                 raise self.fail(f"{node.id} is not declared here", node)
@@ -179,7 +179,7 @@ class _Validator:
             for part in (node.test, node.body, node.orelse):
                 self.expression(part, scope)
         else:
-            raise self.fail("no expression of the grammar", node)
+            raise self.fail("not an expression of the grammar", node)
 
 
 def vector_lanes(node: ast.For) -> int | None:

@@ -14,7 +14,8 @@ from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
 from swirl.ir.names import apart
-from swirl.ir.nest import Loop, Nest, Path, Program, local_type, loop_of, loops, subscripts, walk
+from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
+from swirl.ir.paths import Path, loops, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 
 NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")
@@ -28,7 +29,7 @@ class Touched:
     Args:
         buffer: its name in the nest.
         bytes: of the different elements that are read or written, each counted once.
-        exact: whether it is that number, not at most that.
+        exact: whether it is exactly that number, not at most that.
         written: whether some element is written.
     """
 
@@ -46,7 +47,7 @@ class Work:
         executions: how often the loop is entered.
         operations: floating-point operations of all these executions: each ``+ - * /`` and each call (``sqrt``,
             ``max``, …) is one, so a fused multiply-add counts two. Of a conditional expression, the longer branch.
-        exact: whether these are the numbers, not at most that (a condition on data counts as true).
+        exact: whether these numbers are exact, not upper bounds (a condition on data counts as true).
         touched: in *one* execution; where that depends on the loops around it, at most that.
     """
 
@@ -180,7 +181,7 @@ def _is_float(node: ast.expr, floats: set[str]) -> bool:
 # --- bytes --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Reference:
-    """A reference: its subscripts, the domain of its statement, and the domain around, whose variables stand still."""
+    """A reference: its subscripts, the domain of its statement, and the domain around, whose variables are fixed."""
 
     indices: tuple[ast.expr, ...]
     domain: Domain
@@ -251,7 +252,7 @@ def _elements(uses: list[_Reference], shape: tuple[int, ...]) -> tuple[int, bool
         if all(exact for _, exact in found):
             sure[place] = _merged([*sure.get(place, []), piece])
     most = min(_size(every), prod(shape))
-    # Where pieces lie to each other is known only if the same variables, standing still, move them all.
+    # The relative places of pieces are known only if the same fixed variables move them all.
     known = len(sure) == 1 and _disjoint(*sure.values())
     return most, most == (_size(sure) if known else 0)
 
@@ -269,7 +270,7 @@ def _disjoint(pieces: list[Piece]) -> bool:
 
 
 def _still_part(index: ast.expr, use: _Reference) -> str:
-    """What variables that stand still add to a subscript, as text."""
+    """What fixed variables add to a subscript, as text."""
     form = affine(index)
     if form is None or _divided(index, use.still):
         return ast.unparse(index)
@@ -278,7 +279,7 @@ def _still_part(index: ast.expr, use: _Reference) -> str:
 
 
 def _groups(uses: list[_Reference], rank: int) -> list[list[int]]:
-    """The dimensions, those together in whose subscripts one moving variable occurs."""
+    """The dimensions, grouped if one moving variable occurs in their subscripts."""
     together: list[list[str]] = []
     for use in uses:
         inside = [names for names, _ in use.domain.constraints(use.around)]
@@ -290,7 +291,7 @@ def _groups(uses: list[_Reference], rank: int) -> list[list[int]]:
 def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> tuple[Values, bool]:
     """The values that the subscripts of a group of dimensions take together, several dimensions as one number.
 
-    Variables that stand still count as 0: they move all values alike.
+    Fixed variables count as 0: they move all values alike.
     """
     indices, extents = [use.indices[d] for d in group], [shape[d] for d in group]
     most = Values(0, 1, prod(extents))
@@ -302,7 +303,7 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> 
     if any(_divided(index, use.still) for index in indices):
         return Values(0, 1, min(most.count, prod(moving[var].count for var in used))), False
     constraints = use.domain.constraints(use.around)
-    # A condition that ties what moves to what stands still is not looked at: there are at most that many.
+    # Conditions between moving and fixed variables are ignored: there are at most that many.
     within = [(names, condition) for names, condition in constraints if not names & use.still]
     exact = not use.domain.on_data and len(within) == len(constraints)
     linked = grouped(moving, [names for names, _ in within])
@@ -336,7 +337,7 @@ def _listed(indices: Sequence[ast.expr], boxes: Mapping[str, Values], conditions
 
 
 def _divided(index: ast.expr, still: set[str]) -> bool:
-    """Whether a variable that stands still is divided, or in a minimum: the number of values then depends on it."""
+    """Whether a fixed variable is divided, or in a minimum: the number of values then depends on it."""
     form = affine(index)
     return form is not None and any(
         not isinstance(form.atoms[atom], ast.Name) and variables(form.atoms[atom]) & still for atom in form.terms

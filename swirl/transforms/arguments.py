@@ -1,7 +1,7 @@
-"""What commands take: types, each with the check of its values, and what is said where one is wrong.
+"""The types of commands' arguments, each with the check of its values and its error messages.
 
 A command's parameter is annotated with one of them (``factor: Positive``, ``nest: NestName | None = None``): its values
-have passed the check, whoever calls the command (:meth:`swirl.transforms.command.Command.__call__`).
+have passed the check, from wherever the command is called (:meth:`swirl.transforms.command.Command.__call__`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Argument:
     Args:
         alone: (value, name of the parameter) → the value that the command gets, or CommandError.
         within: (program, value, all arguments), where the program and other arguments matter: CommandError or nothing.
-        simple: whether the type says all that ``alone`` would: a value of another one is refused.
+        simple: whether the type alone is the check: a value of another one is refused.
     """
 
     alone: Callable[[Any, str], Any] | None = None
@@ -60,7 +60,7 @@ def check_dimension(program: Program, buffer: str, dim: object) -> None:
 
 
 def _names(what: str, *, or_one: bool = False) -> Callable[[Any, str], Any]:
-    """Several of ``what`` by their names; with ``or_one``, a name by itself stays what it is."""
+    """Several of ``what`` by their names; with ``or_one``, a single name stays a name."""
 
     def check(names: Any, _: str) -> Any:
         if or_one and isinstance(names, str):
@@ -166,14 +166,14 @@ def _buffers(program: Program, names: Any, _: Mapping[str, Any]) -> None:
 
 # --- types ----------------------------------------------------------------------------------------------
 LoopName = Annotated[str, Argument(simple=True)]
-"""Of every loop called so. Which there are, :func:`swirl.transforms.rewrites.sites.find_loops` says."""
+"""The name of loops; :func:`swirl.transforms.rewrites.sites.find_loops` finds all of them."""
 LoopNames = Annotated[Sequence[str], Argument(_names("loops"))]
 LoopNameOrNames = Annotated[str | list[str] | tuple[str, ...], Argument(_one_or_several_loops)]
 NewLoopName = Annotated[str, Argument(_identifier, simple=True)]
 LocalNames = Annotated[str | Sequence[str], Argument(_names("locals", or_one=True))]
 BufferName = Annotated[str, Argument(within=lambda program, name, _: check_buffer(program, name), simple=True)]
 ReadBufferName = Annotated[str, Argument(simple=True)]
-"""Of one that the program reads. Which there are, the command says."""
+"""The name of a buffer that the program reads; the command checks it."""
 BufferNames = Annotated[Sequence[str], Argument(_names("buffers"), _buffers)]
 NestName = Annotated[int | str, Argument(within=_nest, simple=True)]
 """A nest's index or label."""
@@ -186,10 +186,10 @@ Cuts = Annotated[Sequence[int], Argument(_cuts)]
 Iterations = Annotated[int, Argument(_iterations)]
 
 Dimension = Annotated[int, Argument(within=lambda program, dim, given: check_dimension(program, given["buffer"], dim))]
-"""Of the argument ``buffer``; those of values and gradients are counted without the batch."""
+"""A dimension of the argument ``buffer``; those of values and gradients are counted without the batch."""
 DimensionOrder = Annotated[Sequence[int], Argument(_order)]
 Padding = Annotated[tuple[int, int] | int, Argument(_padding)]
-"""Zeros before and after, or as many on both sides; a command gets both."""
+"""Zeros before and after, or one number for both sides; a command gets both."""
 
 TAILS = ("min", "mask", "peel")
 Tail = Annotated[Literal["min", "mask", "peel"], Argument(_tail, simple=True)]

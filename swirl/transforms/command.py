@@ -22,8 +22,7 @@ _WORDS = {str, bool, type(None)}
 
 @dataclass(frozen=True)
 class Assumption:
-    """What a command takes for granted of the numbers that a program is run on; ``explain`` says it wherever the
-    command changed something.
+    """What a command assumes of a program's numbers; ``explain`` repeats it wherever the command changed something.
 
     Args:
         text: a sentence, after "assumes that".
@@ -50,7 +49,7 @@ class Parameter:
 
     @staticmethod
     def of(parameter: inspect.Parameter) -> Parameter:
-        """What the annotation says; of ``*pairs`` and ``**new`` it is said of each."""
+        """What the annotation says; for ``*pairs`` and ``**new``, of each value."""
         kinds, arguments = _parts(parameter.annotation)
         return Parameter(parameter.name, kinds, arguments)
 
@@ -68,7 +67,7 @@ class Parameter:
         return value
 
     def check_within(self, program: Program, given: Mapping[str, Any]) -> None:
-        """Raises CommandError where the program has nothing of which the value is the name or the number."""
+        """Raises CommandError where the value names, or numbers, nothing in the program."""
         value = given[self.name]
         for argument in self._arguments(value):
             if argument.within is not None:
@@ -79,8 +78,8 @@ class Parameter:
 
     @property
     def _simple(self) -> bool:
-        """Whether a value of another kind is refused here: words, switches, and what says so. What numbers and lists
-        must be like, their checks say."""
+        """Whether a value of another kind is refused here: words, switches, and types marked ``simple``. Numbers and
+        lists are left to their checks."""
         return set(self.kinds) <= _WORDS or any(argument.simple for argument in self.arguments)
 
 
@@ -105,8 +104,8 @@ class Command(Generic[P]):
     Args:
         name: of the command, its function and its module.
         function: what is called with checked arguments.
-        assumes: what it takes for granted of the data.
-        lays_out: whether it is about a buffer's layout: it takes no phase then, and acts on all.
+        assumes: what it assumes of the data.
+        lays_out: whether it changes a buffer's layout: it takes no phase then, and acts on all.
     """
 
     name: str
@@ -115,8 +114,9 @@ class Command(Generic[P]):
     lays_out: bool = False
 
     def __call__(self, program: Program, *arguments: P.args, **options: P.kwargs) -> Program:
-        """The program after the command, which gets one with every conversion of types spelled out: an update of a
-        whole number by a fraction, which loses something at each step, is then no sum whose order may change.
+        """The program after the command. The command gets the program with every conversion of types spelled out, so
+        that an update of a whole number by a fraction, which loses something at each step, is not a sum whose order may
+        change.
 
         Raises:
             CommandError, Refused, LayoutError: as the command says.
@@ -129,10 +129,10 @@ class Command(Generic[P]):
         return self.function(program, *bound.args, **bound.kwargs)
 
     def bound(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> inspect.BoundArguments:
-        """The arguments by the names of their parameters, each checked by itself.
+        """The arguments by the names of their parameters, each checked separately.
 
         Raises:
-            CommandError: the command does not take what it is given; it says what it takes.
+            CommandError: a wrong argument; the message says what the command takes.
         """
         try:
             bound = self.signature.bind(*arguments, **options)
@@ -169,7 +169,7 @@ class Command(Generic[P]):
 
     @cached_property
     def _parameters(self) -> dict[str, Parameter]:
-        """Those whose arguments are checked; of ``**new``, the command says itself."""
+        """The parameters whose arguments are checked; the command checks ``**new`` itself."""
         found = self.signature.parameters.values()
         return {each.name: Parameter.of(each) for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD}
 
@@ -184,8 +184,8 @@ def command(
     """Makes a function a command, found by its name.
 
     Args:
-        assumes: what it takes for granted of the data.
-        lays_out: whether it is about a buffer's layout.
+        assumes: what it assumes of the data.
+        lays_out: whether it changes a buffer's layout.
     """
 
     def register(function: Callable[Concatenate[Program, P], Program]) -> Command[P]:

@@ -1,4 +1,4 @@
-"""Reorder steps: a copy of a buffer in a layout of the reader's own, where another layer has laid the buffer out."""
+"""Reorder steps: a copy of a buffer in the reader's layout, where another layer has laid the buffer out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from swirl.transforms.rewrites.sites import loop_names, taken_names
 
 @dataclass(frozen=True)
 class Copy:
-    """Storage of a region's own that one phase uses in place of another layer's, until :func:`with_copies` says so in
-    nests.
+    """A region's own storage that one phase uses instead of another layer's; :func:`with_copies` makes the nests that
+    copy.
 
     Args:
         local: its name in the nests.
         storage: of the copy.
-        source: what it is a copy of; where that lies, the plan knows.
+        source: the storage that it copies; the plan knows its layout.
         filling: whether the nests read what was there before.
         writing: whether they write.
     """
@@ -50,12 +50,12 @@ class Copy:
 
 
 def copied(program: Program, local: str, storage: str) -> Copy:
-    """What is to be copied where ``program`` gets a storage of its own for a buffer."""
+    """What must be copied if ``program`` gets its own storage for a buffer."""
     return Copy(local, storage, program.buffers[local], *_needs(program, local))
 
 
 def unblocked(program: Program, buffer: str, dim: object, factor: object) -> Program:
-    """``program`` with a dimension whole that is in blocks of another size than ``factor``."""
+    """``program`` without the blocks of a dimension that have another size than ``factor``."""
     storage = program.buffers[buffer]
     blocks = storage.layout.blocks
     other = [b for b in blocks if isinstance(dim, int) and b[0] == dim + storage.batch_dims and b[1] != factor]
@@ -75,7 +75,7 @@ def with_copies(program: Program, copy: Copy, source: Layout, lanes: int) -> Pro
 
     Args:
         program: one phase of a region, after its recipe.
-        copy: what is to be copied.
+        copy: what must be copied.
         source: how the source is laid out.
         lanes: of the vector loops that copy.
     """
@@ -104,7 +104,7 @@ def _needs(program: Program, buffer: str) -> tuple[bool, bool]:
         if touching and first:
             first = False
             everything = list(range(len(program.buffers[buffer].shape)))
-            # Of one statement, reads come before the write.
+            # Reads of a statement come before its write.
             filled = fills(touching, everything, program.buffers[buffer], 0)
         writing = writing or any(access.kind != "read" for _, access in touching)
     return not filled, writing
@@ -142,7 +142,7 @@ def _copying(program: Program, into: str, source: str, buffers: dict[str, Buffer
 
 
 def _subscripts(variables: list[str], shape: tuple[int, ...], seen: tuple[int, ...]) -> list[ast.expr]:
-    """The element at ``variables`` of an array of ``shape``, where it is seen with neighbouring dimensions joined."""
+    """The element at ``variables`` of an array of ``shape``, if it is seen with neighbouring dimensions joined."""
     position, result = 0, []
     for extent in seen:
         text, size, position = variables[position], shape[position], position + 1

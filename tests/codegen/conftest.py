@@ -60,7 +60,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, name: str) -> None:
 
 
 def why_not_made(target: Target) -> str | None:
-    """Why the compiler here does not make a target's code, or None; it may not run."""
+    """Why the compiler here cannot make a target's code, or None; the code need not run here."""
     try:
         nothing = '#include <immintrin.h>\nextern "C" void nothing(void* const*) {}\n'
         build([TranslationUnit("nothing", nothing)], target)
@@ -123,5 +123,5 @@ def check(target: Target) -> Check:
 
 
 def buffer(*shape: int, dtype: str = "float32") -> Buffer:
-    """A buffer without a name of its own."""
+    """A buffer whose name does not matter."""
     return Buffer("storage", shape, dtype)

@@ -97,7 +97,7 @@ def test_made_up_contents_are_worth_comparing(dumped: Path, ensemble: str, phase
 
 
 def test_a_stage_runs_with_numpy_alone(dumped: Path, tmp_path: Path) -> None:
-    """In a Python that is told of no other package; stages print the same lines."""
+    """In a Python without other packages; stages print the same lines."""
     files = stages(dumped, "conv1", "forward")
     blocked = tmp_path / "swirl.py"
     blocked.write_text("raise ImportError('a dumped stage must not need swirl')")
@@ -211,7 +211,7 @@ def test_calls_mean_what_they_mean_in_the_compiler() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("x = 1", "is no dumped stage"), ("raise ValueError('oh')", "ValueError: oh"), ("x = (", "SyntaxError")],
+    [("x = 1", "is not a dumped stage"), ("raise ValueError('oh')", "ValueError: oh"), ("x = (", "SyntaxError")],
 )
 def test_files_that_are_no_stages(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "stage.py"
@@ -233,7 +233,7 @@ def test_stages_without_a_common_buffer(dumped: Path, tmp_path: Path) -> None:
 
 
 def test_stages_of_different_programs(dumped: Path) -> None:
-    """Buffers of the same names and extents make no layer the same."""
+    """Layers with buffers of the same names and extents are still different."""
     first, second = stages(dumped, "conv1", "forward")[0], stages(dumped, "conv1", "inference")[0]
     with pytest.raises(LatteError) as caught:
         compare_stages(first, second)

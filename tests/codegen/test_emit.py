@@ -115,7 +115,7 @@ total[0] = 1.0
     source = emit(program, TARGETS["portable"]).source
     pragmas = [line.strip() for line in source.splitlines() if "#pragma" in line]
     assert pragmas == [
-        "#pragma omp barrier",  # nobody may write `total` before all have read it
+        "#pragma omp barrier",  # no thread may write `total` before all have read it
         "#pragma omp for collapse(2) schedule(dynamic,1)",
         "#pragma omp single",
         "#pragma omp single",
@@ -217,7 +217,7 @@ for n in parallel(2):
         ("for i in range(4):\n    y[i] = z[i]\n", "z is not declared here"),
         ("for i in range(4):\n    y[i] = t\n", "t is not declared"),
         ("t: float32 = 0.0\n", None),
-        ("for i in range(4):\n    y[x[i]] = 0.0\n", "no integer"),
+        ("for i in range(4):\n    y[x[i]] = 0.0\n", "not an integer"),
         ("for v in vector(4):\n    y[0] += x[v]\n", r"every lane of the loop over v would write one element"),
         (
             "for i in range(1):\n    t: float32 = 0.0\n    for v in vector(4):\n        t = x[v]\n",

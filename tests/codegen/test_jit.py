@@ -73,7 +73,7 @@ def test_cold_then_warm(compilations: Path) -> None:
     warm = build([REVERSE, ADD_ONE], PORTABLE)
     assert all(built.cached for built in warm)
     assert count(compilations) == 2
-    # A warm run knows what the cold one took.
+    # A warm run knows the time of the cold one.
     assert [built.seconds for built in warm] == [built.seconds for built in reversed(cold)]
 
 
@@ -82,7 +82,7 @@ def test_entry_holds_source_library_and_command(cache: Path) -> None:
     assert built.path.parent.parent == cache
     assert (built.path.parent / "kernel.cpp").read_text() == ADD_ONE.source
     assert (built.path.parent / "command.txt").read_text().strip() == built.command
-    # The command works where it stands, for people who edit the C++ and run it again.
+    # The command works in its folder, for people who edit the C++ and run it again.
     built.path.unlink()
     subprocess.run(built.command, shell=True, cwd=built.path.parent, check=True)
     assert load(built).address

@@ -1,4 +1,4 @@
-"""What the compiler makes of generated code: vector instructions, an FMA a product and sum, no spills."""
+"""What the compiler makes of generated code: vector instructions, one FMA for a product and a sum, no spills."""
 
 import re
 import shutil
@@ -64,7 +64,7 @@ def disassembled(program: Program, target: Target, contract: bool = True) -> lis
 
 
 def test_register_tile_of_a_convolution():
-    """PERFORMANCE.md, convolution forward: 14 pixels × 2 vectors, two loads and 14 broadcasts for 28 FMAs."""
+    """docs/convolution.md, forward: 14 pixels × 2 vectors, two loads and 14 broadcasts for 28 FMAs."""
     target = target_named("avx512")
     code = disassembled(parse_program(CONVOLUTION, CONVOLUTION_BUFFERS), target)
     loop = busiest_loop(code)

@@ -1,4 +1,4 @@
-"""Precompiled headers: used where they are, done without where not, the same machine code either way."""
+"""Precompiled headers: used where they exist, with the same machine code as without."""
 
 import re
 import shutil
@@ -66,7 +66,7 @@ def test_the_library_is_the_same_with_and_without(tmp_path: Path) -> None:
     (built,) = build(units(target)[1:], target)
     with_header = built.path.read_bytes()
     assert used(built)
-    # Where the header is gone, the entry's own command does without.
+    # If the header is gone, the entry's own command works without.
     (header,) = headers(tmp_path)
     shutil.rmtree(header.parent)
     assert not used(built)
@@ -100,7 +100,7 @@ def test_compiler_that_cannot_use_or_make_one(refused: str, tmp_path: Path, monk
     for built in build(units(target), target):
         assert load(built).address
         assert refused not in built.command
-    # What is told of a real error is not about headers.
+    # The message of a real error is not about headers.
     broken = unit("f", "cmath")
     with pytest.raises(CompilerFailed, match="no_such_thing") as error:
         build([TranslationUnit("f", broken.source + "int x = no_such_thing;\n")], target)

@@ -1,4 +1,4 @@
-"""The sanitizers see what generated code may do wrong, masked lanes included, and nothing in what is right."""
+"""The sanitizers see what generated code may do wrong, masked lanes included, and report nothing in correct code."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ for n in parallel(2):
 
 
 def test_large_local_arrays_are_no_stack_frames(check):
-    """300 KB of a thread's own storage; and a single thread's small array handed to the others."""
+    """300 KB of storage of each thread; and a single thread's small array handed to the others."""
     check(
         """
 for i in parallel(4):

@@ -110,7 +110,7 @@ for n in parallel(2):
 
 @pytest.mark.parametrize("lanes", [5, 16, 21])
 def test_conditions_of_which_parts_are_decided(check, lanes):
-    """By unrolled variables and by the ranges of others; of each the opposite too, and what is left of three."""
+    """By unrolled variables and by the ranges of others; the opposites, too, and what is left of three parts."""
     check(
         f"""
 for i in range(4):
@@ -151,7 +151,7 @@ for n in parallel(2):
 
 @pytest.mark.parametrize("extent", [2, 7, 16, 37])
 def test_lanes_beside_a_row_in_registers(check, extent):
-    """What a condition keeps away may lie in a register before the first one, or behind the last."""
+    """What a condition excludes may be in a register before the first one, or after the last."""
     check(
         f"""
 for n in parallel(2):
@@ -217,7 +217,7 @@ for i in range(3):
 @pytest.mark.parametrize("lanes", [1, 5, 8, 15, 16, 17, 21])
 @pytest.mark.parametrize("stride", [2, 3, 4, 5])
 def test_elements_of_a_row_that_stand_apart(check, stride, lanes):
-    """Nothing in between is touched, and nothing behind the last lane: there the arrays end."""
+    """Nothing in between is touched, and nothing after the last lane: there the arrays end."""
     row = stride * (lanes - 1) + 1
     check(
         f"""
@@ -344,7 +344,7 @@ for i in range(4):
 
 
 def test_guards_of_padding(check):
-    """What all lanes share of a guard is a branch: the row above the first one is not read."""
+    """The part of a guard that all lanes share is a branch: the row above the first one is not read."""
     check(
         """
 for y in parallel(5):

@@ -1,4 +1,4 @@
-"""Compare forty nets with what is frozen of them, or freeze them anew: ``python -m tests.frozen [--write] [TARGET …]``.
+"""Compare forty nets with their frozen records, or freeze them again: ``python -m tests.frozen [--write] [TARGET …]``.
 
 To see what changed in a kernel, write its texts at both revisions into folders, and compare these.
 """

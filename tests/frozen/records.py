@@ -1,4 +1,4 @@
-"""What is frozen of a compiled net: its kernels, what they are bound to, what became of its commands, its values."""
+"""The frozen record of a compiled net: its kernels, what they are bound to, outcomes of its commands, its values."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ROOT = Path(__file__).parents[2]
 RECORDS = Path(__file__).parent / "records"
 
 LIBRARY = " ".join(platform.libc_ver())
-"""Values depend on its exp and tanh, and on nothing else that a machine brings: kernels are compiled as they stand."""
+"""Values depend on its exp and tanh, and on nothing else of the machine: kernels are compiled as written."""
 
 
 def record(specification: Specification, target: str, texts: dict[str, str] | None = None) -> Record:
-    """What is frozen of a net for a target that runs here.
+    """The record of a net for a target that runs here.
 
     Args:
         texts: gets the kernels' normalised C++ by their digests.
@@ -65,7 +65,7 @@ def _solver(net: Net) -> SGD | None:
 
 
 def _drop_repeats(found: Record) -> None:
-    """What is the same for both batch sizes is told once."""
+    """What is the same for both batch sizes is recorded once."""
     first, *others = found
     for other in others:
         found[other] = {key: value for key, value in found[other].items() if value != found[first][key]}
@@ -74,7 +74,8 @@ def _drop_repeats(found: Record) -> None:
 # --- compiling --------------------------------------------------------------------------------------------
 @contextmanager
 def _compiled_as_it_stands() -> Iterator[None]:
-    """Kernels compiled without optimisation, so that the bits are those of their text, and nothing kept of passes."""
+    """Kernels compiled without optimisation, so that the bits are those of their text; no results of passes are
+    kept."""
     modules: tuple[Any, ...] = (latte.runtime.kernels, latte.solver)
     builds, memo = [module.build for module in modules], os.environ.get("SWIRL_MEMO")
     for module, build in zip(modules, builds, strict=True):
@@ -208,7 +209,7 @@ def _plain(text: str, folder: str) -> str:
 
 # --- kept -------------------------------------------------------------------------------------------------
 def read_records(target: str) -> Record:
-    """What is frozen for a target: ``records`` by specification, and the ``library`` of the values."""
+    """The frozen records of a target: ``records`` by specification, and the ``library`` of the values."""
     path = RECORDS / f"{target}.json.gz"
     empty: Record = {"library": LIBRARY, "records": {}}
     found: Record = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else empty
@@ -216,7 +217,7 @@ def read_records(target: str) -> Record:
 
 
 def write_records(target: str, found: Record) -> None:
-    """Freeze what has been found for a target."""
+    """Freeze the records of a target."""
     RECORDS.mkdir(exist_ok=True)
     text = json.dumps(found, indent=1, ensure_ascii=False)
     (RECORDS / f"{target}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -1,4 +1,4 @@
-"""Forty nets, and how each is compiled and trained: what is frozen of them stands in ``records``."""
+"""Forty nets, and how each is compiled and trained; the frozen records are in ``records``."""
 
 from __future__ import annotations
 

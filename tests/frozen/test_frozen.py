@@ -1,4 +1,4 @@
-"""Kernels, layouts, outcomes of commands and values of some nets are what they were: see ``records``.
+"""Kernels, layouts, outcomes of commands and values of some nets are unchanged: see ``records``.
 
 ``make frozen`` compares all forty, which takes too long for every run.
 """
@@ -22,7 +22,7 @@ frozen = cache(read_records)
 
 
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """What differs between two records, a line each."""
+    """The differences between two records, one line each."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
             yield from differences(before.get(key), after.get(key), f"{where}/{key}")

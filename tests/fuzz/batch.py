@@ -17,7 +17,7 @@ from tests.fuzz.features import features
 from tests.fuzz.shrink import Failing, regression_test, shrink
 
 SHRUNK = 3
-"""Failures of a batch that are made small; the others are shown as they are."""
+"""Failures of a batch that are reduced; the others are shown as they are."""
 
 
 def run_batch(first: int, count: int, commands: int, optimized: bool) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def executed_problem(program: Program, commands: Sequence[Command], seed: int = 
 
 
 def compiled_problem(target: Target, optimize: str, seed: int) -> Failing:
-    """What asks whether a case computes something else on a target."""
+    """A function that tells whether a case computes something else on a target."""
 
     def problem(program: Program, commands: Sequence[Command]) -> str | None:
         other, after = problem_of(program, commands, seed)

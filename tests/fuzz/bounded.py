@@ -6,10 +6,10 @@ A command may sum in another order, multiply by a reciprocal instead of dividing
 - ``size``: the same expression with every operand's absolute value, which no order of additions changes; of an
   infinity or NaN, that of the finite terms that were added to it, as these may overflow by themselves;
 - ``steps``: how many roundings lead to it, in any order (each of at most ``2**-24`` or ``2**-53`` of ``size``);
-- ``grain``: a power of two that divides the value and all that it was summed of; 0 where something was rounded. As
-  long as ``size / grain`` fits a mantissa, every order is exact;
-- ``factors`` of a product, and the products of those above 1 (``high``) and below (``low``): the furthest that some of
-  them may lead in another order.
+- ``grain``: a power of two that divides the value and all its summands; 0 where something was rounded. As long as
+  ``size / grain`` fits a mantissa, every order is exact;
+- ``factors`` of a product, and the products of those above 1 (``high``) and below (``low``): the extremes that some of
+  them may reach in another order.
 
 So each admissible result lies within ``steps * size`` of the value (Higham, Accuracy and Stability of Numerical
 Algorithms, section 4.2), and is exactly that value where there is a grain. The sign of a zero is open. A value that
@@ -79,7 +79,7 @@ class Number:
 
     @property
     def spread(self) -> float:
-        """The same where products are expanded, and what was exact is so no more."""
+        """The same where products are expanded, so that exact values are no longer exact."""
         return self.steps * self.size if self.size else 0.0
 
     @property
@@ -200,7 +200,7 @@ def converted(x: Number, dtype: str) -> Number:
         return x
     if x.unknown:
         return _unknown(dtype)
-    if x.grain or not x.finite:  # what is certain is rounded for certain
+    if x.grain or not x.finite:  # a certain value has a certain rounding
         with np.errstate(over="ignore"):
             return Number(float(np.float32(x.value)) if dtype == "float32" else x.value, dtype)
     steps = x.steps + FORMATS[dtype].roundoff * (dtype == "float32")
@@ -218,7 +218,7 @@ def _rounded(value: float, dtype: str, size: float, steps: float, grain: float, 
         return Number(value, dtype)
     if not size <= form.greatest or math.isnan(value):
         return _unknown(dtype)
-    if not finite:  # an infinity comes out alike in every order, as long as the rest does not overflow
+    if not finite:  # an infinity is the same in every order, as long as the rest does not overflow
         return Number(value, dtype, size)
     if size == 0:
         return Number(value, dtype, 0.0, steps, math.inf)
@@ -294,7 +294,7 @@ def _quotient(one: Number, two: Number) -> Number:
 
 
 def _certain(function: Callable[[Any, Any], Any], one: Number, two: Number) -> Number:
-    """What jumps is known only of what is."""
+    """The result of a function with jumps is known only for a known argument."""
     if one.unknown or two.unknown or not all(part.grain or not part.finite for part in (one, two)):
         return _unknown(one.dtype)
     kind = np.float32 if one.dtype == "float32" else np.float64
@@ -456,7 +456,7 @@ class _Literals:
         self.numbers: dict[str, Any] = {}
 
     def leaf(self, node: ast.expr, dtype: str) -> ast.expr:
-        """What stands for a literal or a loop variable of that type."""
+        """The name that stands for a literal or a loop variable of that type."""
         if isinstance(node, ast.Name):
             return ast.Call(ast.Name(dtype, ast.Load()), [node], [])
         assert isinstance(node, ast.Constant)
@@ -466,7 +466,7 @@ class _Literals:
 
 
 def bounded(program: Program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a program computes, as arrays of :class:`Number`, int and bool.
+    """The results of a program, as arrays of :class:`Number`, int and bool.
 
     Raises:
         Undecided: the data leave a condition open.

@@ -17,7 +17,7 @@ Lines = list[str]
 class Chains:
     """Makes a producer, none to two layers in between, and one or two readers: lines of a program, and the extents that
     its buffers need. The arrays between the nests are ``d``, ``e`` (row, column) and ``h`` (row, column // 4, column %
-    4), which the program alone needs."""
+    4), which only the program needs."""
 
     def __init__(self, pick: Callable[[Sequence[Any]], Any]):
         self.pick = pick

@@ -30,16 +30,16 @@ PASSES: dict[str, Callable[[Program], Program]] = {
     "whole_vectors": whole_vectors,
 }
 FINISH: tuple[Command, ...] = tuple((name, (), {}) for name in ("tidy", "scalar_replace", "hoist", "whole_vectors"))
-"""What the compiler does behind every recipe."""
+"""What the compiler does after every recipe."""
 
 
 SECONDS = 30.0
-"""Of processor time for one comparison over rationals: a recurrence may double the digits with every iteration."""
+"""Processor time for one comparison over rationals: a recurrence may double the digits with every iteration."""
 
 
 @dataclass
 class Case:
-    """A program, the commands tried on it, and what they made of it."""
+    """A program, the commands tried on it, and their results."""
 
     program: Program
     commands: list[Command] = field(default_factory=list)
@@ -113,7 +113,7 @@ def compare(before: Program, after: Program) -> str | None:
     try:
         return difference(before, after, seed=1, given=contents(before))
     except ZeroDivisionError as error:
-        problem = f"{error} behind the commands"
+        problem = f"{error} after the commands"
     try:
         execute(before, contents(before), arithmetic="rational")
     except ZeroDivisionError:
@@ -141,7 +141,7 @@ def problem_of(program: Program, commands: Sequence[Command], seed: int = 0) -> 
 
 
 def _problem(states: Sequence[State], seed: int) -> tuple[str | None, str]:
-    """What is wrong by one oracle or the other, and how the second one was asked."""
+    """What is wrong by one oracle or the other, and how the second one compared."""
     try:
         with _limited(SECONDS):
             found = compare(states[0][1], states[-1][1])

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from swirl.ir.nest import Program, loop_of, loops, walk
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import loops, walk
 from swirl.transforms.rewrites.sites import loop_names
 from swirl.transforms.rewrites.tile_sizes import combination
 from tests.fuzz.chains import CHAIN
@@ -103,7 +104,7 @@ class CommandMaker:
         return min((head.extent for head in heads if head.var == var and head.extent), default=3)
 
     def buffer(self) -> str:
-        """A buffer; one that the program alone needs half of the time, where there is one."""
+        """A buffer; half of the time one that only the program needs, if there is one."""
         own = [name for name in self.buffers if name in PRIVATE]
         return self.pick(own) if own and self.pick((False, True)) else self.pick(self.buffers or ["x"])
 
@@ -230,7 +231,7 @@ class CommandMaker:
         return (self.pick(local_names(self.program) or ["t0"]),), options
 
     def private(self) -> Any:
-        """A buffer that the program alone needs."""
+        """A buffer that only the program needs."""
         return (self.pick([name for name in self.buffers if name in PRIVATE] or [BETWEEN]),), {}
 
     def inline(self) -> Any:

@@ -1,4 +1,4 @@
-"""Many programs in one kernel: what they compute compiled is what they compute executed, bit for bit."""
+"""Many programs in one kernel: compiled results are the executed ones, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def comparable(program: Program) -> bool:
 
 
 class Batch:
-    """Programs with random contents, special values among them, and what they compute of them.
+    """Programs with random contents, special values among them, and the results.
 
     Args:
         programs: by number.
@@ -73,7 +73,7 @@ class Batch:
                 problem = self._problem(name, array)
                 if problem is not None and number not in result:
                     result[number] = f"{target.name} {optimize}, {threads} threads: {problem}"
-        shutil.rmtree(built.path.parent, ignore_errors=True)  # thousands of kernels, none of them asked for again
+        shutil.rmtree(built.path.parent, ignore_errors=True)  # thousands of kernels, none of them needed again
         return result
 
     def _source(self, target: Target) -> tuple[KernelSource | None, dict[int, str]]:

@@ -1,8 +1,8 @@
 """Random bodies for autodiff: text of one forward program of a seed.
 
-They have what people write: sums, products and maxima that go on over a loop, locals assigned again and names used
-again, local arrays, recurrences in fields, shifted subscripts, loops inside loops and backwards, conditions on data and
-on subscripts, subscripts from an index field, several outputs.
+They have what people write: sums, products and maxima over a loop, locals assigned again and names used again, local
+arrays, recurrences in fields, shifted subscripts, loops inside loops and backwards, conditions on data and on
+subscripts, subscripts from an index field, several outputs.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Writer:
         return self.pick(*forms)
 
     def choose(self, scope: Scope) -> list[str]:
-        """The largest, or the two largest, of what comes."""
+        """The largest, or the two largest, of a sequence."""
         first, value = self.pick(*scope.locals), self.expression(scope, 1)
         sign = self.pick(">", "<", ">=")
         others = [name for name in scope.locals if name != first]
@@ -296,7 +296,7 @@ class Writer:
         return [f"for {variable} in range(1, {STEPS}):", f"    {name} = {form}"]
 
     def extreme(self, scope: Scope) -> list[str]:
-        """Greatest or least of what a loop or two bring, of an element or two that may hold something."""
+        """Greatest or least value over a loop or two, in an element or two that may hold something before."""
         free = [v for v in ("i", "j", "k") if v not in scope.names]
         if not free:
             return [self.store(scope)]

@@ -47,7 +47,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass
 class Outcome:
-    """What became of a case: ``wrong`` is None where nothing is; ``counts`` are of cases and directions."""
+    """The outcome of a case: ``wrong`` is None if nothing is; ``counts`` are of cases and directions."""
 
     wrong: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
@@ -175,7 +175,8 @@ class Runner:
     def __init__(self, program: Program):
         self.program = program
         self.finite = True
-        """Whether everything that the last run computed was: the gradient of 0 times infinity is not a number."""
+        """Whether everything that the last run computed was finite: the gradient of 0 times infinity is not a
+        number."""
         self.calls: list[tuple[Callable[..., None], tuple[str, ...]]] = []
         for nest in program.nests:
             scope = {**CALLS, **{name: self._double(function) for name, function in DOUBLES.items()}}
@@ -232,7 +233,7 @@ def data(seed: int, special: bool) -> Arrays:
 
 # --- checking -----------------------------------------------------------------------------------------------
 def check(program: Program, seed: int, special: bool = False) -> Outcome:
-    """Derive ``program`` and compare; what a case counts is in the summary of ``run.py``."""
+    """Derive ``program`` and compare; the counts are in the summary of ``run.py``."""
     outcome = Outcome()
     counts = outcome.counts
     try:
@@ -264,7 +265,7 @@ def adds(seed: int) -> bool:
 
 
 def _kind(error: DerivativeError) -> str:
-    """The message without what is particular."""
+    """The message without names and numbers."""
     parts = error.message.split("`")
     return "…".join(parts[::2]).strip()
 

@@ -150,7 +150,7 @@ class Expressions:
         return str(form.format(v=v, n=self.integer(scope, leaf=True), b=self.input(scope, "bool"), l=self.pick(loops)))
 
     def integer(self, scope: Scope, leaf: bool = False) -> str:
-        """An expression of int32: of small numbers, and of such that wrap or that no float32 holds."""
+        """An expression of int32: of small numbers, and of numbers that wrap or that no float32 holds."""
         kind = self.chance(3, 1, 1)
         names = list(scope.ranges)
         n = self.operand(scope, "int32") if kind == 0 else self.input(scope, "int32")

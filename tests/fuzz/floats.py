@@ -1,9 +1,9 @@
 """The second oracle: programs executed in NumPy's types, NaN, infinities, -0, denormals and huge values among the data.
 
-The program as it was made, executed in the types that it declares, is the truth. A command that keeps the order of
-arithmetic keeps every bit (NaN equals NaN). The commands of :data:`REORDER` may take the terms of a sum, a product or
-an extremum in another order, those of :data:`EXPAND` may expand products, and ``hoist`` may divide by a multiplication:
-after them each element lies within the bound of :mod:`tests.fuzz.bounded`. Where a command assumes finite numbers
+The original program, executed in the types that it declares, is the truth. A command that keeps the order of arithmetic
+keeps every bit (NaN equals NaN). The commands of :data:`REORDER` may take the terms of a sum, a product or an extremum
+in another order, those of :data:`EXPAND` may expand products, and ``hoist`` may divide by a multiplication: after them
+each element lies within the bound of :mod:`tests.fuzz.bounded`. Where a command assumes finite numbers
 (:data:`ASSUME_FINITE`), there are no others.
 """
 
@@ -19,8 +19,9 @@ import numpy as np
 
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
-from swirl.ir.nest import Program, references, walk
+from swirl.ir.nest import Program, references
 from swirl.ir.nest import subscripts as subscripts_of
+from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
 from tests.fuzz.bounded import Undecided, bounded, outside
@@ -33,12 +34,12 @@ REORDER = frozenset({
 EXPAND = frozenset({"factor", "moments"})
 """Commands that use the laws of real numbers."""
 ZEROS = " with zeros"
-"""What is added to the name of ``pack`` with this option."""
+"""The suffix of the name of ``pack`` with this option."""
 ASSUME_FINITE = EXPAND | {"set_padding", f"pack{ZEROS}"}
 """Commands whose data are finite here, as ``docs/ir.md`` says of them."""
 
 SLACK = 2.0
-"""Times the first-order bound, for its terms of higher order."""
+"""A factor on the first-order bound, for its terms of higher order."""
 EXPANDED = 16.0
 """The same where products are expanded, and sums are shifted: the operands may be several times as great."""
 
@@ -84,7 +85,7 @@ def _infinities(generator: np.random.Generator, shape: tuple[int, ...], dtype: s
 
 
 def _zeros(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Zeros of both signs, and what makes a difference beside them."""
+    """Zeros of both signs, and numbers that make a difference beside them."""
     return generator.choice(np.array([0.0, -0.0, 0.0, -0.0, 1.0, np.nan, np.inf]), shape)
 
 
@@ -98,9 +99,9 @@ STYLES: dict[str, Draw] = {
     "whole": _whole,
 }
 EVERY_BIT = ("special", "few special", "zeros", "special", "infinities", "huge")
-"""What is drawn where every bit is compared."""
+"""The styles of data where every bit is compared."""
 ANY_ORDER = ("infinities", "plain", "whole", "few special", "infinities")
-"""What is drawn first where the order is free; other data where these leave a condition open."""
+"""The first style of data where the order is free; other data where these leave a condition open."""
 FINITE = ("whole", "plain")
 
 INTEGERS = (0, 1, -1, 2, 3, -7, 2**24 - 1, 2**24, 2**24 + 1, -(2**24) - 1, 2**25 + 3, 2**31 - 1, -(2**31), 715827883)
@@ -112,7 +113,7 @@ def data(buffers: Mapping[str, Buffer], seed: int, style: str, subscripts: Mappi
 
     Args:
         style: one of :data:`STYLES`.
-        subscripts: arrays of subscripts, and what theirs stay below.
+        subscripts: arrays of subscripts, and the bound below which they stay.
     """
     generator = np.random.default_rng(seed)
     result = {}
@@ -170,7 +171,7 @@ def floating_problem(states: Sequence[State], seed: int = 0) -> tuple[str | None
     Returns:
         where two of them differ, or None; and ``every bit``, ``any order`` (the last program keeps within the bound),
         ``undecided`` (data that decide all conditions were not found; each command that keeps bits was compared), or
-        ``none`` (an array of subscripts that nobody can fill).
+        ``none`` (an array of subscripts that cannot be filled).
     """
     before, after = states[0][1], states[-1][1]
     limits = subscripts(before)
@@ -229,7 +230,8 @@ def keeping_bits(states: Sequence[State]) -> list[tuple[State, State]]:
 
 
 def subscripts(program: Program) -> dict[str, int] | None:
-    """Arrays whose elements are subscripts, and what these must stay below; None where they stand in arithmetic."""
+    """Arrays whose elements are subscripts, and the bound below which they must stay; None where they are used in
+    arithmetic."""
     limits: dict[str, int] = {}
     for reference in (r for nest in program.nests for s in nest.body for r in references(s)):
         shape = program.buffers[name].shape if (name := unparse(reference.value)) in program.buffers else ()
@@ -243,7 +245,7 @@ def subscripts(program: Program) -> dict[str, int] | None:
 
 
 def executed(program: Program, given: Arrays, **options: Any) -> Arrays:
-    """What a program makes of copies of arrays."""
+    """The results of a program on copies of arrays."""
     copies = {name: array.copy() for name, array in given.items()}
     # flatten lets a program see the same memory with another shape
     views = {name: copy.reshape(program.buffers[name].shape) if name in program.buffers else copy
@@ -275,7 +277,7 @@ def bits(got: Arrays, expected: Arrays, before: Program) -> str | None:
 
 
 def within(got: Arrays, bound: Mapping[str, np.ndarray], before: Program, expands: bool = False) -> str | None:
-    """Where arrays are something that no order of the arithmetic leads to."""
+    """Where arrays have a value that no order of the arithmetic leads to."""
     for name in seen(before):
         where = outside(got[name], bound[name], EXPANDED if expands else SLACK, expands) if name in bound else None
         if where is not None:

@@ -1,4 +1,4 @@
-"""A batch of random nets in one process; and a failing one made small: fewer layers, recipes, items, channels."""
+"""A batch of random nets in one process; and a failing one reduced: fewer layers, recipes, items, channels."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_nets(first: int, count: int, optimized: bool) -> dict[str, Any]:
 
 
 def failing(way: str, optimize: str = "-O0") -> Failing:
-    """What asks whether a net goes wrong; one that is refused does not."""
+    """A function that tells whether a net goes wrong; one that is refused does not."""
 
     def problem(case: NetCase) -> str | None:
         try:
@@ -121,7 +121,7 @@ def _simpler(name: str, value: Any) -> list[Any]:
 
 
 def _without(case: NetCase, gone: int) -> NetCase:
-    """The net without a layer: who has read it reads its source."""
+    """The net without a layer: its readers read its source."""
     source = case.layers[gone - 1].sources[0]
 
     def moved(number: int) -> int:

@@ -16,7 +16,7 @@ from tests.fuzz.net_layers import KINDS
 from tests.fuzz.programs import Pick
 
 MOST_ELEMENTS = 12_000
-"""Of one layer's value for a whole batch."""
+"""The most elements of one layer's value for a whole batch."""
 MOST_PRODUCTS = 4_000_000
 """Of one layer."""
 CHANNELS = (3, 1, 2, 4, 5, 7, 8, 15, 16, 16, 16, 17, 20, 31, 32, 32, 33)
@@ -29,7 +29,7 @@ AFTER: dict[str, tuple[str, ...]] = {
     "fully_connected": ("relu", "batch_norm", "tanh", "relu"), "relu": ("conv", "max_pooling", "fully_connected"),
     "max_pooling": ("conv", "fully_connected"), "added": ("relu",),
 }  # fmt: skip
-"""What often stands behind a kind of layer: the chains that there are recipes for."""
+"""What often follows a kind of layer: the chains that have recipes."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ FOLLOWING = ("batch_norm", "max_pooling", "relu", "tanh")
 
 
 class RecipeMaker:
-    """Makes recipes of a net's own for some of its layers, and chains."""
+    """Makes a net's own recipes for some of its layers and chains."""
 
     def __init__(self, pick: Pick[Any], case: NetCase, shapes: Sequence[tuple[int, ...]]):
         self.pick, self.case, self.shapes = pick, case, shapes
@@ -255,7 +255,7 @@ class RecipeMaker:
         return [(source, found[0]) for source, found in sorted(readers.items()) if source and len(found) == 1]
 
     def blocks(self, number: int) -> str:
-        """The layer's value and gradient in blocks, and what is shipped behind that."""
+        """The layer's value and gradient in blocks, then the shipped recipe."""
         dim, factor = self.pick((0, 0, 0, 1)), self.pick((16, 8, 4, 3, 16))
         if dim >= len(self.shapes[number]):
             dim = 0

@@ -29,7 +29,7 @@ PLAIN = "def forward(s, target):\n    pass\n"
 
 
 class NetRefused(Exception):
-    """A recipe of the case's own does not apply."""
+    """One of the case's own recipes does not apply."""
 
 
 def problem_of_net(case: NetCase, way: str, optimize: str = "-O0") -> str | None:
@@ -38,7 +38,7 @@ def problem_of_net(case: NetCase, way: str, optimize: str = "-O0") -> str | None
     The first word is ``differs``, or the kind of an exception.
 
     Raises:
-        NetRefused: a recipe of the case's own is refused.
+        NetRefused: one of the case's own recipes is refused.
     """
     try:
         wanted = expected(case, declare(case))
@@ -99,7 +99,7 @@ def _run(case: NetCase, declared: Declared, wanted: Expected) -> Arrays:
         if case.classes:
             found[f"{run} loss"] = np.array(net.loss)
         found |= _read(declared, ("value", "state"), f"{run} ")
-        if not net.executable.order["backward"]:  # no parameters, and nobody wants the gradient of the data
+        if not net.executable.order["backward"]:  # no parameters, and the gradient of the data is not wanted
             continue
         for number, seed in seeds.items():
             with suppress(DataError):  # nothing below has parameters
@@ -147,7 +147,7 @@ def difference(case: NetCase, wanted: Expected, got: Arrays) -> str | None:
 # --- compiling ------------------------------------------------------------------------------------------------
 @contextmanager
 def _building(optimize: str) -> Iterator[None]:
-    """Kernels compiled with another optimisation flag, and nothing kept of passes."""
+    """Kernels compiled with another optimisation flag; no results of passes are kept."""
     build, memo = latte.runtime.kernels.build, os.environ.get("SWIRL_MEMO")
     latte.runtime.kernels.build = functools.partial(build, optimize=optimize)  # type: ignore[assignment]
     os.environ["SWIRL_MEMO"] = "0"
@@ -162,7 +162,7 @@ def _building(optimize: str) -> Iterator[None]:
 
 
 def _remove_kernels(net: Net) -> None:
-    """Thousands of kernels, none of them asked for again."""
+    """Thousands of kernels, none of them needed again."""
     if net.compiled:
         for built in net.report.built.values():
             shutil.rmtree(built.path.parent, ignore_errors=True)

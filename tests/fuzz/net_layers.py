@@ -35,7 +35,7 @@ class Leaky(Neuron):
 
 
 class Scaled(Neuron):
-    """One factor and one summand a channel."""
+    """One factor and one summand for each channel."""
 
     factor = Param("c", shape=(1,), init=ones)
     summand = Param("c", shape=(1,), init=ones)
@@ -150,7 +150,7 @@ def _blur(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
 
 
 def _edge(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
-    """The sum of a pixel and what stands above and left of it; at the border the edge itself."""
+    """The sum of a pixel and its neighbours above and left; at the border the edge itself."""
 
     def mapping(c, y, x):  # type: ignore[no-untyped-def]
         return range(c, c + 1), range(y - 1, y + 1), range(x - 1, x + 1)
@@ -188,13 +188,13 @@ Declare = Callable[..., Ensemble]
 # --- in PyTorch -----------------------------------------------------------------------------------------------
 @dataclass
 class Formula:
-    """What the formulas of one evaluation are given, and tell.
+    """The inputs and findings of the formulas of one evaluation.
 
     Args:
         torch: the module.
         training: the phase.
         states: running statistics, by storage name; changed in training.
-        rounded: puts noise on a value and on its gradient, where one looks how far roundings reach.
+        rounded: puts noise on a value and on its gradient, to see how far roundings reach.
         kinks: how near a kink (a ReLU's zero, two equal elements of a window) values have come: the least distance,
             relative to the greatest value.
     """
@@ -356,7 +356,7 @@ class Kind:
 
 
 def _first(constructor: Callable[..., Ensemble]) -> Declare:
-    """A constructor of the layer library, which takes its source by itself."""
+    """A constructor of the layer library, which takes its single source."""
 
     def declare(net: Net, sources: Sequence[Ensemble], **options: Any) -> Ensemble:
         return constructor(net, sources[0], **options)

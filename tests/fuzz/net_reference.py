@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 EXACT = 2.0**20
 """Whole numbers below are sums in float32 that no order of additions changes, with a reserve for partial sums."""
 NOISE = 2.0**-21
-"""Of the greatest element, put on every array in between to see how far roundings reach."""
+"""Noise relative to the greatest element, put on every array in between to see how far roundings reach."""
 SAMPLES = 3
 REACH = 16.0
 """Times what noise of this size changes, plus :data:`FLOOR` of the greatest element, is how far float32 may be off."""
@@ -28,7 +28,7 @@ KINK = 4e-6
 
 @dataclass
 class Inputs:
-    """What a net is given.
+    """The inputs of a net.
 
     Args:
         parameters: storage → values, states included.
@@ -43,7 +43,7 @@ class Inputs:
 
 @dataclass
 class Expected:
-    """What must come out: by the names of :func:`tests.fuzz.net_checks.computed`.
+    """The expected results, by the names of :func:`tests.fuzz.net_checks.computed`.
 
     Args:
         values: the results.
@@ -169,7 +169,7 @@ def _evaluated(torch: Any, case: NetCase, declared: Declared, inputs: Inputs,
 
 
 def _noisy(torch: Any, generator: Any) -> Callable[[Any], Any]:
-    """What puts noise on a tensor and on its gradient; without a generator none."""
+    """A function that puts noise on a tensor and on its gradient; without a generator none."""
     if generator is None:
         return lambda tensor: tensor
 

@@ -27,9 +27,9 @@ WRITTEN = ("y", "z", "u", "s", "g")
 OTHERS = {"float32": WRITTEN, "int32": ("q", "p"), "bool": ("c",), "float64": ("o",)}
 """What is written, by type."""
 BETWEEN = "d"
-"""A buffer that the program alone needs: its first nest sets it, the others read it."""
+"""A buffer that only the program needs: its first nest sets it, the others read it."""
 PRIVATE = (BETWEEN, "e", "h")
-"""All that the program alone needs; the others are between the nests of chains."""
+"""All buffers that only the program needs; the others are between the nests of chains."""
 INDICES = "m"
 """An array of int32, which holds subscripts below :data:`INDEX_LIMIT`."""
 INDEX_LIMIT = 3
@@ -129,7 +129,7 @@ class ProgramMaker:
         return [line]
 
     def carried(self, scope: Scope, indent: str) -> list[str]:
-        """A local that a loop carries on, and that decides what it does; then its value is stored."""
+        """A local that a loop carries and that decides what the loop does; then its value is stored."""
         lines = self.declaration(scope, indent, self.pick(self.expressions.types) if self.chance(3, 1) else "float32")
         var = next((name for name in "lkji" if name not in scope.ranges and name not in scope.scalars), None)
         if not lines or var is None:
@@ -235,7 +235,7 @@ class ProgramMaker:
         return parse_program("\n".join(lines).replace("float32", dtype), buffers)
 
     def between(self) -> list[str]:
-        """A nest that sets the buffer that the program alone needs, whole: by a formula, or by a sum."""
+        """A nest that sets all of the buffer that only the program needs: by a formula, or by a sum."""
         rows, columns = self.extents[BETWEEN]
         scope = Scope().inside("i", 0, rows - 1, rows).inside("j", 0, columns - 1, columns)
         self.expressions.types = KINDS["floats"]

@@ -1,8 +1,8 @@
 """Many random cases, for as long as one likes: ``python tests/fuzz/run.py --cases 100000 --seed 1 --workers 2``.
 
-Each case has the number of its seed, so any part can be run again. Batches of cases run in processes of their own: one
-that crashes or hangs is cut in halves until the case is found. Finished batches are kept in a folder (``--state``); the
-same call after an interruption goes on behind them, as long as the sources are the same.
+Each case has the number of its seed, so any part can be run again. Batches of cases run in separate processes: one that
+crashes or hangs is halved until the case is found. Finished batches are kept in a folder (``--state``); the same call
+after an interruption continues after them, as long as the sources are the same.
 
 Each case is compared by two oracles: executed over rationals; and executed in the types that it declares, on data with
 NaN, infinities, -0, denormals and huge values (``tests/fuzz/floats.py``). The compiled programs get such data, too.
@@ -36,7 +36,7 @@ NETS = 5
 OPTIMIZED = 20
 """Each batch of so many is compiled with the flags of real kernels, the others without optimisation."""
 LIMIT = 1800
-"""Seconds that a batch may take; more is taken for a loop without end."""
+"""Seconds that a batch may take; more counts as an endless loop."""
 
 
 def main() -> int:

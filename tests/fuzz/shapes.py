@@ -126,7 +126,7 @@ class Shapes:
         return lines, {"x": (self.rows, out), "u": (self.rows, width), "w": (taps,)}
 
     def statistics(self) -> Made:
-        """Mean and deviation of each column or row, and what they are for: normalisation."""
+        """Mean and deviation of each column or row, and normalisation by them."""
         one = self.pick(("i", "j"))
         extent, count = (self.rows, self.columns) if one == "i" else (self.columns, self.rows)
         if self.flip():
@@ -191,7 +191,7 @@ class Shapes:
         }  # fmt: skip
 
     def flat(self) -> Made:
-        """Two dimensions in one: ``z[i * columns + j]``, or taken apart by ``//`` and ``%``."""
+        """Two dimensions in one: ``z[i * columns + j]``, or separated by ``//`` and ``%``."""
         size = self.rows * self.columns
         shape = (self.rows, self.columns)
         if self.flip():

@@ -1,4 +1,4 @@
-"""A failing case made small: fewer commands, fewer statements, simpler expressions, smaller extents, smaller arrays."""
+"""A failing case reduced: fewer commands, fewer statements, simpler expressions, smaller extents, smaller arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from swirl.errors import LatteError
 from swirl.ir.execute import execute
-from swirl.ir.nest import Path, Program, at, clone, constant, expr, loop_of, make_nest, replace_at, substitute, walk
+from swirl.ir.nest import Program, clone, constant, expr, loop_of, make_nest, substitute
+from swirl.ir.paths import Path, at, replace_at, walk
 from swirl.ir.validate import validate
 from tests.fuzz.checks import PASSES, contents
 from tests.fuzz.commands import Command
@@ -26,7 +27,7 @@ def shrink(
     """The smallest program and the fewest commands found that still fail in the same way.
 
     Args:
-        fails: what is wrong; its first word says in which way.
+        fails: what is wrong; its first word tells the kind.
         seconds: to look for smaller ones.
     """
     end = time.monotonic() + seconds
@@ -56,7 +57,7 @@ def shrink(
 
 
 def way_of(problem: str | None) -> str | None:
-    """In which way something fails: the first word of what is wrong."""
+    """The kind of a failure: the first word of what is wrong."""
     return None if problem is None else problem.split()[0].rstrip(":")
 
 
@@ -147,7 +148,7 @@ def _stored(target: ast.Subscript) -> ast.Subscript:
 
 
 def _simpler(node: ast.expr) -> Iterator[ast.expr]:
-    """Parts in the place of the whole, then the whole with a simpler part."""
+    """Parts instead of the whole, then the whole with a simpler part."""
     parts: list[tuple[str, int | None, ast.expr]] = []
     for name, value in ast.iter_fields(node):
         if isinstance(value, ast.expr):
@@ -200,7 +201,7 @@ TARGET_NAMES = ("portable", "avx2", "avx512")
 
 
 def _how(problem: str, commands: Sequence[Command], seed: int) -> str:
-    """What says how the programs are compared in floating point."""
+    """The arguments that tell how the programs are compared in floating point."""
     if not problem.startswith("floats: "):
         return ""
     expands = any(name in EXPAND for name, _, _ in commands)

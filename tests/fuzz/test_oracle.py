@@ -1,5 +1,5 @@
 """The oracle in floating point: it finds planted errors, each of which rational arithmetic or a loose tolerance would
-not show, and says nothing of results that another order of the same arithmetic gives."""
+not show, and accepts results that another order of the same arithmetic gives."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_errors_show_where_every_bit_counts(name: str) -> None:
 
 
 def test_the_declaration_of_a_name_used_again() -> None:
-    """A guard on the second local of one name is dropped: what is known of the first says nothing of it."""
+    """A guard on the second local of one name is dropped: facts about the first do not apply to it."""
     text = """
 for i in range(5):
     if i < 3:
@@ -254,7 +254,7 @@ def test_every_feature_is_drawn() -> None:
 
 
 def _times_zero(nests: Program, loop_var: str) -> Program:
-    """A wrong command: over rationals, nobody sees it."""
+    """A wrong command: over rationals, it does not show."""
     return parse_program(nests.text.replace("x[i] * 0.0", "0.0"), nests.buffers)
 
 

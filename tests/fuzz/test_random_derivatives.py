@@ -22,7 +22,7 @@ def test_random_bodies(first: int) -> None:
     found = run_derivatives(first, AT_ONCE)
     assert not found["wrong"], found["wrong"][0]["test"]
     counts = Counter(found["counts"])
-    # A generator of kinks, of infinite values or of what is refused would find nothing.
+    # A generator of kinks, infinite values or refused bodies would find nothing.
     assert counts["compared"] >= AT_ONCE / 2
     assert counts["directions skipped"] <= counts["directions"] / 4
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swirl.ir.nest import Program, edit_at, for_loop, loop_of
+from swirl.ir.nest import Program, for_loop, loop_of
+from swirl.ir.paths import edit_at
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.sites import find_loops, loop_at
@@ -75,7 +76,7 @@ def test_chains() -> None:
 
 # --- finding, and making small --------------------------------------------------------------------------------
 def _unchecked_reverse(nests: Program, loop_var: str) -> Program:
-    """A wrong command: nobody asks whether the order matters."""
+    """A wrong command: it does not check whether the order matters."""
     for site in find_loops(nests, loop_var):
         loop = loop_of(loop_at(nests, site))
         if loop.extent is not None and loop.step == 1:

@@ -62,7 +62,7 @@ def test_unknown_target_is_refused_with_the_list() -> None:
 def test_hidden_instruction_sets(
     hidden: str, target: str, runnable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hidden sets are not there, although probes have been answered before; nor is anything kept about it."""
+    """Hidden sets count as missing, although earlier probes have found them; nothing is kept about it."""
     monkeypatch.delenv("SWIRL_HIDE", raising=False)
     if runnable != "portable" and why_not(get_target("avx2")) is not None:
         pytest.skip("this machine has no AVX2")

@@ -181,7 +181,7 @@ def test_equal_elements(sign: str, wins: int) -> None:
 
 
 def test_nobody_wins() -> None:
-    """A test that never holds, of NaN for one, leaves the first value: no gradient."""
+    """A test that never holds, as one of NaN, leaves the first value: no gradient."""
     derived = CASES["maximum"].derive()
     after = run(derived.forward, {"inputs": np.full((2, 5), np.nan)})
     assert derived.backward is not None
@@ -191,7 +191,7 @@ def test_nobody_wins() -> None:
 
 # --- layers -------------------------------------------------------------------------------------------------
 class GuardedMaximum(Neuron):
-    """A maximum in the original's words."""
+    """A maximum in the original's spelling."""
 
     def forward(self) -> None:
         self.value = -INFINITY
@@ -253,7 +253,7 @@ def test_like_pytorch(neuron: type[Neuron], shape: tuple[int, int, int], kernel:
     ensemble.set_grad(given)
     net.backward()
     source = torch.tensor(images, requires_grad=True)
-    # Padding is zeros that take part.
+    # Zeros of the padding take part.
     value = torch.nn.functional.max_pool2d(torch.nn.functional.pad(source, (pad,) * 4), kernel, stride)
     value.backward(torch.tensor(given))
     np.testing.assert_array_equal(ensemble.get_value(), value.detach().numpy())

@@ -1,4 +1,4 @@
-"""Ensemble bodies (explicit loops over whole arrays) become one nest a statement."""
+"""Ensemble bodies (explicit loops over whole arrays) become one nest for each statement."""
 
 import inspect
 
@@ -15,7 +15,7 @@ WEIGHT = 0.25
 
 
 def lowered(kind, source=(3, 4), phase="forward", training=True):
-    """The program of an ensemble-level class behind a data layer of the same shape."""
+    """The program of an ensemble-level class after a data layer of the same shape."""
     net = Net(2, seed=7)
     data = MemoryDataLayer(net, source)
     ensemble = net.add_ensemble(kind(shape=source, dims=("a", "b")[: len(source)], name="layer"))
@@ -181,13 +181,13 @@ class Refused:
                 value[n, c, w] = inputs * 2.0  # here
 
     class Unknown(Ensemble):
-        """the argument 'mean' of .* is no field"""
+        """the argument 'mean' of .* is not a field"""
 
         def forward(self, inputs, value, mean):  # here
             pass
 
     class NotAnArgument(Ensemble):
-        """total is no argument"""
+        """total is not an argument"""
 
         total = Field("a")
 

@@ -32,7 +32,7 @@ SCALE = 3.0
 
 
 def lowered(neuron, shape=(4,), source=(4,), mapping=None, dims=None, phase="forward", **options):
-    """The program of one ensemble behind a data layer; one to one unless there is a mapping."""
+    """The program of one ensemble after a data layer; one to one unless there is a mapping."""
     net = Net(2, seed=7)
     data = MemoryDataLayer(net, source)
     ensemble = net.add_ensemble(Ensemble(neuron, shape, dims or ("k", "y", "x")[: len(shape)], name="layer"))
@@ -825,5 +825,5 @@ def test_rand_needs_constant_loops() -> None:
             for _ in eachindex(self.inputs):
                 self.value += rand()
 
-    with pytest.raises(BodyError, match="whose length is no constant"):
+    with pytest.raises(BodyError, match="whose length is not constant"):
         lowered(Random, (5,), (5,), lambda k: range(max(0, k - 1), min(5, k + 2)))

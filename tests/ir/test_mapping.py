@@ -121,11 +121,11 @@ def test_reach_is_exact(start: str, stop: str, step: int) -> None:
 REFUSED = {
     "two ranges": (lambda k, y: (range(k), range(y), range(3)), "returns 3 ranges, its source has 2"),
     "quadratic": (lambda k, y: (range(k * y), range(y)), r"not affine: it multiplies k by y"),
-    "true division": (lambda k, y: (range(k), range(y / 2)), r"y / 2, which is no integer; write //"),
+    "true division": (lambda k, y: (range(k), range(y / 2)), r"y / 2, which is not an integer; write //"),
     "branch": (lambda k, y: (range(k), range(y) if y > 2 else range(3)), r"branches on y"),
     "truth": (lambda k, y: (range(k), range(y or 3)), r"branches on y"),
     "list": (lambda k, y: (range(k), range([1, 2, 3][y])), r"needs the number that y stands for"),
-    "float": (lambda k, y: (range(k), range(y * 0.5)), r"it uses 0.5, which is no integer"),
+    "float": (lambda k, y: (range(k), range(y * 0.5)), r"it uses 0.5, which is not an integer"),
     "negative step": (lambda k, y: (range(k), range(y, 0, -1)), r"step of a range must be a positive"),
     "symbolic step": (lambda k, y: (range(k), range(0, 9, y + 1)), r"step of a range must be a positive"),
     "division by an index": (lambda k, y: (range(k), range(9 // y)), r"it divides by y"),

@@ -1,4 +1,4 @@
-"""What is no program of the grammar: the message names nest and statement."""
+"""Programs outside of the grammar: the message names nest and statement."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import pytest
 from swirl.codegen.physical import physical
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.names import apart
-from swirl.ir.nest import Nest, Path, Program, loops, names_in, parse_program, subscripts, walk
+from swirl.ir.nest import Nest, Program, names_in, parse_program, subscripts
+from swirl.ir.paths import Path, loops, walk
 from swirl.ir.points import Domain, Values
 from swirl.ir.trees import declared_in
 from swirl.ir.work import _floats, _operations, loop_works, program_work
@@ -24,7 +25,7 @@ Counted = tuple[int, int, dict[str, set[int]]]
 
 
 class Counting(ast.NodeTransformer):
-    """Makes a nest count its statements and the elements that they name, in place of computing."""
+    """Makes a nest count its statements and the elements that they name, instead of computing."""
 
     def __init__(self, nest: Nest, buffers: dict[str, Buffer], pick: random.Random):
         self.paths = {id(node): path for path, node in walk(nest.body)}

@@ -35,7 +35,7 @@ def assert_within(
         actual: computed in float32.
         expected: in float64.
         bound: absolute, of the shape of ``expected`` or one number.
-        what: said when it fails.
+        what: shown when it fails.
     """
     assert actual.shape == expected.shape, f"{what}: {actual.shape} instead of {expected.shape}"
     bound = np.broadcast_to(bound, expected.shape)
@@ -50,7 +50,7 @@ def assert_within(
 
 
 def sum_bound(terms: int, magnitude: np.ndarray) -> np.ndarray:
-    """How far a float32 sum of ``terms`` products may be off, in whatever order it is computed.
+    """How far a float32 sum of ``terms`` products may be off, in any order.
 
     Each product and each addition rounds once, so that the error is at most (terms + 1) roundings of the sum
     of the absolute values (Higham, *Accuracy and Stability*, 3.5); one more for what was accumulated before.
@@ -264,7 +264,7 @@ class Alone:
     gradient: np.ndarray
 
     def run(self) -> None:
-        """One forward and one backward, gradients started anew."""
+        """One forward and one backward, gradients started from zero."""
         self.net.clear_grad()
         self.net.forward()
         self.net.backward()

@@ -54,7 +54,7 @@ def test_tanh(tanh: Alone) -> None:
 
 
 def against_pytorch(trial: Alone, function: Any) -> None:
-    """Two float32 results of numbers up to 1, or the very same numbers."""
+    """Two float32 results of numbers up to 1, or the same numbers."""
     torch = pytest.importorskip("torch")
     x = torch.tensor(trial.x, requires_grad=True)
     value = function(torch, x)

@@ -122,7 +122,7 @@ def test_declaring_a_large_layer_costs_nothing() -> None:
     tracemalloc.stop()
     assert program.buffers["value"].size == 64 * 64 * 224 * 224
     assert peak < 2_000_000
-    assert seconds < 10  # milliseconds in truth; the bound only catches work that grows with the neurons
+    assert seconds < 10  # it takes milliseconds; the bound only catches work that grows with the neurons
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, "3", None, True])
@@ -308,7 +308,7 @@ def test_a_neuron_without_forward() -> None:
         weights = Param("k")
 
         def helper(self):
-            """Is no phase, and is like none."""
+            """Its name is not a phase's, and is not like one."""
 
     for neurons in (Empty, Empty(), Neuron):
         with pytest.raises(DeclarationError, match="has no forward, so that its value would never be computed"):
@@ -402,7 +402,7 @@ def test_connections_that_do_not_fit() -> None:
         net.add_connections(foreign, ensemble, same)
     with pytest.raises(DeclarationError, match="is in no net"):
         net.add_connections(Ensemble(Copy, 4), ensemble, same)
-    with pytest.raises(DeclarationError, match="is no ensemble"):
+    with pytest.raises(DeclarationError, match="is not an ensemble"):
         net.add_connections(None, ensemble, same)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="data layer: it reads nothing"):
         net.add_connections(ensemble, data, same)
@@ -521,7 +521,7 @@ def test_set_padding_is_for_the_next_connection() -> None:
     data.set_padding((4, 0))
     assert "inputs[n, k + i - 4]" in reader(net, data, 8)
     data.set_padding((4, 0))
-    assert "inputs[n, k + i - 1]" in reader(net, data, 6, padding=((1, 1),))  # which says it itself
+    assert "inputs[n, k + i - 1]" in reader(net, data, 6, padding=((1, 1),))  # which names it itself
     assert "inputs[n, k + i]" in reader(net, data, 4)
     data.set_padding((1, 1))
     explicit = net.add_ensemble(Explicit(shape=(6,), dims=("k",)))

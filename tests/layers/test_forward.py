@@ -62,7 +62,7 @@ def data_net(batch: int, *shapes: tuple[int, ...]) -> tuple[Net, list[Ensemble],
 
 
 def convolve(x, weights, bias, stride, pad, dilation):
-    """The definition in API A5, in float64."""
+    """The definition that programs for the original rely on, in float64."""
     N, C, H, W = x.shape
     K, _, KY, KX = weights.shape
     padded = np.zeros((N, C, H + 2 * pad[0], W + 2 * pad[1]))

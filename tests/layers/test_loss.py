@@ -86,7 +86,7 @@ def test_large_scores_do_not_overflow(losses: Losses) -> None:
 
 
 def test_two_losses_add_up_and_can_be_weighted() -> None:
-    """As GoogLeNet's heads: a loss's own gradient, 1, may be set."""
+    """As in GoogLeNet's heads: a loss's own gradient, 1, may be set."""
     net = Net(3, seed=1)
     data, labels = MemoryDataLayer(net, (4,)), MemoryDataLayer(net, (1,))
     first, second = FullyConnectedLayer(net, data, 5), FullyConnectedLayer(net, data, 5)

@@ -142,7 +142,7 @@ def test_all_equal_windows_and_zeros_of_a_relu() -> None:
 
 
 def test_not_a_number_wins() -> None:
-    """As in PyTorch: the NaN shows instead of being passed over."""
+    """As in PyTorch: a NaN wins instead of being skipped."""
     trial = alone(1, (1, 2, 4), MaxPoolingLayer)
     trial.data.set_value([[[[1, np.nan, 3, 4], [5, 6, 7, 8]]]])
     trial.net.forward()

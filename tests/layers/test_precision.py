@@ -1,4 +1,4 @@
-"""The tolerances that users of the original have in their own tests (API A7), at its shapes.
+"""The tolerances that users of the original have in their own tests, at its shapes.
 
 ``np.allclose(actual, expected, atol, rtol=1e-5)`` with the naive NumPy result, all numbers in [0, 1).
 """
@@ -86,7 +86,7 @@ def test_gradients_of_two_convolutions(convolutions: Convolutions) -> None:
 
 @pytest.mark.parametrize(("shape", "atol"), [((32,), 1e-4), ((128, 16, 16), 1e-5)])
 def test_fully_connected(shape: tuple[int, ...], atol: float) -> None:
-    """32 and 32,768 inputs. The second asks for several partial sums: one accumulator gets 0.7 of the way."""
+    """32 and 32,768 inputs. The second needs several partial sums: one accumulator uses 0.7 of the tolerance."""
     net = Net(2, seed=1)
     net.force_backward = True
     data = MemoryDataLayer(net, shape)

@@ -1,4 +1,4 @@
-"""Calls on a compiled net that ask for what is not there."""
+"""Calls on a compiled net that ask for something that does not exist."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_getters_of_what_is_not_there() -> None:
 
 
 def test_a_gradient_that_no_setting_would_bring() -> None:
-    """The way out is shown only where it is one."""
+    """The way out is shown only if it works."""
     _, _, relu = compiled()
     with pytest.raises(DataError) as caught:
         relu.get_grad()
@@ -84,7 +84,7 @@ def test_what_is_asked_about_a_phase_that_is_none() -> None:
     with pytest.raises(CommandError, match=r"no phase named \['forward'\]"):
         scores.tile_loop(["forward"], "n", 4)
     for entries in (3, [3], "value"):
-        with pytest.raises(CommandError, match="is no dictionary of buffers, nor a list of some"):
+        with pytest.raises(CommandError, match="is neither a dictionary of buffers nor a list of such"):
             scores.prefetch("forward", prefetch_dict_list=entries)
 
 
@@ -99,7 +99,7 @@ def test_recipes_for_what_is_no_layer(tmp_path: Path) -> None:
             net.use_recipe(nothing, path)  # type: ignore[arg-type]
     with pytest.raises(CommandError, match="the path of a recipe is a string or a Path, not None"):
         net.use_recipe(relu, None)  # type: ignore[arg-type]
-    with pytest.raises(CommandError, match="relu1, fully_connected1 is no chain of neighbours"):
+    with pytest.raises(CommandError, match="relu1, fully_connected1 is not a chain of neighbours"):
         net.use_recipe(["relu1", scores], path)
     net.use_recipe(["fully_connected1", relu], path)
     net.compile()

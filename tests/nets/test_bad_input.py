@@ -1,4 +1,4 @@
-"""What is refused, from declaration to run: the error says where and how to go on, nothing is half done."""
+"""What is refused, from declaration to run: the error says where and how to go on, and leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_differentiated_can_still_run_forwards(monkeypatch: pytes
     with pytest.raises(DerivativeError) as caught:
         net.compile(threads=1)
     check(caught, "`value[n, c] = product` cannot be differentiated", place=f"{HERE}:48")
-    net.force_backward = False  # nobody asks for a gradient
+    net.force_backward = False  # no gradient is wanted
     runs(net)
     np.testing.assert_array_equal(product.get_value(), [[0], [120]])
 
@@ -319,7 +319,7 @@ GOOD = "def forward(s, target):\n    s.parallelize('forward', 'n')\n"
 RECIPES = {
     "raises": ("def forward(s, target):\n    1 / 0\n", "ZeroDivisionError", ":2"),
     "raises at import": ("import nothing_of_this_name\n" + GOOD, "ModuleNotFoundError", ":1"),
-    "is no Python": ("def forward(s, target)\n    pass\n", "no Python", ":1"),
+    "is not Python": ("def forward(s, target)\n    pass\n", "not Python", ":1"),
     "defines no phase": ("def foreward(s, target):\n    pass\n", "no phase", None),
     "unknown command": ("def forward(s, target):\n    s.paralelize('forward', 'n')\n", "parallelize", ":2"),
     "unknown loop": (

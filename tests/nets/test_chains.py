@@ -35,7 +35,7 @@ from swirl.target import resolve_target
 
 Layers = dict[str, Ensemble]
 BATCH = 5
-"""Of most nets here, so that what one test has compiled serves the others; threads have unequal shares of it."""
+"""Of most nets here, so that tests share compiled kernels; threads have unequal shares of it."""
 
 TOLERANCE = 2e-5
 """Of values about 1 after three steps: sums of some hundred terms, taken in another order."""
@@ -266,7 +266,7 @@ def test_a_layers_own_recipe_leaves_nothing_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("phase", "follower"), [("forward", "inference"), ("backward", "update")])
 def test_what_follows_a_phase_is_left_with_it(tmp_path: Path, phase: str, follower: str) -> None:
-    """Joined without a function of its own it would have no commands at all."""
+    """Joined without its own function it would have no commands at all."""
     path = tmp_path / "mine.py"
     path.write_text(f'chain = ("conv", "relu")\n\ndef {phase}(s, target):\n    s.leave_apart("{phase}", "too small")\n')
     for joined in (set(), {follower}):
@@ -384,7 +384,7 @@ def test_a_chain_that_is_none(tmp_path: Path, chain: str) -> None:
 
 
 def test_a_recipe_for_layers_that_declares_no_chain(tmp_path: Path) -> None:
-    """It was passed over in silence."""
+    """It was silently skipped."""
     path = tmp_path / "mine.py"
     path.write_text("def forward(s, target):\n    pass\n")
     net = Net(2, seed=1)
@@ -392,7 +392,7 @@ def test_a_recipe_for_layers_that_declares_no_chain(tmp_path: Path) -> None:
     net.use_recipe([layers["conv"], layers["relu"]], path)
     with pytest.raises(RecipeError, match=r"declares no chain, but is used for conv, relu\n  chain = \('conv"):
         net.compile()
-    with pytest.raises(CommandError, match="relu1, conv1 is no chain of neighbours"):
+    with pytest.raises(CommandError, match="relu1, conv1 is not a chain of neighbours"):
         Net.use_recipe(net, [layers["relu"], layers["conv"]], path)
 
 
@@ -544,7 +544,7 @@ def update(s, target):
 
 @pytest.mark.parametrize("filters", [8, 5])
 def test_layouts_of_a_layers_recipe_reach_all_of_the_chain(tmp_path: Path, filters: int) -> None:
-    """The chain's value, and the gradients of both layers, which programs of their own compute."""
+    """The chain's value, and the gradients of both layers, which separate programs compute."""
     (tmp_path / "conv.py").write_text(BLOCKED)
     found = []
     for keep in (None, "all"):

@@ -178,7 +178,7 @@ def test_stages_are_compared(file: Path, tmp_path: Path, monkeypatch: pytest.Mon
     wrong = call("compare", stages[0], stages[-1])
     assert wrong.exit_code == 1 and "first in grad_inputs[" in wrong.output
     nothing = call("compare", file, stages[0])
-    assert nothing.exit_code == 1 and "is no dumped stage" in nothing.output
+    assert nothing.exit_code == 1 and "is not a dumped stage" in nothing.output
     (other,) = (dump / "fully_connected1" / "update").glob("00_*.py")
     unlike = call("compare", stages[0].parent.parent / "inference" / "00_lowered.py", other)
     assert unlike.exit_code == 1 and "is a stage of relu1_inference" in unlike.output and "agree" not in unlike.output
@@ -264,7 +264,7 @@ def test_bisect_of_an_edited_dump(file: Path, tmp_path: Path, monkeypatch: pytes
     assert f"relu1.backward: {edited.name} is the first that differs" in result.output
     assert "first in grad_inputs[" in result.output and "softmax_loss1.forward" in result.output
     last = max((dump / "relu1" / "backward").glob("*.py"))
-    last.write_text(last.read_text() + "def (")  # behind the wrong one, so that it does not matter yet
+    last.write_text(last.read_text() + "def (")  # after the wrong one, so that it does not matter yet
     again = call("bisect", dump, "--layer", "relu1", "--phase", "backward")
     assert f"{edited.name} is the first that differs" in again.output
     nothing = call("bisect", nothing_in(tmp_path))

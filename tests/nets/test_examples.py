@@ -61,7 +61,7 @@ def test_the_readme_shows_the_recipe_of_the_third_example():
 
 
 def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
-    """All lines, in their order, but for those said to be left out."""
+    """All lines, in their order, except those said to be left out."""
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx512", runs=True).name)
     net = Net(64)
     data = MemoryDataLayer(net, (16, 8, 8))
@@ -72,7 +72,7 @@ def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
     (block,) = re.findall(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     shown = [line.strip() for line in block.splitlines() if not line.strip().startswith("// …")]
     made = iter([line.strip() for line in str(net.explain(conv, "forward")).splitlines()])
-    missing = [line for line in shown if line not in made]  # each search goes on behind what it has found
+    missing = [line for line in shown if line not in made]  # each search continues after what it has found
     assert len(shown) > 30 and not missing
 
 

@@ -1,4 +1,4 @@
-"""What the compiler did, told in words, as JSON, and in times."""
+"""What the compiler did, in words, as JSON, and in times."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, dict[str, E
     plain.write_text("def update(s, target): pass")
     net, layers = declared()
     net.use_recipe("conv", path)
-    for kind in ("batch_norm", "fully_connected"):  # the shipped ones are no part of this test
+    for kind in ("batch_norm", "fully_connected"):  # the shipped ones are not part of this test
         net.use_recipe(kind, plain)
     net.compile(target="portable")
     generator = np.random.default_rng(0)
@@ -125,7 +125,7 @@ def test_operations_and_bytes(compiled) -> None:
     rows, columns = 5 * 3 - 2, 4 * 3 - 2  # taps inside, per axis
     assert forward.work.exact and forward.work.operations == 2 * 2 * 6 * 3 * rows * columns
     bytes_of = {touched.buffer: touched.bytes for touched in forward.work.touched}
-    # Six channels lie in two blocks of four, but only the six are touched.
+    # Six channels are in two blocks of four, but only the six are touched.
     assert bytes_of == {"value": 2 * 6 * 20 * 4, "inputs": 2 * 3 * 20 * 4, "weights": 6 * 27 * 4, "bias": 24}
     assert forward.loops[0].work.operations == forward.work.operations
     text = str(net.explain("conv1", "forward"))

@@ -42,7 +42,7 @@ Chain = tuple[Net, Ensemble, Ensemble, Ensemble]
 
 @pytest.fixture
 def chain() -> Chain:
-    """data (4) → fc (3) → relu → fc (2), without a loss, forward done; a net of its own for each test."""
+    """data (4) → fc (3) → relu → fc (2), without a loss, forward done; a new net for each test."""
     net = Net(3, seed=1, keep="all")
     net.force_backward = True
     data = MemoryDataLayer(net, (4,))
@@ -87,7 +87,7 @@ def test_seed_at_an_inner_layer_adds_to_what_readers_send(chain: Chain) -> None:
     expected = first.get_grad().astype(float) @ first.get_weights()
     np.testing.assert_allclose(data.get_grad(), expected, rtol=0, atol=8 * ROUNDING * 16)
     np.testing.assert_array_equal(last.get_grad_weights(), before[2])
-    # Seeds stay until they are changed; each backward starts from them anew.
+    # Seeds stay until they are changed; each backward starts from them again.
     net.backward()
     np.testing.assert_allclose(first.get_grad(), from_above + seed[0], rtol=0, atol=4 * ROUNDING * 8)
     first.set_grad(seed[1])
@@ -196,7 +196,7 @@ def test_views_are_what_the_phases_use(chain: Chain) -> None:
     net.forward()
     assert (last.get_value() != before).any()
     net.clear_grad()
-    assert not gradient.any()  # at once, because somebody looks
+    assert not gradient.any()  # at once, because a view is held
     net.backward()
     np.testing.assert_array_equal(gradient, last.get_grad_weights())
 
@@ -276,7 +276,7 @@ def test_force_backward_is_asked_at_compile() -> None:
 
 
 def test_a_seed_of_another_batch_size_is_an_error() -> None:
-    """Not silently the rest of what was set before."""
+    """Not silently with the rest of what was set before."""
     net = Net(3, seed=1)
     data = MemoryDataLayer(net, (4,))
     last = FullyConnectedLayer(net, data, 2)

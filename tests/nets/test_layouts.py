@@ -35,7 +35,7 @@ def forward(s, target):
 
 
 class Doubled(Neuron):
-    """A layer of a user's, which has no recipe."""
+    """A user's layer, which has no recipe."""
 
     def forward(self) -> None:
         self.value = 2.0 * self.input
@@ -73,7 +73,7 @@ def deep(net: Net) -> list[Ensemble]:
 
 
 def odd_channels(net: Net) -> list[Ensemble]:
-    """17 channels lie plainly, 16 in a block, and both meet; a user's layer reads blocks."""
+    """17 channels have the plain layout, 16 are blocked, and both meet; a user's layer reads blocks."""
     first = ConvLayer(net, MemoryDataLayer(net, (1, 6, 6)), 17)
     second = ConvLayer(net, pool(net, ReLULayer(net, first), 3, 2, 1), 16)
     own = doubled(net, second)
@@ -165,8 +165,8 @@ def forward(s, target):
 
 
 def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path: Path) -> None:
-    """Two readers of one source in blocks of 16: one wants blocks of 4, the other one none; and a reader of plain data
-    wants blocks."""
+    """Two readers of one source in blocks of 16: one wants blocks of 4, the other one no blocks; and a reader of plain
+    data wants blocks."""
     for name, text in (("relu", RELU_IN_OTHER_BLOCKS), ("max_pooling", POOLING_PLAINLY)):
         (tmp_path / f"{name}.py").write_text(text)
 
@@ -249,7 +249,7 @@ def test_readers_follow_their_source(in_blocks: Path) -> None:
     assert blocks(net, "fully_connected1.value") == () == blocks(net, "data1.value")
     outcomes = [o for e in net.ensembles for o in net.executable.plan.outcomes.get(e.name, ())]
     skipped = {o.command.text for o in outcomes if o.status != "applied"}
-    assert skipped == {"parallelize('forward', 'k', optional=True)"}  # 7 outputs: a rest stands beside the tile
+    assert skipped == {"parallelize('forward', 'k', optional=True)"}  # 7 outputs: a remainder beside the tile
 
 
 def test_hyperbolic_tangents_follow(in_blocks: Path, plainly: Path) -> None:
@@ -313,7 +313,7 @@ def trained(folder: Path | None, views: bool) -> tuple[list[float], np.ndarray]:
         np.testing.assert_array_equal(conv.get_grad_weights(), gradient)
         losses.append(net.loss)
     net.clear_grad()
-    assert not gradient.any()  # at once, because somebody looks
+    assert not gradient.any()  # at once, because a view is held
     return losses, conv.get_weights()
 
 

@@ -199,7 +199,7 @@ def test_older_spellings_of_commands() -> None:
 def test_older_prefetches_that_are_none() -> None:
     _, _, conv, _ = small_net()
     for entry in ([1, 2], [3, "k", 1, 1, "k", 1, 1, 0], [1, "k", 1, 1, 0, 1, 1, 0], "weights"):
-        with pytest.raises(CommandError, match=r"is no list of an older program\n  prefetch\(phase, "):
+        with pytest.raises(CommandError, match=r"is not a list of an older program\n  prefetch\(phase, "):
             conv.prefetch("forward", {"weights": entry})
 
 

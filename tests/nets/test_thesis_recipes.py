@@ -1,4 +1,4 @@
-"""The recipes of Figs. 3.7 and 3.8 as printed, on a batch norm layer behind an untiled and behind a tiled source."""
+"""The recipes of Figs. 3.7 and 3.8 as printed, on a batch norm layer after an untiled and after a tiled source."""
 
 import re
 
@@ -113,7 +113,7 @@ def test_behind_a_tiled_source_the_strided_loop_is_refused() -> None:
 
 
 def test_a_tiled_source_is_computed_rightly() -> None:
-    """Blocked layouts change where elements lie, never what they are."""
+    """Blocked layouts change where elements are, never what they are."""
     tiled, conv, _ = thesis_net(tiled=True, recipe=False)
     tiled.compile()
     plain, plain_conv, _ = thesis_net(tiled=False, recipe=False)

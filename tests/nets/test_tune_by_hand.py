@@ -1,4 +1,4 @@
-"""A layer's recipe edited on the bench: compiled alone, timed, errors shown, and on it goes."""
+"""A layer's recipe edited: compiled alone, timed, errors shown, and it goes on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bench(net: Net, layer: str, phase: str = "forward", recipe: Path | None = No
      ("max_pooling1", "inference"), ("softmax_loss1", "backward")],
 )  # fmt: skip
 def test_every_phase_is_compiled_and_timed(layer: str, phase: str) -> None:
-    """Winners and labels are whole numbers that lie in their range, or this would not end well."""
+    """Winners and labels are whole numbers within their range, or subscripts would leave arrays."""
     made = bench(declared(), layer, phase)
     trial = made.compile()
     measured = made.measure(trial, trial)
@@ -81,7 +81,7 @@ def test_saving_the_recipe_leads_to_another_kernel(recipe: Path) -> None:
     assert not next(runs)
     assert f"{recipe}:2: parallelize('forward', 'no_such'): no loop named 'no_such'" in said[-1]
     recipe.write_text("def forward(s, target:\n")
-    assert not next(runs) and "is no Python" in said[-1]
+    assert not next(runs) and "is not Python" in said[-1]
     recipe.write_text(PLAIN + "    s.vectorize('forward', 'k', 8, optional=True)  # weights lie otherwise\n")
     assert next(runs)
     assert "1 commands applied, 1 skipped" in said[-1] and "not contiguous" in said[-1]
@@ -214,7 +214,7 @@ def test_a_file_that_a_chain_builds_on_is_watched(tmp_path: Path, monkeypatch: p
 
 # --- recipes that import others -----------------------------------------------------------------------------
 def test_an_imported_recipe_is_watched(tmp_path: Path, recipe: Path) -> None:
-    """What it defines is read anew after each save, and after a mistake in it, too."""
+    """What it defines is read again after each save, and after a mistake in it, too."""
     helper = tmp_path / "halves.py"
     helper.write_text("def threads(s):\n    s.parallelize('forward', 'n')\n")
     recipe.write_text("from halves import threads\n\ndef forward(s, target):\n    threads(s)\n")

@@ -1,4 +1,4 @@
-"""Arguments that are none: an error that names the line and the command, never one of Python's own."""
+"""Wrong arguments: an error that names the line and the command, never one of Python's own."""
 
 from __future__ import annotations
 

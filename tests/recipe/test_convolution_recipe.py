@@ -1,4 +1,4 @@
-"""Convolution's recipe: applied whole, right for every shape, register tiles without spills."""
+"""Convolution's recipe: fully applied, right for every shape, register tiles without spills."""
 
 from __future__ import annotations
 

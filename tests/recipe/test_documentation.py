@@ -39,7 +39,7 @@ def test_every_question_is_shown() -> None:
     ("recipes", page.filled), ("convolution", steps.filled), ("kernels", kernels.filled)
 ])  # fmt: skip
 def test_the_page_is_up_to_date(name: str, filled: Callable[[str], str]) -> None:
-    """If not: `python docs/refresh.py`, with the page's name; where recipes have other steps, words on them are due."""
+    """If not: `python docs/refresh.py`, with the page's name; if recipes have other steps, describe them there."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert filled(text) == text
 
@@ -51,7 +51,7 @@ def test_the_methods_are_up_to_date() -> None:
 
 
 def test_every_command_is_a_method() -> None:
-    """With the parameters that the command has behind those of a schedule, and nothing else."""
+    """With the command's parameters after those of a schedule, and nothing else."""
     for name, command in COMMANDS.items():
         takes = dict(inspect.signature(getattr(CommandMethods, name)).parameters)
         more = {"self", "phase", "optional"} - ({"phase"} if command.lays_out else set())

@@ -140,7 +140,7 @@ def test_the_trees_are_the_same_too() -> None:
 
 
 def test_a_recipe_may_do_what_it_likes() -> None:
-    """What it reads (a variable, here; a file, the weather) is no part of any key, and need not be."""
+    """What it reads (here a variable) is not part of any key, and need not be."""
     choice = {"factor": 4}
 
     def forward(s: Schedule, target: Target) -> None:
@@ -247,7 +247,7 @@ def test_a_damaged_entry_is_made_again(folder: Path, damage: str) -> None:
 
 
 def test_a_result_that_cannot_be_read_is_made_again() -> None:
-    """As if somebody had changed what is stored, hash and all."""
+    """As if what is stored had been changed, with its hash."""
     program = programs()["forward"]
     memo = Memo({})
     expected = memo.program(pipeline.canonicalise, program)

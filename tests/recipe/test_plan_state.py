@@ -34,7 +34,7 @@ SETTERS = {
     "latte/runtime/executable.py": "the table, for the memory that is bound",
     "latte/solver.py": "programs of no plan, for parameters as they lie",
 }
-"""Who may give a buffer a layout, besides the commands on layouts, and copies, which follow those."""
+"""What may give a buffer a layout, besides the commands on layouts, and copies, which follow those."""
 COMMANDS_ON_LAYOUTS = {"tile", "transpose", "set_padding", "untile", "layout", "relayout"}
 
 

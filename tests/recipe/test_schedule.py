@@ -142,7 +142,7 @@ def test_a_reader_that_wants_another_layout_gets_a_copy() -> None:
     assert s.outcomes.pop().status == "skipped"  # the copy is not flat
     after = {phase: finished(s.state, "scale1", phase, TARGET.simd_width) for phase in s.programs}
     forward, backward = after["forward"], after["backward"]
-    assert forward.buffers["inputs_stored"] == BUFFERS["inputs"]  # as its owner has laid it out
+    assert forward.buffers["inputs_stored"] == BUFFERS["inputs"]  # in its owner's layout
     assert forward.buffers["inputs"].name == "scale1.copy.data1.value"
     assert after["update"].buffers["inputs"] == forward.buffers["inputs"]  # every phase has the same copy
     assert len(forward.nests) == 2 and len(backward.nests) == 3  # the gradient is added to: copied both ways
@@ -281,7 +281,7 @@ def update(s, target):
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
-        ("def forward(s, target)\n    pass\n", "is no Python", 1),
+        ("def forward(s, target)\n    pass\n", "is not Python", 1),
         ("\n1 / 0\n", "raised ZeroDivisionError: division by zero", 2),
         ("x = 1\n", "defines no phase", None),
         ("\ndef forward(s):\n    pass\n", "forward(s) is given a schedule and a target", 2),
@@ -368,7 +368,7 @@ def test_a_recipe_of_functions() -> None:
 def test_inference_that_is_computed_like_forward_follows_without_being_computed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And it is what computing it would have led to, labels included."""
+    """And it is what computing it would have given, labels included."""
     given = {"forward": programs()["forward"], "inference": programs()["forward"].renamed("scale1.inference")}
     results = []
     for alike in (Program.alike, lambda one, other: False):

@@ -20,7 +20,7 @@ WIDTH = 8
 """Elements that a neuron reads."""
 
 NEURON_COUNT = 19
-"""Fills a vector, with a rest; the first reads from element 0, the next from 1, and so on."""
+"""Fills a vector, with a remainder; the first reads from element 0, the next from 1, and so on."""
 
 # Zeros of both signs, whole numbers and halves, so that every result is exact in float32.
 ROWS = np.array([[1, 2, -3, 0.5, 0, 4, -1.5, 2.5], [0, -0.0, 2, 1, 1, -2, 8, 3], [-1, 7, 3, 2, -4, 0.25, 5, -6]])
@@ -171,7 +171,7 @@ class Truncated(Neuron):
 
 
 class Unpacked(Neuron):
-    """Names that are unpacked from constants are no constants where they are assigned elsewhere."""
+    """Names that are unpacked from constants are not constants if they are assigned elsewhere."""
 
     def forward(self) -> None:
         a, b = 1.0, 2.0
@@ -288,7 +288,7 @@ class Extremes(Neuron):
 
 # --- ensembles ----------------------------------------------------------------------------------------------
 class Rows(Ensemble):
-    """One number a row, in ``value[n, 0]``."""
+    """One number for each row, in ``value[n, 0]``."""
 
     def __init__(self) -> None:
         super().__init__(shape=(1,), dims=("z",))

@@ -1,5 +1,5 @@
-"""g++ 12 at -O3 vectorises loops that add several terms to one number, and adds other elements than those asked for
-where the terms do not lie in memory in this order.
+"""g++ 12 at -O3 vectorises loops that add several terms to one number, and adds wrong elements where the terms are not
+in memory in this order.
 
 swirl/codegen/sum_order.py finds such loops.
 """

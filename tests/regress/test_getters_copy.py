@@ -1,4 +1,4 @@
-"""A getter's array stays as it is when the field is set: differences of a net's values rely on it."""
+"""A getter's array stays unchanged when the field is set: differences of a net's values rely on it."""
 
 import numpy as np
 

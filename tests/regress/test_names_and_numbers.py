@@ -1,5 +1,5 @@
-"""Programs that were wrong because a name was taken for what another name of that text is, or a number for one of
-another type, or for one that is finite. The truth is the nest as it stands, executed in NumPy's types."""
+"""Programs that were wrong because a name was mistaken for another one with the same text, or a number for one of
+another type, or for a finite one. The truth is the nest as it is, executed in NumPy's types."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def assert_arrays(got: Arrays, expected: Arrays, what: str) -> None:
 def assert_means_itself(
     before: Program, *rewrites: Callable[[Program], Program], given: Arrays | None = None, target: Target | None = None
 ) -> Program:
-    """The program after rewrites and the passes computes what it does as it stands, executed and compiled."""
+    """The program after rewrites and the passes computes what it does before, executed and compiled."""
     given = given or contents(before)
     expected = {name: array.copy() for name, array in given.items()}
     execute(before, expected)

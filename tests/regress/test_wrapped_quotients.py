@@ -1,5 +1,5 @@
-"""A quotient of a whole number that has wrapped was rounded towards zero: that a sum of a loop's variable and a literal
-is positive says nothing of it modulo 2^32."""
+"""A quotient of a whole number that has wrapped was rounded towards zero: a sum of a loop's variable and a literal may
+be positive, and negative modulo 2^32."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ WEIGHTED = {**ROWS, "w": (5,)}
 RUNNING = {"value": (2, 5), "inputs": (2, 5), "w": (5,)}
 
 CASES = {
-    # Each loop had a winner of its own, and both got the gradient.
+    # Each loop had its own winner, and both got the gradient.
     "two loops for one maximum": Case(
         """
 for n in range(2):
@@ -133,7 +133,7 @@ for i in range(5):
         "inputs",
         "w",
     ),
-    # The iterations 0, -1, -2, … of a loop that counts down were taken for the marks of nobody and of another winner.
+    # The iterations 0, -1, -2, … of a loop that counts down were mistaken for the marks "no winner", "another winner".
     "minimum of one element, counted down": Case(
         """
 for n in range(3):
@@ -144,7 +144,7 @@ for n in range(3):
         {"value": (3,), "inputs": (3,)},
         "inputs",
     ),
-    # What stands before the maximum meets elements after it, in the next iterations of a loop around both.
+    # A statement before the maximum meets elements after it, in the next iterations of a loop around both.
     "factors of elements whose maximum is known": Case(
         """
 for n in range(3):
@@ -328,7 +328,7 @@ for j in range(4, -1, -1):
         "inputs",
         "w",
     ),
-    # The last iteration, of which the value was made by earlier ones, got all of the gradient.
+    # The last iteration, whose value earlier ones had made, got all of the gradient.
     "maximum of what was chosen before": Case(
         """
 for n in range(2):
@@ -353,7 +353,7 @@ for n in range(2):
         ROWS,
         "inputs",
     ),
-    # Were refused: values that an iteration writes over are kept now, one an iteration.
+    # Were refused: values that an iteration overwrites are kept now, one for each iteration.
     "Horner's scheme": Case(
         """
 for n in range(2):
@@ -568,6 +568,6 @@ def test_power_by_its_exponent() -> None:
     ],
 )
 def test_special_points(value: str, expected: list[float]) -> None:
-    """What is not computed has no part in the gradient, whatever its own would be."""
+    """What is not computed adds nothing to the gradient, even if its own is infinite or NaN."""
     source = f"for i in range(3):\n    value[i] = {value.replace('x', 'inputs[i]').replace('mainputs[i]', 'max')}"
     np.testing.assert_allclose(gradient_at(source, np.array([0.0, 4.0, -1.0])), expected, rtol=1e-15)

@@ -11,7 +11,8 @@ import pytest
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import find, pinned
-from swirl.ir.nest import Program, loop_of, loops, make_nest, parse_program, stmts
+from swirl.ir.nest import Program, loop_of, make_nest, parse_program, stmts
+from swirl.ir.paths import loops
 from swirl.ir.statements import statements
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
@@ -83,7 +84,7 @@ for i in range(2):
 def test_vector_statements_run_one_after_the_other() -> None:
     # Sequentially, t[i] is made of the old x[i + 1].
     before = program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,))
-    with pytest.raises(Refused, match="turn round"):
+    with pytest.raises(Refused, match="would be reversed"):
         vectorize(before, "i", 4)
 
 
@@ -136,9 +137,9 @@ BRANCHES_THAT_LANES_FEED = {
 @pytest.mark.parametrize("body", BRANCHES_THAT_LANES_FEED.values(), ids=BRANCHES_THAT_LANES_FEED)
 @pytest.mark.parametrize("width", [2, 8, 16])
 def test_a_branch_of_a_lane_feeds_the_next_lane(body: str, width: int) -> None:
-    # From the second lane on, a test was taken to run after the statements in its branches.
+    # From the second lane on, a test was assumed to run after the statements in its branches.
     before = program(f"for i in range(20):{body}", p=(21,), z=(20,), y=(20,))
-    with pytest.raises(Refused, match="turn round"):
+    with pytest.raises(Refused, match="would be reversed"):
         vectorize(before, "i", width)
     try:
         selects = COMMANDS["if_convert"](before, "i")
@@ -345,7 +346,7 @@ def test_fusing_into_a_loop_whose_inner_loop_has_the_name() -> None:
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
 def test_lanes_of_a_loop_are_fewer_than_those_of_its_register(lanes: int, target: Target) -> None:
-    # The mask of the first strip was that of all lanes which are left.
+    # The mask of the first strip was that of all remaining lanes.
     before = program("for i in range(9):\n s[i] += x[i]\n y[i] = s[i] * s[i]", s=(9,), x=(9,), y=(9,))
     assert_compiles_to_same(vectorize(before, "i", lanes), target)
 
@@ -552,7 +553,7 @@ for j in range(2):
 
 
 def test_loops_that_pass_32_bits(target: Target) -> None:
-    """The C++ has no others: they wrapped round, and elements outside of arrays were written."""
+    """The C++ has no others: they wrapped, and elements outside of arrays were written."""
     before = program("for n in range(2):\n for y in range(5):\n  v[n, y] = w[y] + 1.0", v=(2, 5), w=(5,))
     reindex = COMMANDS["reindex"]
     for text in ("y + 2147483646", "y - 3000000000", "y + n * 2147483647", "y + 10000000000"):
@@ -563,7 +564,7 @@ def test_loops_that_pass_32_bits(target: Target) -> None:
 
 
 def temporary(before: Program, *names: str) -> Program:
-    """The program with buffers that nobody else needs."""
+    """The program with buffers that nothing else needs."""
     shapes = {name: before.buffers[name].shape for name in names}
     return before.with_buffers(**{name: Buffer(f"net.{name}", shape, "float32", "temporary")
                                   for name, shape in shapes.items()})  # fmt: skip
@@ -571,7 +572,7 @@ def temporary(before: Program, *names: str) -> Program:
 
 @pytest.mark.parametrize("compared", ["t > u", "t > 0.0", "not t > u", "t > u and i < 7"])
 def test_a_write_that_locals_decide_about_is_not_certain(compared: str) -> None:
-    """The condition was left out, and the write taken for one of every iteration."""
+    """The condition was left out, as if the write happened in every iteration."""
     before = temporary(program(f"""
 for i in range(8):
     t: float32 = x[i]
@@ -600,7 +601,7 @@ for i in range(8):
 """, k=(8,), d=(9,), y=(8,), z=(8,)), "d")  # fmt: skip
     before = before.with_buffers(k=Buffer("net.k", (8,), "int32", "value"))
     for command in ("contract", "inline"):
-        with pytest.raises(Refused, match=r"not proved that each read of d|do not tell the loops' variables"):
+        with pytest.raises(Refused, match=r"not proved that each read of d|do not determine the loops' variables"):
             COMMANDS[command](before, "d")
 
 
@@ -641,7 +642,7 @@ for i in range(2):
 
 
 def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
-    """A halo would make the condition needless, and the elements that nobody has set be read."""
+    """A halo would make the condition needless, and elements that are never set would be read."""
     before = program("""
 for j in range(17):
     d[0, j] = w[j]

@@ -21,7 +21,7 @@ SWITCH = "SWIRL_SANITIZE"
 
 def environment() -> dict[str, str]:
     """Variables for a Python process whose kernels are sanitized."""
-    # Libraries of Python's packages throw exceptions: the sanitizer finds their functions only where it starts.
+    # Libraries of Python's packages throw exceptions: the sanitizer finds their functions only when it starts.
     preloaded = [_library(name) for name in ("libasan.so", "libubsan.so", "libstdc++.so.6")]
     version = hashlib.sha256(CHECKED.read_bytes()).hexdigest()[:12]  # or the cache would not see a changed header
     flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", f"-DCHECKED=0x{version}"]
@@ -55,7 +55,7 @@ def exact(shape: Sequence[int], dtype: npt.DTypeLike) -> np.ndarray:
 
 
 class ExactArena:
-    """In the place of :class:`swirl.memory.Arena`: every array has memory of its own."""
+    """Replaces :class:`swirl.memory.Arena`: every array has separate memory."""
 
     def __init__(self, total_bytes: int, runner: object = None):
         self.total_bytes = total_bytes

@@ -18,7 +18,7 @@ extern "C" void NAME(void *const *buffers) {
     {
 """
 
-# x and y have 21 elements, n has one. Name → (target, body, what the report calls it; nothing for the right one).
+# x and y have 21 elements, n has one. Name → (target, body, its name in the report; nothing for the right one).
 KERNELS: dict[str, tuple[str, str, str]] = {
     "right": ("avx512", """
         for (int i = 0; i < 21; i += 16) {

@@ -28,7 +28,7 @@ from tests.support import merged as side_by_side
 
 EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
 
-# Buffers get shapes in which E is the extent; p tells the buffers of several copies apart.
+# Buffers get shapes in which E is the extent; p distinguishes the buffers of several copies.
 PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
     "map": ("""
 for j in range(3):

@@ -1,5 +1,5 @@
-"""Conditions that commands see through: of selects in contract and inline, around loops in unroll_and_jam and
-vectorize; and the places of random numbers in flatten."""
+"""Conditions that commands can use: of selects in contract and inline, around loops in unroll_and_jam and vectorize;
+and the places of random numbers in flatten."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_lanes_around_a_condition(target: Target) -> None:
 def test_a_dependence_through_a_condition() -> None:
     text = "for i in range(6):\n if z[i] > 0.0:\n  for k in range(4):\n   z[i + 1] += x[i, k]"
     before = program(text, x=(6, 4), z=(7,))
-    with pytest.raises(Refused, match="a dependence would turn round"):
+    with pytest.raises(Refused, match="a dependence would be reversed"):
         COMMANDS["unroll_and_jam"](before, "i", 2)
 
 

@@ -12,6 +12,7 @@ import pytest
 from docs.commands import examples
 from swirl.transforms import COMMANDS
 from tests.fuzz.commands import COMMAND_MAKERS
+from tests.recipe.test_bad_arguments import GOOD
 from tests.transforms.test_odd_programs import MAKERS
 
 NAMES = sorted({command.name for command in COMMANDS.values()})
@@ -20,7 +21,7 @@ ERRORS = {"Refused", "CommandError", "LayoutError"}
 
 
 def missing(name: str) -> list[str]:
-    """What there is not for a command, and where to add it."""
+    """What is missing for a command, and where to add it."""
     kinds = {
         f"no example: an Example({name!r}, …) in the module of docs/commands that it belongs to, then "
         "`python docs/refresh.py recipes command_methods`": name in {example.command for example in examples()},
@@ -28,8 +29,17 @@ def missing(name: str) -> list[str]:
         "Refused)`, or one of REFUSALS in test_refusals.py": name in refusals_tested() or raises_nothing(name),
         "no maker for random programs: a line in COMMAND_MAKERS of tests/fuzz/commands.py": name in COMMAND_MAKERS,
         "no maker for odd programs: a line in MAKERS of tests/transforms/test_odd_programs.py": name in MAKERS,
-    }
+        **{f"no good value of {argument}: one in GOOD of tests/recipe/test_bad_arguments.py": argument in GOOD
+           for argument in required(name)},
+    }  # fmt: skip
     return [text for text, there in kinds.items() if not there]
+
+
+def required(name: str) -> list[str]:
+    """The arguments that a command must be given."""
+    parameters = COMMANDS[name].signature.parameters.values() if name in COMMANDS else ()
+    named = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return [p.name for p in named if p.default is p.empty]
 
 
 def raises_nothing(name: str) -> bool:
@@ -94,7 +104,8 @@ def called(tree: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_is_complete(name: str) -> None:
-    assert not missing(name)
+    found = missing(name)
+    assert not found, "\n".join([f"{name} is not complete", *found])  # whole: pytest abbreviates a list
 
 
 def test_what_is_missing_is_told() -> None:

@@ -44,7 +44,7 @@ for j in range(2):
 
 
 def apart(e: int) -> Program:
-    """A sum of two loops, literals that are no decimal numbers, and an update in between."""
+    """A sum of two loops, literals that are not decimal numbers, and an update in between."""
     return program(f"""
 for j in range(2):
     for i in range({e}):
@@ -109,7 +109,7 @@ def test_compiles_to_the_same_bits(name: str, target: Target) -> None:
 
 
 def test_a_sum_is_made_by_the_earlier_loop() -> None:
-    """Then the later one has nothing left, and is gone."""
+    """Then the later one has nothing left, and is removed."""
     text = factored("shared", 5, False).text
     assert text.count("for ") == 2 and "for l" not in text
 
@@ -168,7 +168,7 @@ for i in range(4):
 
 
 def test_sums_over_blocks_that_may_not_run() -> None:
-    """Nothing is read outside that the condition protects."""
+    """Elements that the condition protects are not read outside."""
     before = program("""
 for j in range(3):
     for i in range(max(0, 1 - j), 4):

@@ -22,7 +22,7 @@ EXTENTS = (1, 2, 3, 5, 7, 13, 15, 16, 17)
 
 
 def own(text: str, *names: str, **shapes: tuple[int, ...]) -> Program:
-    """A program in which nobody else needs the buffers ``names``."""
+    """A program in which nothing else needs the buffers ``names``."""
     made = program(text, **shapes)
     return made.with_buffers(**{name: replace(made.buffers[name], role="temporary") for name in names})
 
@@ -142,7 +142,7 @@ for i in range(9):
 
 
 def test_the_last_iteration_of_a_reduction_is_peeled_for_what_follows() -> None:
-    """Narasimhan et al., PolyDL, Algorithm 3: split, then the layer behind is fused with the last iteration."""
+    """Narasimhan et al., PolyDL, Algorithm 3: split, then the next layer is fused with the last iteration."""
     before = own(
         """
 for n in range(3):
@@ -253,7 +253,7 @@ def refused(command: str, before: Program, *arguments: object) -> str:
 def test_a_buffer_that_others_read_stays() -> None:
     text = refused("contract", rows(5), "z")
     assert text.startswith("z (net.z) is not this program's alone")
-    assert "the buffers that may vanish are y" in text
+    assert "the buffers that may be removed are y" in text
     assert refused("inline", gradients(5), "s").startswith("s (net.s) is not this program's alone")
 
 
@@ -352,7 +352,7 @@ for i in range(5):
     [
         ("for i in range(5):\n    y[i] = x[i]\n    y[i] = y[i] + 1.0\n    z[i] = y[i]", "y is set in 2 places"),
         ("for i in range(5):\n    y[i] += x[i]\n    z[i] = y[i]", "y is accumulated, not set once"),
-        ("for i in range(5):\n    y[2 * i] = x[i]\n    z[i] = y[2 * i]", "do not tell the loops' variables"),
+        ("for i in range(5):\n    y[2 * i] = x[i]\n    z[i] = y[2 * i]", "do not determine the loops' variables"),
         ("for i in range(5):\n    t: float32 = x[i]\n    y[i] = t\n    z[i] = y[i]", "y is computed from t"),
         ("for i in range(5):\n    y[i] = y[i] + x[i]\n    z[i] = y[i]", "y is computed from itself"),
         ("for i in range(5):\n    z[i] = y[i] + x[i]", "y is read, but nothing here sets it"),
@@ -376,7 +376,7 @@ for i in range(5):
 for i in range(5):
     z[i] = y[0]
 """, y=(1,), x=(5,), z=(5,))  # fmt: skip
-    assert "a dependence would turn round" in refused("fuse_layers", before)
+    assert "a dependence would be reversed" in refused("fuse_layers", before)
     assert len(COMMANDS["fuse_layers"](before, required=False).nests) == 2
 
 
@@ -396,8 +396,8 @@ def order(changed: Program) -> list[str]:
 
 
 @pytest.mark.parametrize(("middle", "expected"), [
-    ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed behind
-    ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed in front
+    ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed after
+    ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed before
 ])  # fmt: skip
 def test_nests_between_make_room(middle: str, expected: list[str]) -> None:
     before = past(middle)
@@ -416,11 +416,11 @@ def test_a_nest_that_is_needed_between() -> None:
     before = past("for j in range(2):\n    z[j] = y[j]\nfor j in range(2):\n    y[j] = z[1 - j]")
     with pytest.raises(Refused) as caught:
         COMMANDS["fuse"](before, "i")
-    assert str(caught.value) == """a dependence would turn round
+    assert str(caught.value) == """a dependence would be reversed
     for i in range(5):    ← asked to fuse
         y[i] = x[i] * 2.0
   j=0 writes y[0], which i=0 reads
-  what stands between it and program_3 is needed there"""
+  what is between it and program_3 is needed there"""
 
 
 def test_nests_go_each_its_way() -> None:

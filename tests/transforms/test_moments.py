@@ -144,12 +144,12 @@ for n in range(3):
     for loop in ("n", "i", "j"):
         after = COMMANDS["fuse"](after, loop)
     after = COMMANDS["scalar_replace"](assert_same_expanded(before, after), "x")
-    assert after.text.count("x[") == 1, after.text  # the store: what has been made is still at hand
+    assert after.text.count("x[") == 1, after.text  # the store: the data just made are still available
     assert_same_expanded(before, COMMANDS["unroll_and_jam"](after, "i", 3, unroll_type=1))
 
 
 def test_lanes_of_means() -> None:
-    """Each lane has a mean of its own."""
+    """Each lane has its own mean."""
     before = single(9)
     assert_same_expanded(before, COMMANDS["vectorize"](moments(before, "n"), "c", 2))
 
@@ -255,7 +255,7 @@ REFUSALS: dict[str, tuple[Program, str, str, str]] = {
         changed("m[c] = 0.0", "m[c] = 2.0"),
         "m[c] is not known to start at 0",
         "None",
-        "m[c] = 0.0 belongs in front of the loop, in the same block",
+        "m[c] = 0.0 belongs before the loop, in the same block",
     ),
     "two statements": (
         changed(SUM, f"{SUM}\n            y[n, c, w] = 0.0"),
@@ -289,7 +289,7 @@ def test_refusals(name: str) -> None:
 
 
 def test_what_changes_between_is_no_mean() -> None:
-    """Symbolically ``u`` is the mean; but ``w`` is another one by then."""
+    """Symbolically ``u`` is the mean; but ``w`` has changed by then."""
     before = program("""
 s[0] = 0.0
 for n in range(4):

@@ -1,4 +1,4 @@
-"""moments of rows, kept apart and combined behind: joined with the loop that makes the data."""
+"""moments of rows, kept apart and combined afterwards: joined with the loop that makes the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ moments: Callable[..., Program] = COMMANDS["moments"]
 
 
 def made(n: int, c: int, h: int, w: int) -> Program:
-    """A nest that makes data, and the definition of what batch norm wants to know of them."""
+    """A nest that makes data, and the definition of their statistics for batch norm."""
     return program(f"""
 for n in range({n}):
     for c in range({c}):
@@ -52,7 +52,7 @@ for c in range({c}):
 
 
 def joined(before: Program) -> Program:
-    """The moments of a row behind the row that is made."""
+    """The moments of a row after the row that is made."""
     run = COMMANDS
     after = run["distribute"](moments(before, "n", inner="h", apart=True), "c", nest=1)
     after = run["reorder"](after, ["n", "c"])
@@ -131,7 +131,7 @@ def test_a_large_mean_costs_no_digits(
 
 # --- refusals ---------------------------------------------------------------------------------------------
 def test_no_such_loop_inside() -> None:
-    with pytest.raises(CommandError, match=r"x is no loop inside n that adds up\n +these are h, w"):
+    with pytest.raises(CommandError, match=r"x is not a loop inside n that adds up\n +these are h, w"):
         moments(made(3, 2, 5, 7), "n", inner="x", nest=1)
 
 
@@ -140,4 +140,4 @@ def test_an_array_for_each_iteration_needs_its_number() -> None:
     with pytest.raises(Refused) as caught:
         moments(tiled, "n", apart=True, nest=1)
     assert caught.value.message == "c_inner does not count from 0 to a constant"
-    assert caught.value.way_out == "leave apart=True out, or tile_loop behind this command"
+    assert caught.value.way_out == "leave apart=True out, or tile_loop after this command"

@@ -233,7 +233,7 @@ def attempt(name: str, command: str, seed: int) -> tuple[Program | None, str]:
     """The program after one command, or None where it is refused; and the command as text.
 
     Raises:
-        AssertionError: it ends in something that is no error of Latte's, or computes something else.
+        AssertionError: it ends in something that is not an error of Latte's, or computes something else.
     """
     before = odd(name)
     arguments, options = MAKERS[command](Arguments(before, seed))

@@ -25,7 +25,7 @@ partial_sums: Callable[..., Program] = COMMANDS["partial_sums"]
 
 
 def two(e: int) -> Program:
-    """Two sums, one of which is subtracted, one behind a condition; and what is no sum over n."""
+    """Two sums, one of which is subtracted, one under a condition; and a statement that is not a sum over n."""
     return program(f"""
 for c in range(2):
     for n in range(5):
@@ -58,7 +58,7 @@ def rows(e: int) -> Program:
 
 
 def columns(e: int) -> Program:
-    """Lanes have a sum each."""
+    """Each lane has a sum."""
     return program(f"for c in range(9):\n for n in range(5):\n  for i in range({e}):\n   s[c] += x[n, i, c]",
                    s=(9,), x=(5, e, 9))  # fmt: skip
 

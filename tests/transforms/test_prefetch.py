@@ -1,4 +1,4 @@
-"""Software prefetches: where they stand, that nothing changes, which instructions come out, what is refused."""
+"""Software prefetches: their places, that nothing changes, which instructions come out, what is refused."""
 
 from __future__ import annotations
 

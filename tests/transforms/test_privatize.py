@@ -160,7 +160,7 @@ def test_a_temporary_that_is_read_where_it_is_filled() -> None:
 
 
 def assert_same_without(before: Program, after: Program) -> Program:
-    """What a temporary holds in the end doesn't count."""
+    """The final contents of a temporary do not count."""
 
     found = difference(before, validate(after))
     assert found is None or found.startswith("t["), found

@@ -38,7 +38,7 @@ JAM = program("for i in range(4):\n for j in range(3):\n  x[i + 1] = x[i] + y[j]
 
 
 def private(program: Program, *names: str) -> Program:
-    """The program with buffers that nobody else reads."""
+    """The program with buffers that nothing else reads."""
     return program.with_buffers(**{name: replace(program.buffers[name], role=OWN) for name in names})
 
 
@@ -63,7 +63,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         SHIFT,
         command("reindex", back="4 - i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(5):    ← asked to be reindexed
                 for j in range(4):
                     x[i + 1, j] = x[i, j + 1]
@@ -144,7 +144,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         PREFIX,
         command("vectorize", "i", 4),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(8):    ← asked to become lanes
                 s[0] += x[i]
                 y[i] = s[0]
@@ -270,7 +270,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           i=0 and i=1 both update t[0]
           parallelize('k', occurrence=1)""",
     ),
-    "what is offered is run": (  # j and k carry nothing, but do not lie directly in n
+    "what is offered is run": (  # j and k carry nothing, but are not directly in n
         program("for n in parallel(4):\n y[n, 0] = 1.0\n for j in range(6):\n  for k in range(2):\n"
                 "   y[n, j] += x[n, j, k]", y=(4, 6), x=(4, 6, 2)),
         command("parallelize", "k"),
@@ -287,7 +287,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(8):\n x[i] = y[i]\n t[i] = x[i + 1]", x=(9,), y=(8,), t=(8,)),
         command("vectorize", "i", 4),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(8):    ← asked to become lanes
                 x[i] = y[i]
                 t[i] = x[i + 1]
@@ -297,7 +297,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         SHIFT,
         command("interchange", ["i", "j"]),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(5):    ← asked to move
                 for j in range(4):
                     x[i + 1, j] = x[i, j + 1]
@@ -316,7 +316,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         BLUR,
         command("fuse", "i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(6):    ← asked to fuse
                 y[i] = x[i]
             for i in range(6):
@@ -329,7 +329,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 "for i in range(6):\n for j in range(4):\n  z[i, j] = y[5 - i, j]", x=(6, 4), y=(6, 4), z=(6, 4)),
         command("fuse", "i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(6):    ← asked to fuse
                 for j in range(4):
                     y[i, j] = x[i, j]
@@ -343,7 +343,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 2]", x=(6,), y=(8,), z=(6,)),
         command("fuse", "i", shift=1),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(6):    ← asked to fuse
                 y[i] = x[i]
             for i in range(6):
@@ -397,7 +397,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(4):\n x[i + 1] = y[i]\n y[i + 1] = x[i]", x=(5,), y=(5,)),
         command("distribute", "i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(4):    ← asked to distribute
                 x[i + 1] = y[i]
                 y[i + 1] = x[i]
@@ -427,7 +427,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         JAM,
         command("unroll_and_jam", "i", 2),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(4):    ← asked to be unrolled
                 for j in range(3):
                     x[i + 1] = x[i] + y[j]""",
@@ -477,7 +477,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for j in range(3):\n for i in range(5):\n  x[i + 1, j] = x[i, j]", x=(6, 3)),
         command("reverse", "i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for j in range(3):
                 for i in range(5):    ← asked to run backwards
                     x[i + 1, j] = x[i, j]
@@ -487,7 +487,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(5):\n x[i + 1] = y[i] * 2.0\n z[i] = x[i]", x=(6,), y=(5,), z=(5,)),
         command("reverse", "i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(5):    ← asked to run backwards
                 x[i + 1] = y[i] * 2.0
                 z[i] = x[i]
@@ -498,7 +498,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(6):\n y[i // 2] = x[i]", y=(3,), x=(6,)),
         command("reverse", "i"),
         """
-        a dependence would turn round
+        a dependence would be reversed
             for i in range(6):    ← asked to run backwards
                 y[i // 2] = x[i]
           i=0 and i=1 both write y[0]""",
@@ -841,7 +841,7 @@ def test_a_loop_that_does_not_qualify_does_not_block_another() -> None:
                      s=(1,), x=(8,), y=(8,), z=(8,))  # fmt: skip
     after = assert_same(before, COMMANDS["vectorize"](before, "i", 4))
     assert after.nests[0] == before.nests[0] and "vector(4)" in after.nests[1].text
-    assert after.remarks == ("loop i of program_0 stays as it is: a dependence would turn round",)
+    assert after.remarks == ("loop i of program_0 stays as it is: a dependence would be reversed",)
 
 
 @pytest.mark.parametrize("name", ["interchange", "reorder"])
@@ -850,7 +850,7 @@ def test_a_nest_that_does_not_qualify_does_not_block_another(name: str) -> None:
                      "for i in range(5):\n for j in range(4):\n  y[i, j] = x[i, j]", x=(6, 5), y=(5, 4))  # fmt: skip
     after = assert_same(before, COMMANDS[name](before, ["i", "j"] if name == "interchange" else ["j", "i"]))
     assert after.nests[0] == before.nests[0] and after.nests[1].body_text.startswith("for j")
-    assert after.remarks == ("loop i of program_0 stays as it is: a dependence would turn round",)
+    assert after.remarks == ("loop i of program_0 stays as it is: a dependence would be reversed",)
 
 
 def test_the_first_is_told_about_where_none_qualifies() -> None:

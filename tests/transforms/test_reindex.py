@@ -82,7 +82,7 @@ def test_the_loop_to_be_replaced_can_be_named() -> None:
 
 def test_an_order_that_matters_is_kept() -> None:
     before = program("for i in range(6):\n x[i + 1] = x[i] * 2.0", x=(7,))
-    with pytest.raises(Refused, match="a dependence would turn round") as caught:
+    with pytest.raises(Refused, match="a dependence would be reversed") as caught:
         reindex(before, back="5 - i")
     assert "i=0 writes x[1], which i=1 reads" in str(caught.value)
     assert_same(before, reindex(before, later="i + 3"))
@@ -113,7 +113,7 @@ for y in range(5):
         ((), {}, "reindex takes one new loop, not 0"),
         ((), {"iy": "y +"}, "'y +' is not an affine expression of loops"),
         ((), {"iy": "y * k"}, "is not an affine expression of loops"),
-        ((), {"iy": "y + z"}, "names z, which is no loop"),
+        ((), {"iy": "y + z"}, "names z, which is not a loop"),
         ((), {"iy": "4"}, "names no loop"),
         ((), {"k": "y + 1"}, "'k' cannot name the new loop"),
         ((), {"g": "y + 1"}, "'g' cannot name the new loop"),

@@ -1,4 +1,4 @@
-"""untile; and reorder steps: a phase on a copy of a buffer that lies otherwise than its owner has laid it out."""
+"""untile; and reorder steps: a phase on a copy of a buffer with another layout than its owner's."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def phase(text: str, channels: int, blocks: tuple[tuple[int, int], ...] = ()) ->
 
 
 def on_a_copy(program: Program, owned: Program) -> Program:
-    """``program`` with a copy of its own of ``x0``, which its owner has laid out as it is in ``owned``."""
+    """``program`` with its own copy of ``x0``, whose owner's layout is that in ``owned``."""
     copy = copied(owned, "x0", "own1.copy.data1.value")
     program = program.with_buffers(x0=replace(program.buffers["x0"], name=copy.storage))
     return with_copies(program, copy, owned.buffers["x0"].layout, 8)

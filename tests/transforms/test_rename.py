@@ -33,8 +33,8 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("j", "j means something already where i runs"),
-    ("x", "x means something already where i runs"),
+    ("j", "j is used already where i runs"),
+    ("x", "x is used already where i runs"),
     ("2", "a loop is named by an identifier, not '2'"),
     (None, "name must be a string, not None"),  # as in a recipe
     ("for", "a loop is named by an identifier, not 'for'"),

@@ -1,6 +1,5 @@
 """The naive loops of the thesis' Figs. 3.1 to 3.3 become the shape of Figs. 3.4 to 3.6, and with Fig. 3.7's
-commands that of Fig. 3.9. Nothing of it may depend on names, on the order of the loops, or on the kind of
-layer."""
+commands that of Fig. 3.9. Nothing may depend on names, on the order of the loops, or on the kind of layer."""
 
 from __future__ import annotations
 
@@ -12,7 +11,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from swirl.errors import Refused
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, loop_of, loops, parse_program
+from swirl.ir.nest import Program, loop_of, parse_program
+from swirl.ir.paths import loops
 from swirl.ir.validate import validate
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
@@ -95,12 +95,12 @@ def batch_norm(text: str, n: int = 2, c: int = 3, h: int = 4, w: int = 5) -> Pro
 
 
 def optimised(program: Program) -> Program:
-    """What the automatic passes make of it, compared with what it was."""
+    """The result of the automatic passes, compared with the program before."""
     return assert_same_expanded(program, hoist(scalar_replace(canonicalise(program))))
 
 
 def in_loops(program: Program, what: str) -> int:
-    """Within how many loops the operation ``what`` stands at the most."""
+    """The largest number of loops around the operation ``what``."""
     depths = [0]
 
     def visit(node: ast.AST, depth: int) -> None:

@@ -67,7 +67,7 @@ def test_a_statement_between_is_distributed() -> None:
 
 def test_a_dependence_in_a_triangle() -> None:
     before = program("for i in range(5):\n for j in range(i + 1):\n  x[i + 1, j] = x[i, j + 1]", x=(7, 7))
-    with pytest.raises(Refused, match="a dependence would turn round"):
+    with pytest.raises(Refused, match="a dependence would be reversed"):
         COMMANDS["interchange"](before, ["i", "j"])
 
 

@@ -59,7 +59,7 @@ def touched(
 
 
 def assert_witness(before: Program, refusal: Refused) -> None:
-    """Executes the two instances and looks whether both touch the element."""
+    """Executes the two instances and checks whether both touch the element."""
     witness = str(refusal.witness)
     # "y=0, k=1 and y=1, k=0 both update e" or "i=0 writes e, which i=1 reads"
     found = re.fullmatch(r"(.*) (?:and (.*) both \w+ (.*)|\w+ (.*), which (.*) \w+)", witness)

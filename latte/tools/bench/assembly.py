@@ -1,4 +1,4 @@
-"""What the C++ compiler made of a kernel: its innermost loop, and what of it is arithmetic."""
+"""What the C++ compiler made of a kernel: its innermost loop, and its share of arithmetic."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def instructions(library: Path) -> list[Instruction]:
 
 
 def busiest_loop(code: Sequence[Instruction]) -> list[str]:
-    """Of the loops that hold no other one, that with the most multiply-adds; none where nothing jumps back."""
+    """The loop with the most multiply-adds of those that contain no other one; empty if nothing jumps back."""
     return max(innermost_loops(code), key=lambda loop: sum("fmadd" in text for text in loop), default=[])
 
 
 def innermost_loops(code: Sequence[Instruction]) -> list[list[str]]:
-    """The loops that hold no other one."""
+    """The loops that contain no other one."""
     places = {address: position for position, (address, _) in enumerate(code)}
     spans = [
         (places[target], position)

@@ -1,4 +1,4 @@
-"""The recipe for a convolution, batch norm and a ReLU, behind data in blocks of 16 channels."""
+"""The recipe for a convolution, batch norm and a ReLU, after data in blocks of channels, a vector each."""
 
 from latte.recipes import conv_batch_norm_relu
 from latte.recipes.conv_batch_norm_relu import inference
@@ -10,5 +10,5 @@ chain = ("conv", "batch_norm", "relu")
 
 def forward(s, target):  # type: ignore[no-untyped-def]
     for buffer in ("inputs", "grad_inputs"):
-        s.tile(buffer, 0, 16)
+        s.tile(buffer, 0, target.simd_width)
     conv_batch_norm_relu.forward(s, target)

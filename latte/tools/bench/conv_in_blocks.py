@@ -1,4 +1,4 @@
-"""The recipe for convolutions, behind data in blocks of 16 channels."""
+"""The recipe for convolutions, after data in blocks of channels, a vector each."""
 
 from latte.recipes import conv
 from latte.recipes.conv import backward, update
@@ -8,5 +8,5 @@ __all__ = ["backward", "forward", "update"]
 
 def forward(s, target):  # type: ignore[no-untyped-def]
     for buffer in ("inputs", "grad_inputs"):
-        s.tile(buffer, 0, 16)
+        s.tile(buffer, 0, target.simd_width)
     conv.forward(s, target)

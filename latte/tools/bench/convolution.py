@@ -2,7 +2,7 @@
 
     python -m latte.tools.bench.convolution [--threads 1 --threads 2] [--batch 16] [--rounds 7]
 
-Inputs and values lie in blocks of channels, as they do between layers. The results of each layer are compared with a
+Inputs and values are in blocks of channels, as they are between layers. The results of each layer are compared with a
 plain NumPy definition, at random places, before it is timed. Operations are those of taps that meet the image: taps on
 the zeros around it are not counted, and not computed.
 """
@@ -166,7 +166,7 @@ def row(case: Case, threads: int, rounds: int) -> list[str]:
     found: dict[str, list[tuple[float, float]]] = {phase: [] for phase in PHASES}
     for _ in range(rounds):
         peak = limits.measure([], rounds=1).peak
-        layer.seconds()  # what fits into the caches comes from there
+        layer.seconds()  # small operands come from the caches
         times = [layer.seconds() for _ in range(3)]
         peak = max(peak, limits.measure([], rounds=1).peak)
         for phase in PHASES:

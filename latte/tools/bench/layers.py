@@ -1,9 +1,9 @@
-"""Each kind of layer by itself, behind data: the tuned target beside the portable one, alternately in one process.
+"""Each kind of layer by itself, after data: the tuned target beside the portable one, alternately in one process.
 
     python -m latte.tools.bench.layers [--kind max_pooling] [--batch 16] [--threads 1] [--repeat 15]
 
-Every repetition has data of its own: a processor that has seen the data foresees the branches of scalar code. The two
-sides' results are compared each time.
+Every repetition has new data: a processor that has seen the data predicts the branches of scalar code. The two sides'
+results are compared each time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAYERS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A layer behind data of a shape (channels, height, width); a loss behind scores (classes)."""
+    """A layer after data of a shape (channels, height, width); a loss after scores (classes)."""
 
     kind: str
     shape: tuple[int, ...]

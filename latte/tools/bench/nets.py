@@ -1,4 +1,4 @@
-"""Layers of usual sizes as they stand inside of a net: with gradients, and blocked where the layers before them are."""
+"""Layers of usual sizes as they are inside of a net: with gradients, and blocked where the layers before them are."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def spread(seconds: Sequence[float]) -> str:
 
 
 def replaced(text: str, name: str, part: str) -> str:
-    """The page with another part of that name.
+    """The page with the part of that name replaced.
 
     Raises:
         ValueError: the page has no such part, or two.

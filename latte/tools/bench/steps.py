@@ -1,4 +1,4 @@
-"""What each command of a recipe does for the time: the kernels after each step, one beside the other.
+"""What each command of a recipe does for the time: the kernels after each step, side by side.
 
     python -m latte.tools.bench.steps [--recipe FILE] [--phase forward] [--rounds 9] [--write docs/convolution.md]
 
@@ -99,7 +99,7 @@ def table(found: Sequence[Timed], measured: Measured) -> str:
 
 
 def report(bench: Bench, found: Sequence[Timed], measured: Measured) -> str:
-    """What belongs into the page: table, machine, innermost loop."""
+    """The part of the page: table, machine, innermost loop."""
     threads = "1 thread" if bench.runner.threads == 1 else f"{bench.runner.threads} threads"
     words = (f"{machine()}; {threads}. The peak, {measured.peak / 1e9:.0f} GFLOP/s, is that of multiply-adds in "
              f"registers, measured in the same minutes. {len(measured.kernels[0].runs)} rounds, in each of which all "

@@ -1,4 +1,4 @@
-"""A recipe step by step: the commands of a phase in groups, and the nest after each, as short as it can be shown."""
+"""A recipe step by step: the commands of a phase in groups, and the nest after each, shortened."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from latte.autodiff.differentiated import layer_programs
 from latte.net import Net
-from swirl.ir.nest import Path as Place
-from swirl.ir.nest import Program, enclosing, loop_of, names_in, walk
+from swirl.ir.nest import Program, loop_of, names_in
+from swirl.ir.paths import Path as Place
+from swirl.ir.paths import enclosing, walk
 from swirl.phases import PHASES
 from swirl.pipeline import Stage, canonical_stages, finish
 from swirl.recipe import Schedule
@@ -22,10 +23,10 @@ from swirl.recorded import Recorded
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 
-SHORT = 3  # lines of a loop that is shown whole although it is not what matters
+SHORT = 3  # lines of a loop that is shown whole although it is not the one that matters
 
 Beside = Callable[[Sequence[ast.stmt]], list[str]]
-"""What is shown of statements that stand together and are not what matters."""
+"""What is shown of neighbouring statements that do not matter."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Step:
     """Some commands, and what they lead to.
 
     Args:
-        key: says which, and no other of the phase: ``unroll_and_jam x``; ``lowered`` is the first, without commands,
-            and ``finished`` the last, after the passes behind the recipe.
+        key: unique in the phase: ``unroll_and_jam x``; ``lowered`` is the first, without commands, and ``finished`` the
+            last, after the passes that follow the recipe.
         commands: applied one after the other.
         program: after them.
     """
@@ -50,7 +51,7 @@ def steps(net: Net, layer: str, phase: str, recipe: Path, target: Target) -> lis
     Layouts that another phase's function chooses come first.
 
     Raises:
-        LatteError: the recipe is no recipe, or a command of it was refused.
+        LatteError: the file is not a recipe, or a command of it was refused.
     """
     found = layer_programs(net.graph, net.batch_size)
     lowered = next(one.programs for one in found if one.ensemble.name == layer)
@@ -91,7 +92,7 @@ def _recorded(programs: dict[str, Program], recipe: Path, target: Target) -> dic
 
 
 def _key(command: Recorded) -> str:
-    """Neighbours of one key are one step: parts of one loop (``x``, ``x_1``), and layouts."""
+    """Neighbours with the same key are one step: parts of one loop (``x``, ``x_1``), and layouts."""
     second = command.arguments[1] if len(command.arguments) > 1 else None
     if command.name in LAYOUT_COMMANDS or not isinstance(second, str):
         return command.name
@@ -100,15 +101,13 @@ def _key(command: Recorded) -> str:
 
 # --- showing --------------------------------------------------------------------------------------------
 def shortened(program: Program) -> str:
-    """The nests without the loops beside the statement that is executed most often: of each of those a comment is
-    left."""
+    """The nests without the loops beside the statement that is executed most often: a comment is left of each."""
     place = max(_products(program), key=lambda found: _executions(program, *found))
     return _opened(program, [place], lambda beside: [line for node in beside for line in _remark([node])])
 
 
 def touching(program: Program, buffers: Sequence[str]) -> str:
-    """The nests with the loops in which some buffers are touched; of all that stands together between them one comment
-    is left."""
+    """The nests with the loops in which some buffers are touched; one comment is left of everything between two."""
     return _opened(program, list(_touching(program, buffers)), _remark)
 
 
@@ -149,7 +148,7 @@ def _executions(program: Program, index: int, place: Place) -> int:
 
 
 def _shown(body: Sequence[ast.stmt], places: Sequence[Place], field: str, beside: Beside) -> list[str]:
-    """The statements of a block, those on the way to one of the places opened; its places are ways from the block."""
+    """The statements of a block; those that contain one of the ``places`` (paths from the block) are opened."""
     lines: list[str] = []
     others: list[ast.stmt] = []
     for position, node in enumerate(body):

@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 from swirl.transforms.command import COMMANDS
 
 OLDER = {"simd": "vectorize", "swap_loops": "interchange", "unroll_no_jam": "unroll"}
-"""Older spelling → command. What programs for the original Latte give them in other ways than today is in
+"""Older spelling → command. Arguments that programs for the original Latte give differently are in
 ``latte/model/older_spellings.py``."""
 
 for found in iter_modules(__path__):

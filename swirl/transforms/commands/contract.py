@@ -21,7 +21,7 @@ def contract(program: Program, buffer: BufferName) -> Program:
     select, ``and`` or ``or`` does not evaluate is not read: ``y[i - 1] if i >= 1 else 0.0`` needs no ``y[-1]``.
 
     Args:
-        buffer: a buffer that this program alone touches.
+        buffer: a buffer that only this program touches.
 
     Raises:
         CommandError: no such buffer.  Refused: others read it, a read is of another iteration's value, nests share

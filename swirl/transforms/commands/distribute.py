@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.ir.nest import Program, at, loop_of, names_in, replace_at
+from swirl.ir.nest import Program, loop_of, names_in
+from swirl.ir.paths import at, replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -49,7 +50,7 @@ def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = 
                 way_out=_parted(before, site),
             )
         pieces = split_body(node, cuts)
-        assert pieces is not None  # no cut parts a local from its declaration
+        assert pieces is not None  # no cut separates a local from its declaration
         new = replace_at(old, site.path, list(pieces))
         check_order(old, new, target, site.path, "asked to distribute")
         nests = nest_each(before, target, new) if len(site.path) == 1 else [target.with_body(new)]
@@ -59,7 +60,7 @@ def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = 
 
 
 def _parted(program: Program, site: Site) -> Callable[[], str | None]:
-    """What gives each iteration locals of its own, so that the loop can be cut between their uses."""
+    """The command that gives each iteration its own locals, so that the loop can be cut between their uses."""
     node = loop_at(program, site)
     var, only = loop_of(node).var, nest_of(program, site)
     names = [ast.unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
@@ -68,7 +69,7 @@ def _parted(program: Program, site: Site) -> Callable[[], str | None]:
 
 
 def _cuts(body: list[ast.stmt]) -> list[int]:
-    """Where a body can be cut without parting a local's uses from its declaration."""
+    """Where a body can be cut without separating a local's uses from its declaration."""
     declared = [ast.unparse(s.target) if isinstance(s, ast.AnnAssign) else None for s in body]
     return [
         cut for cut in range(1, len(body)) if not {name for s in body[cut:] for name in names_in(s)} & {*declared[:cut]}

@@ -1,4 +1,4 @@
-"""factor: what a loop does not change is taken out of its sums and of what it assigns."""
+"""factor: loop-invariant factors are taken out of a loop's sums and assignments."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ from swirl.errors import Refused
 from swirl.ir.names import stored_in
 from swirl.ir.nest import (
     LocalType,
-    Path,
     Program,
-    at,
     clone,
     declare,
-    edit_at,
     fresh,
     loop_of,
-    loops,
     names_in,
     references,
-    replace_at,
     substitute,
-    walk,
     with_inner,
 )
+from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
 from swirl.ir.trees import name_of, targets_in
 from swirl.transforms.arguments import LoopName, NestName
@@ -58,18 +53,17 @@ def factor(
     that an earlier loop over the same iterations makes, or can make, is made there. An assignment is rewritten where
     that leaves fewer operations in the loop; with an update of the same element right after it, it becomes one.
 
-    Sums and their factors are taken to be finite: ``Σ a·g`` and ``a·Σ g`` differ where ``a`` is infinite and a ``g``
-    zero.
+    Sums and their factors are assumed finite: ``Σ a·g`` and ``a·Σ g`` differ where ``a`` is infinite and a ``g`` zero.
 
     Args:
         loop_var: the loop; sums over it and the loops inside it.
-        keep_differences: ``x[i] - m`` stays one thing. Split, ``Σ g·x − m·Σ g`` loses digits where ``m`` is large
+        keep_differences: ``x[i] - m`` stays one term. Split, ``Σ g·x − m·Σ g`` loses digits where ``m`` is large
             against ``x − m``.
         nest: only in this nest (index or label).
 
     Raises:
         Refused: there is nothing to take out, for instance because of a division by what moves with the loop; or the
-            loop holds loops that are scheduled already.
+            loop contains loops that are scheduled already.
 
     Source: Lake, section 3.2, carried from divisions to sums.
     """
@@ -102,7 +96,7 @@ class _Place:
 
 
 class _Factoring:
-    """One loop taken apart."""
+    """One loop split into its sums and assignments."""
 
     def __init__(self, program: Program, site: Site, keep_differences: bool):
         self.program, self.site = program, site
@@ -142,7 +136,7 @@ class _Factoring:
         inside = without_dead(rebuilt(self.node.body, self.replaced))
         loop = [with_inner(self.node, inside)] if inside else []
         body = replace_at(self.nest.body, self.site.path, [*self.before, *loop, *self.after])
-        for path in sorted(self.earlier, reverse=True):  # all in front of the loop, so that paths still hold
+        for path in sorted(self.earlier, reverse=True):  # all before the loop, so that paths stay valid
             declared = [declaration for _, declaration, _ in self.earlier[path]]
             for block, _, adding in self.earlier[path]:
                 body = edit_at(body, block, lambda node, s=adding: [with_last(node, s)])  # type: ignore[misc]
@@ -195,7 +189,7 @@ class _Factoring:
         return [statement for statement in sums if statement in chosen]
 
     def _allowed(self, statement: Summand) -> bool:
-        """Whether what stands outside may be computed although the statement may not run."""
+        """Whether the factors outside may be computed although the statement may not run."""
         return statement.around.sure or all(part and is_number(c) for part, c in statement.parts.items())
 
     def _product(self, statement: Summand, part: Monomial) -> ast.expr:
@@ -204,7 +198,7 @@ class _Factoring:
         return node
 
     def _place(self, statement: Summand, part: Monomial) -> _Place | None:
-        """Where an earlier loop over the same iterations makes the sum, or can make it from what it reads anyway."""
+        """The earlier loop over the same iterations that makes the sum, or can make it from what it reads anyway."""
         product = self._product(statement, part)
         names = names_in(product)
         if not statement.around.sure or names & (self.moving.stored | self.moving.locals):
@@ -243,7 +237,7 @@ class _Factoring:
         return None
 
     def _existing(self, loop: Path, block: Path, product: str, dtype: str) -> str | None:
-        """A local, 0 in front of the loop, to which only that product is added."""
+        """A local, 0 before the loop, to which only that product is added."""
         node = at(self.nest.body, block)
         assert isinstance(node, ast.For)
         outside = block_at(self.nest, loop)[: loop[-1][1]]
@@ -315,7 +309,7 @@ class _Factoring:
                 name = fresh(f"{words}_{'scale' if part else 'offset'}", self.taken | {n for n, _ in declared})
                 declared.append((name, declare(name, LocalType(statement.dtype), coefficient.to_expr())))
                 factors.append(of_atom(Atom(ast.Name(name, ast.Load()))))
-        # Coefficients stand in front of what they multiply.
+        # Coefficients come before what they multiply.
         total = Polynomial({}, {key: atom for f in factors if set(f.terms) != {()} for key, atom in f.atoms.items()})
         for (part, coefficient), factor_ in zip(statement.parts.items(), factors, strict=True):
             total += factor_ * Polynomial({part: Fraction(1)}, coefficient.atoms)
@@ -335,7 +329,7 @@ class _Factoring:
         return name
 
     def _words(self, node: ast.expr) -> str:
-        """What an expression is made of, as part of a name."""
+        """The parts of an expression, for a name."""
         moving = [ast.unparse(ref.value) for ref in references(node) if self.moving.moves(ref)]
         moving += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.moving.locals]
         others = [ast.unparse(ref.value) for ref in references(node)]

@@ -10,22 +10,8 @@ from math import prod
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
-from swirl.ir.nest import (
-    Loop,
-    Nest,
-    Path,
-    Program,
-    at,
-    expr,
-    loop_of,
-    loops,
-    names_in,
-    reference,
-    references,
-    replace_at,
-    subscripts,
-    walk,
-)
+from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts
+from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -43,8 +29,8 @@ def flatten(program: Program, loop_vars: LoopNames) -> Program:
             for x in range(56):             →           value[n, c, yx] = max(0.0, inputs[n, c, yx])
                 value[n, c, y, x] = …
 
-    In this program the arrays are seen with the joined dimension; memory is the same. A random number's position may
-    name the loops' variables where it counts the elements in the same way: ``rand(s, 0, 1, (n * 56 + y) * 56 + x)``.
+    This program sees the arrays with the joined dimension; memory is the same. A random number's position may use the
+    loops' variables if it counts the elements in the same way: ``rand(s, 0, 1, (n * 56 + y) * 56 + x)``.
 
     Args:
         loop_vars: two or more loops, outermost first.
@@ -117,7 +103,7 @@ def _flatten_in(
                 or head.extent is None
             ):
                 raise refuse(
-                    f"{head.var} is no plain loop over a whole dimension",
+                    f"{head.var} is not a plain loop over a whole dimension",
                     nest,
                     path,
                     "asked to be flattened",
@@ -171,7 +157,7 @@ class _Join(ast.NodeTransformer):
     ):
         self.program, self.nest, self.path = program, nest, path
         self.group, self.extents, self.var, self.joined = group, extents, var, joined
-        # Of the loops that run once, as over a 1×1 window.
+        # Subscripts of loops that run once, as over a 1×1 window.
         self.once = {var: span for var, span in ranges_at(nest.body, path).items() if span[0] == span[1]}
 
     def fail(self, node: ast.AST, why: str) -> Exception:
@@ -219,7 +205,7 @@ class _Join(ast.NodeTransformer):
         if buffer is None or not positions or sum(t in self.group for t in texts) != len(self.group):
             raise self.fail(node, f"does not run over {', '.join(self.group)} as neighbouring subscripts")
         dim = positions[0]
-        # Blocks of an earlier dimension leave these the neighbours that they were, a block's elements apart.
+        # With blocks of an earlier dimension, these stay neighbours, a block's elements apart.
         layout = buffer.layout
         apart = layout.halo or layout.order or any(d >= dim for d, _ in layout.blocks)
         if apart or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):

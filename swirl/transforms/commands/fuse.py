@@ -29,17 +29,17 @@ def fuse(program: Program, first: LoopName, second: LoopName | None = None, *, s
         for d in range(C): t        →           s
                                                 t   (c for d)
 
-    Assignments between the two loops go in front of the first one, or behind the second one. Where no two neighbours
-    can be joined, so does each of the nests between two outermost ones.
+    Assignments between the two loops move before the first one, or after the second one. Where no two neighbours can be
+    joined, each of the nests between two outermost ones does so.
 
     Where the second loop reads what a later iteration of the first one makes, ``shift=1`` delays it by one: iteration
     ``c`` of the joined loop runs the first body for ``c`` and the second one for ``c - 1``. The first body's first
-    iteration and the second one's last are loops of their own, in front and behind.
+    iteration and the second one's last become separate loops, before and after it.
 
     Args:
         first: name of the first loop.
         second: name of the second loop; by default the same name.
-        shift: iterations that the second loop is delayed by; what is left of the two becomes loops of their own,
+        shift: iterations that the second loop is delayed by; the rest of the two becomes separate loops,
             ``<first>_before`` and ``<first>_after``.
         nest: only where the first loop is in this nest (index or label).
 
@@ -96,7 +96,7 @@ def _next_loop(program: Program, site: Site) -> ast.For | None:
 
 def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], within: set[int],
                      shift: int) -> Program | None:  # fmt: skip
-    """The program with the first two outermost loops joined that can be; None where no two are called so.
+    """The program with the first two outermost loops joined that can be; None if no two have these names.
 
     Args:
         firsts, seconds: names of the loops.
@@ -134,8 +134,8 @@ def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], with
 
 
 def _brought_together(program: Program, site: Site, partner: int) -> tuple[Program, Site]:
-    """The program with the nests between two others in front of the first one, or where that is not possible behind the
-    second one; and where the first one's loop is then.
+    """The program with the nests between two others moved before the first one, or where that is not possible after the
+    second one; and the new place of the first one's loop.
 
     Raises:
         Refused: one of them can be in neither place.
@@ -150,25 +150,25 @@ def _brought_together(program: Program, site: Site, partner: int) -> tuple[Progr
     def check(order: list[int]) -> None:
         arranged = [statement for number in order for statement in pieces[number]]
         check_order(body, arranged, program.nests[start], site.path, NOTE,
-                    f"what stands between it and {program.nests[partner].label} is needed there")  # fmt: skip
+                    f"what is between it and {program.nests[partner].label} is needed there")  # fmt: skip
 
     front: list[int] = []
-    behind: list[int] = []
+    back: list[int] = []
     for number in between:
         try:
             later = [other for other in between if other > number]
-            check([*front, number, first, *behind, *later, second])
+            check([*front, number, first, *back, *later, second])
             front.append(number)
         except Refused:
-            behind.append(number)
-    order = [*front, first, second, *behind]
+            back.append(number)
+    order = [*front, first, second, *back]
     check(order)
     nests = [*program.nests[:start], *(program.nests[start + number] for number in order), *program.nests[end:]]
     return program.with_nests(nests), Site(start + len(front), site.path)
 
 
 def _own_names(nest: Nest, number: int) -> list[ast.stmt]:
-    """The body with names for its locals that no other nest has, so that they are not taken for the same."""
+    """The body with names for its locals that no other nest has, so that they stay different."""
     mapping: dict[str, ast.expr] = {
         name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in declared_in(nest.function)
     }
@@ -177,7 +177,7 @@ def _own_names(nest: Nest, number: int) -> list[ast.stmt]:
 
 # --- ways out -------------------------------------------------------------------------------------------
 def _brought_next(program: Program, first: str, second: str | None) -> str | None:
-    """What makes the loops neighbours: an interchange, or a distribution of a loop around."""
+    """The command that makes the loops neighbours: an interchange, or a distribution of a loop around."""
     both = step("fuse", first, second) if second else step("fuse", first)
     outer = [name for name in loop_names(program) if name not in (first, second)]
     inner = dict.fromkeys((first, second or first))
@@ -187,7 +187,7 @@ def _brought_next(program: Program, first: str, second: str | None) -> str | Non
 
 def _ways_out(program: Program, first: str, second: str | None, nest: int | str | None,
               least: Callable[[], int | None]) -> str | None:  # fmt: skip
-    """What joins the loops all the same: a delay, another loop outermost, or a part of the longer one."""
+    """Other ways to join the loops: a delay, another loop outermost, or a part of the longer one."""
     trial = Trial(program)
     ways: list[str | None] = []
     shift = least()

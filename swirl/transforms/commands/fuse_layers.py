@@ -6,7 +6,8 @@ import ast
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, at, loop_of
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import at
 from swirl.ir.types import explicit
 from swirl.transforms.arguments import BufferNames
 from swirl.transforms.command import command
@@ -21,7 +22,7 @@ from swirl.transforms.rewrites.ways_out import step, tried
 
 @command()
 def fuse_layers(program: Program, *, keep: BufferNames = (), required: bool = True) -> Program:
-    """Join the loops of neighbouring layers, and contract the buffers in between that nobody else reads.
+    """Join the loops of neighbouring layers, and contract the buffers in between that nothing else reads.
 
     rewrite:
         for n: for k: y[n, k] = e                       for n: for k:
@@ -29,12 +30,12 @@ def fuse_layers(program: Program, *, keep: BufferNames = (), required: bool = Tr
                                                             z[n, k] = max(0.0, y_t)
 
     Loops are joined from the outermost inwards as far as the dependences allow, without making a loop that could
-    run in parallel one that can't. Where one layer alone has something to compute in a phase, there is nothing to join.
+    run in parallel one that can't. Where only one layer computes something in a phase, there is nothing to join.
 
     Args:
         keep: buffers that are not contracted.
-        required: whether it is refused where no two loops can be joined. Of two phases, whose programs become one
-            whatever their loops are (``fuse_layers("backward", "update")``), it is not.
+        required: whether it is refused where no two loops can be joined. It is not for two phases, whose programs
+            become one whatever their loops are (``fuse_layers("backward", "update")``).
 
     Raises:
         CommandError: ``keep`` names no buffer.  Refused: no two loops can be joined.
@@ -53,7 +54,7 @@ def fuse_layers(program: Program, *, keep: BufferNames = (), required: bool = Tr
 
 
 def _apart(program: Program) -> Refused:
-    """Why the first two nests stay apart."""
+    """Why the first two nests are not joined."""
     nest = program.nests[0]
     first, second = nest.body[0], program.nests[1].body[0]
     path = (("body", 0),)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, loop_of, loops
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import loops
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -23,13 +24,13 @@ def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName 
 
     A parallel loop is left alone: its threads would wait for one.
 
-    A quotient then is the product with a rounded reciprocal: rounded twice. Only divisors whose reciprocal neither
-    overflows nor loses digits are taken so: square roots, those with a positive number added, integers, and literals
-    from 2**-126 to 2**126. By any other it is divided, as the reciprocal of a very small or very large number is
-    infinite, or has fewer digits.
+    A quotient then is the product with a rounded reciprocal: rounded twice. This is only done for divisors whose
+    reciprocal neither overflows nor loses digits: square roots, those with a positive number added, integers, and
+    literals from 2**-126 to 2**126. The reciprocal of a very small or very large number would be infinite, or have
+    fewer digits.
 
-    What a condition or a loop without iterations may keep from being evaluated is moved only if its elements exist
-    whatever happens.
+    An expression that a condition or a loop without iterations may skip is moved only if its elements exist in any
+    case.
 
     Args:
         loop_var: out of this loop; by default out of every loop.

@@ -12,24 +12,20 @@ from swirl.ir.deps import NotProved, outside
 from swirl.ir.nest import (
     LocalType,
     Nest,
-    Path,
     Program,
     clone,
     declare,
-    enclosing,
     expr,
     fresh,
     local_type,
     loop_of,
-    loops,
     names_in,
     reference,
-    replace_at,
     subscripts,
     substitute,
-    walk,
     with_inner,
 )
+from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.statements import Statement, reduction_extremum, statements
 from swirl.ir.trees import name_of, target_of
 from swirl.transforms.arguments import LoopName, NestName
@@ -41,7 +37,7 @@ from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
 
 _NOTE = "asked to become selects"
-# What changes nothing, bit for bit: x + -0.0 is x for both zeros, x + 0.0 is not.
+# Neutral elements, bit for bit: x + -0.0 is x for both zeros, x + 0.0 is not.
 _UNCHANGED = {ast.Add: "-0.0", ast.Sub: "0.0", ast.Mult: "1.0", ast.Div: "1.0"}
 _UNCHANGED_INTEGER = {ast.Add: "0", ast.Sub: "0", ast.Mult: "1"}
 _EXTREMES = {"max": "-INFINITY", "min": "INFINITY"}
@@ -59,8 +55,8 @@ def if_convert(program: Program, loop_var: LoopName | None = None, *, nest: Nest
             k = i                           k = i if better else k
 
     A reduction stays one: ``if c: s += e`` becomes ``s += e if c else -0.0``. Both branches on one target are joined.
-    A select evaluates only the side that it takes, so what a condition keeps from being read is still not read.
-    Conditions on loop variables alone are left as they are: ``tidy`` makes bounds of them.
+    A select evaluates only the side that it takes, so reads that a condition prevents are still prevented. Conditions
+    on loop variables alone are left as they are: ``tidy`` makes bounds of them.
 
     Args:
         loop_var: only inside this loop; by default everywhere.
@@ -98,7 +94,7 @@ def _converted(program: Program, site: Site) -> Program:
 
 @dataclass(frozen=True)
 class _Under:
-    """The condition that a statement stands under: ``test``, or its opposite."""
+    """The condition of a statement: ``test``, or its opposite."""
 
     test: ast.expr
     holds: bool = True
@@ -135,7 +131,7 @@ class _Convert:
         return not names_in(test) <= self.variables or condition_to_isl(test) is None
 
     def parted(self, node: ast.stmt) -> ast.stmt:
-        """The statement with what its conditions say about loop variables in conditions of their own, outside."""
+        """The statement with the parts of its conditions on loop variables as separate conditions, outside."""
         if isinstance(node, ast.For):
             return with_inner(node, [self.parted(statement) for statement in node.body])
         if not isinstance(node, ast.If):
@@ -183,7 +179,7 @@ class _Convert:
 
     # --- statements ---------------------------------------------------------------------------------------
     def block(self, body: list[ast.stmt], under: _Under | None) -> list[ast.stmt]:
-        """The statements of a block, which stands under a condition that is no branch any more."""
+        """The statements of a block whose condition is no longer a branch."""
         result: list[ast.stmt] = []
         rest = list(body)
         while rest:
@@ -239,7 +235,7 @@ class _Convert:
         return declare(node.target.id, type_, under.select(node.value, expr(_ZEROS.get(type_.dtype, "0.0"))))
 
     def leaf(self, node: ast.stmt, under: _Under) -> ast.stmt:
-        """An assignment that happens where the condition holds; elsewhere it assigns what is there."""
+        """An assignment that happens where the condition holds; elsewhere it assigns the old value."""
         target = target_of(node)
         floating = self.dtype(target).startswith("float")
         if isinstance(node, ast.AugAssign):
@@ -258,7 +254,7 @@ class _Convert:
         return ast.Assign([target], ast.Call(node.value.func, args, []))
 
     def dtype(self, target: ast.expr) -> str:
-        """The type of what is stored to; empty where locals of that name have several."""
+        """The type of a target; empty if locals of that name have several."""
         name = name_of(target)
         if name in self.types:
             type_ = self.types[name]

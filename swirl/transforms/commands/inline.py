@@ -40,7 +40,7 @@ INDEX = "index"
 
 @command()
 def inline(program: Program, buffer: BufferName, *, local: bool = True) -> Program:
-    """Compute the elements of a buffer again where they are read, and not where they were stored.
+    """Compute the elements of a buffer again where they are read, instead of where they were stored.
 
     rewrite:
         for i in range(N):
@@ -51,8 +51,8 @@ def inline(program: Program, buffer: BufferName, *, local: bool = True) -> Progr
     What a select, ``and`` or ``or`` does not evaluate is not read: ``d[i - 1] if i >= 1 else 0.0`` needs no ``d[-1]``.
 
     Args:
-        buffer: a buffer that this program alone touches, each element set by one plain assignment.
-        local: where a block reads an element several times, compute it once and hold it in a local. Without, each sum
+        buffer: a buffer that only this program touches, each element set by one plain assignment.
+        local: where a block reads an element several times, compute it once and hold it in a local. If False, each sum
             has the whole formula, and ``factor`` sees that two loops make the same sum.
 
     Raises:
@@ -108,13 +108,13 @@ def _place(program: Program, statement: Statement) -> tuple[Nest, tuple[tuple[st
 # --- legality -------------------------------------------------------------------------------------------
 def _solved(access: Access, ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, ast.expr]] | None:
     """Each variable of a write's subscripts as the number of a subscript and its formula in that, ``i // 16`` and
-    ``i % 16`` for ``i = outer * 16 + inner``; None where a subscript does not tell its variables."""
+    ``i % 16`` for ``i = outer * 16 + inner``; None if a subscript does not determine its variables."""
     solved: dict[str, tuple[int, ast.expr]] = {}
     for number, index in enumerate(access.indices):
         form = affine(index)
         if form is None:
             return None
-        around = None  # the coefficient of the digit before: this digit is less than their quotient
+        around = None  # the coefficient of the previous digit: this digit is less than their quotient
         terms = sorted(form.terms.items(), key=lambda term: -term[1])
         if terms and (form.constant or terms[-1][1] != 1):
             return None
@@ -139,7 +139,7 @@ def _formula_problem(
     if not isinstance(statement.node, ast.Assign) or access.kind != "write":
         return f"{buffer} is accumulated, not set once"
     if solved is None:
-        return f"the subscripts of {access.text} do not tell the loops' variables"
+        return f"the subscripts of {access.text} do not determine the loops' variables"
     value = statement.node.value
     called = {n.func.id for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     others = names_in(value) - called - set(program.buffers)
@@ -188,7 +188,7 @@ def _between(write: Statement, access: Access, source: Access, change: Statement
 
 # --- rewriting ------------------------------------------------------------------------------------------
 class _Formula(ast.NodeTransformer):
-    """Puts the value in place of a reference, for the subscripts that it has."""
+    """Replaces a reference by the value, for its subscripts."""
 
     def __init__(self, buffer: str, solved: Mapping[str, tuple[int, ast.expr]], value: ast.expr):
         self.buffer, self.solved, self.value = buffer, solved, value

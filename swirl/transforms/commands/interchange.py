@@ -29,7 +29,7 @@ def interchange(program: Program, loop_vars: LoopNames, *, nest: NestName | None
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would turn round, or no bounds of the grammar say the same in the other order.
+        Refused: a dependence would be reversed, or no bounds of the grammar describe the other order.
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2.
     """

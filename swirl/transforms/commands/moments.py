@@ -11,7 +11,8 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Program, clone, constant, enclosing, expr, fresh, loop_of, make_nest, names_in
+from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in
+from swirl.ir.paths import enclosing
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
@@ -25,7 +26,7 @@ from swirl.transforms.rewrites.sum_loops import Sum, sum_of
 
 NOTE = "asked for moments in one pass"
 TOTAL = "sum of the data"
-"""What the sum of the data is called while statements are followed; no name of a program."""
+"""The name of the sum of the data while statements are followed; no program uses it."""
 
 
 @command(assumes=Assumption("the data are finite, and so are their squared differences"))
@@ -64,16 +65,16 @@ def moments(program: Program, loop_var: LoopName, *, inner: LoopName | None = No
     With ``inner``, differences are from the first element of each iteration of that loop, which are combined to
     those of ``loop_var``: ``K`` is what is inside of ``inner``, and the number of its iterations is added to ``N``.
 
-    The data, and their squared differences, are taken to be finite: of others, the mean may be NaN instead of infinite.
+    The data, and their squared differences, are assumed finite: otherwise, the mean may be NaN instead of infinite.
 
     Args:
         loop_var: the outermost loop of both sums. ``tile_loop`` before makes iterations of several images.
         inner: a loop of the sums inside. Nothing outside of its iterations reads the data: with ``apart``, it can be
             fused with the loop that makes them.
-        once: read each element where the loops come to it, the first one of an iteration of ``loop_var``, too: with
+        once: read each element when the loops reach it, also the first one of an iteration of ``loop_var``: with
             ``apart``, the pass can be fused with whatever makes the data. Not together with ``inner``.
-        apart: keep what an iteration has found in temporaries, and combine behind the loop, which needs no order then;
-            ``distribute`` and ``interchange`` bring it outermost.
+        apart: keep the moments of each iteration in temporaries, and combine them after the loop, which then needs no
+            order; ``distribute`` and ``interchange`` bring it outermost.
         nest: only in this nest (index or label).
 
     Raises:
@@ -107,7 +108,7 @@ def moments(program: Program, loop_var: LoopName, *, inner: LoopName | None = No
 
 
 def _sites(program: Program, loop_var: str, nest: int | str | None) -> list[Site]:
-    """The loops called so, as long as there are any."""
+    """The loops of that name, until there are none."""
     try:
         return find_loops(program, loop_var, nest)[::-1]
     except CommandError:
@@ -115,7 +116,7 @@ def _sites(program: Program, loop_var: str, nest: int | str | None) -> list[Site
 
 
 class _Stopped(Exception):
-    """Why a loop is not the first one of a pair, and how far the search came."""
+    """Why a loop is not the first one of a pair, and how far the search went."""
 
     def __init__(self, step: int, refusal: Refused):
         self.step, self.refusal = step, refusal
@@ -148,7 +149,7 @@ class _Pair:
         return _Stopped(step, refuse(problem, self.nest, self.site.path, NOTE, **more))
 
     def rewritten(self) -> Program:
-        """The program with one pass in place of two.
+        """The program with one pass instead of two.
 
         Raises:
             _Stopped: the loop is not the first of such a pair.
@@ -183,12 +184,12 @@ class _Pair:
                          way_out="reorder or fuse: both sums in one body, their loops in one order")  # fmt: skip
 
     def _start(self) -> dict[str, ast.expr]:
-        """What the target is behind the loop, by the sum of the data."""
+        """The target's value after the loop, in terms of the sum of the data."""
         total = of_atom(Atom(ast.Name(TOTAL, ast.Load()))) * number(self.first.scale)
         return {ast.unparse(self.first.target): total.to_expr()}
 
     def _check_start(self) -> ast.stmt:
-        """The target must be 0 in front of the loop: where it is set to that."""
+        """Where the target is set to 0, which it must be before the loop."""
         name = ast.unparse(self.first.target)
         for statement in reversed(self.block[: self.position]):
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
@@ -200,10 +201,10 @@ class _Pair:
             if name.split("[")[0] in stored_in([statement], declared=True):
                 break
         raise self._stop(1, f"{name} is not known to start at 0",
-                         way_out=f"{name} = 0.0 belongs in front of the loop, in the same block")  # fmt: skip
+                         way_out=f"{name} = 0.0 belongs before the loop, in the same block")  # fmt: skip
 
     def _follow(self, statement: ast.stmt, values: dict[str, ast.expr]) -> bool:
-        """Note what a statement makes of the sum; whether it assigns a multiple of it."""
+        """Note what a statement does with the sum; whether it assigns a multiple of it."""
         if isinstance(statement, ast.AugAssign):
             target: ast.expr = statement.target
             value: ast.expr = ast.BinOp(load(target), statement.op, statement.value)
@@ -221,7 +222,7 @@ class _Pair:
         return self._multiple(followed) is not None
 
     def _multiple(self, value: ast.expr) -> Fraction | None:
-        """What the mean is multiplied by to get ``value``; None where it is no multiple of it."""
+        """What the mean is multiplied by to get ``value``; None if it is not a multiple of it."""
         whole = polynomial(value)
         return whole.terms[TOTAL,] * self.count if set(whole.terms) == {(TOTAL,)} else None
 
@@ -279,7 +280,7 @@ class _Pair:
         return program.with_nest(self.site.nest, make_nest(self.nest.label, body, program.buffers))
 
     def _read_between(self, zeroing: ast.stmt) -> bool:
-        """Whether anything reads the target behind its first value and before the loop."""
+        """Whether anything reads the target between its first value and the loop."""
         name = ast.unparse(self.first.target).split("[")[0]
         return any(name in names_in(s) for s in self.block[self.block.index(zeroing) + 1 : self.position])
 
@@ -311,13 +312,13 @@ class _Pair:
         return program, found, simplify_body(statements)
 
     def _inner(self) -> int | None:
-        """How many loops inside the first one are outside of the iterations that are combined by themselves."""
+        """How many loops inside the first one are outside of the iterations that are combined separately."""
         if self.inner is None:
             return None
         names = [head.var for head in self.first.heads]
         wanted = [name for name in resolve(self.program, self.inner) if name in names[1:]]
         if not wanted:
-            raise CommandError(f"{self.inner} is no loop inside {self._var} that adds up",
+            raise CommandError(f"{self.inner} is not a loop inside {self._var} that adds up",
                                way_out=f"these are {', '.join(names[1:]) or 'none'}")  # fmt: skip
         return names.index(wanted[0])
 
@@ -328,18 +329,18 @@ class _Pair:
         moving = next((h for h in loops if constant(h.start) != 0 or h.step != 1 or h.extent is None), None)
         if moving is not None:
             raise refuse(f"{moving.var} does not count from 0 to a constant", self.nest, self.site.path, NOTE,
-                         way_out="leave apart=True out, or tile_loop behind this command")  # fmt: skip
+                         way_out="leave apart=True out, or tile_loop after this command")  # fmt: skip
         return tuple(expr(h.var) for h in outer), tuple(h.extent or 0 for h in loops)
 
 
 def _forget(values: dict[str, ast.expr], stored: set[str]) -> None:
-    """Remove what lies in or depends on something stored to: another subscript may be the same element."""
+    """Remove what is in, or depends on, something stored to: another subscript may be the same element."""
     for key in [key for key, value in values.items() if key.split("[")[0] in stored or names_in(value) & stored]:
         del values[key]
 
 
 class _Followed(ast.NodeTransformer):
-    """Puts in what references stand for."""
+    """Replaces references by what they stand for."""
 
     def __init__(self, values: dict[str, ast.expr]):
         self.values = values

@@ -20,7 +20,6 @@ from swirl.ir.nest import (
     clones,
     constant,
     declare,
-    enclosing,
     expr,
     for_loop,
     fresh,
@@ -28,10 +27,10 @@ from swirl.ir.nest import (
     make_nest,
     names_in,
     reference,
-    replace_at,
     subscripts,
     with_inner,
 )
+from swirl.ir.paths import enclosing, replace_at
 from swirl.ir.statements import statements
 from swirl.ir.trees import nodes
 from swirl.transforms.arguments import DimensionOrder, LoopName, NestName, ReadBufferName
@@ -71,19 +70,18 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
                                                     for ky in range(3):
                                                         s(x_packed[i + ky])
 
-    The copy is a nest of its own, in front of the first that reads the buffer; ``tile`` lays the copy out, and
-    strip-mines its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in
-    which that is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing
-    reads it.
+    The copy is a nest of its own, before the first that reads the buffer; ``tile`` lays the copy out, and strip-mines
+    its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in which that
+    is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing reads it.
 
     Args:
         buffer: name of the buffer.
         name: of the copy; by default ``<buffer>_packed``.
         at: the loop in whose iterations copies are made.
         order: of the copy's dimensions in memory, as for ``transpose``.
-        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions keep reads from it; the
-            conditions that this makes needless go, as by ``set_padding``, and what the zeros are multiplied with is
-            taken to be finite.
+        zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions prevent reads of it;
+            the conditions that this makes needless are dropped, as by ``set_padding``, and the zeros' factors are
+            assumed finite.
         nest: only in this nest (index or label), with ``at``.
 
     Raises:
@@ -99,7 +97,7 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
     taken = taken_names(program)
     name = name or fresh(f"{buffer}_packed", taken)
     if not is_name(name) or name in taken:
-        raise CommandError(f"{name!r} cannot name the copy: it is no name, or means something already")
+        raise CommandError(f"{name!r} cannot name the copy: it is not a name, or is used already")
     dims = memory_order(program, buffer, order)
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from swirl.ir.affine import affine
 from swirl.ir.deps import Conflict, NotProved, carried
-from swirl.ir.nest import Program, at, fresh, loop_of, loops, replace_at
+from swirl.ir.nest import Program, fresh, loop_of
+from swirl.ir.paths import at, loops, replace_at
 from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_locals
@@ -41,7 +42,7 @@ def parallelize(
 
     Raises:
         Refused: two iterations touch one element and one of them writes it; the loop assigns a local that is declared
-            outside of it; or one loop lies in the other one, but not directly.
+            outside of it; or one loop is inside of the other one, but not directly.
 
     Source: Lake, section 3.3.
     """
@@ -88,7 +89,7 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
 
 
 def _directly(outer: ast.For, inner: ast.For) -> bool:
-    """Whether there are only parallel loops between two loops, each alone in the one around it: they collapse."""
+    """Whether only perfectly nested parallel loops are between two loops: they collapse."""
     node: ast.stmt = outer
     while isinstance(node, ast.For) and len(node.body) == 1:
         node = node.body[0]
@@ -100,7 +101,7 @@ def _directly(outer: ast.For, inner: ast.For) -> bool:
 
 
 def _ways_out(program: Program, site: Site, race: Conflict | None) -> str:
-    """What runs in parallel instead: other loops, copies of what is added to, a loop over the elements."""
+    """What can run in parallel instead: other loops, copies of what is added to, a loop over the elements."""
     trial = Trial(program)
     var = loop_of(loop_at(program, site)).var
     only = nest_of(program, site)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, clones, declare, expr, fresh, loop_of, reference, replace_at, subscripts, with_inner
+from swirl.ir.nest import Program, clones, declare, expr, fresh, loop_of, reference, subscripts, with_inner
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.reductions import (
@@ -27,7 +28,7 @@ NOTE = "asked for partial sums"
 
 @command()
 def partial_sums(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
-    """Let each iteration of a loop add up what it has by itself, and add that to the sum: long sums lose fewer digits.
+    """Let each iteration of a loop add up its own terms, and add that to the sum: long sums lose fewer digits.
 
     rewrite:
         for n in range(N):                  for n in range(N):
@@ -36,11 +37,11 @@ def partial_sums(program: Program, loop_var: LoopName, *, nest: NestName | None 
                                                     s_part += x[n, i]
                                                 s += s_part
 
-    A sum of N·M terms in order may lose N·M roundings of the sum of their absolute values; so it may lose M + N. Behind
-    ``vectorize`` and ``unroll``, the sums of lanes and copies are registers, and stay so.
+    A sum of N·M terms in order may lose N·M roundings of the sum of their absolute values; with partial sums it may
+    lose M + N. After ``vectorize`` and ``unroll``, the sums of lanes and copies stay in registers.
 
     Args:
-        loop_var: the loop; it holds the loops that add up.
+        loop_var: the loop; it contains the loops that add up.
         nest: only in this nest (index or label).
 
     Raises:
@@ -111,6 +112,6 @@ def _inner_loops(node: ast.For) -> list[ast.For]:
 
 
 def _added(node: ast.For) -> set[str]:
-    """What the statements in a loop add to."""
+    """The targets of additions in a loop."""
     found = [accumulation(n) for n in ast.walk(node) if isinstance(n, ast.AugAssign)]
     return {reduction.text for reduction in found if reduction is not None and reduction.kind == "add"}

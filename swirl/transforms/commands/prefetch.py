@@ -1,4 +1,4 @@
-"""prefetch: what a loop will need some iterations later is fetched into a cache."""
+"""prefetch: data that a loop will need some iterations later are fetched into a cache."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.hints import Prefetch
 from swirl.ir.nest import (
     Loop,
-    Path,
     Program,
-    edit_at,
-    enclosing,
     expr,
     for_loop,
     fresh,
@@ -23,9 +20,9 @@ from swirl.ir.nest import (
     references,
     subscripts,
     substitute,
-    walk,
     with_inner,
 )
+from swirl.ir.paths import Path, edit_at, enclosing, walk
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestName, Positive
 from swirl.transforms.command import command
@@ -43,7 +40,7 @@ NOTE = "asked to prefetch"
 @command()
 def prefetch(program: Program, buffer: BufferName, loop_var: LoopName, distance: Positive = 1, level: CacheLevel = 1, *,
              nest: NestName | None = None) -> Program:  # fmt: skip
-    """Fetch into a cache what a loop will touch some iterations later; one prefetch a cache line.
+    """Fetch into a cache what a loop will touch some iterations later; one prefetch for each cache line.
 
     rewrite (distance = 4):
         for w in range(0, 64, 16):              for w in range(0, 64, 16):
@@ -51,7 +48,7 @@ def prefetch(program: Program, buffer: BufferName, loop_var: LoopName, distance:
                 y[w + v] = x[w + v]                 for v in vector(16):
                                                         y[w + v] = x[w + v]
 
-    Lines that loops inside run over are fetched in a loop of their own, a line a step. Prefetches beyond the end of
+    Lines that loops inside run over are fetched in a separate loop, one line in each step. Prefetches beyond the end of
     the array do no harm. Give the command after those that arrange and mark the loops.
 
     Args:
@@ -63,8 +60,7 @@ def prefetch(program: Program, buffer: BufferName, loop_var: LoopName, distance:
 
     Raises:
         CommandError: no such buffer or loop, bad distance or level.
-        Refused: the loop does not move the buffer's elements, or by less than a line, or they are found by way of
-            data.
+        Refused: the loop does not move the buffer's elements, or by less than a line, or their subscripts are data.
 
     Source: Mowry, Lam, Gupta, ASPLOS 1992.
     """
@@ -159,7 +155,7 @@ def _around(node: ast.For, path: Path) -> list[ast.For]:
 
 
 def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.expr]], ranges: Ranges, line: int) -> bool:
-    """Whether the element lies within a line of one seen before; notes it otherwise."""
+    """Whether the element is within a line of one seen before; if not, notes it."""
     if buffer.layout != Layout() or any(affine(i) is None for i in indices):
         return False
     place, stride = expr(0), 1
@@ -175,9 +171,9 @@ def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.exp
 
 def _lines(program: Program, visible: set[str], one: Prefetch, between: list[Loop], ranges: Ranges,
            ahead: dict[str, ast.expr]) -> ast.stmt:  # fmt: skip
-    """The prefetch, under those of the loops ``between`` that move the element: a line a step.
+    """The prefetch, under those of the loops ``between`` that move the element: one line in each step.
 
-    ``visible`` are the names around, ``ahead`` is what the loop's variable will be then.
+    ``visible`` are the names around, ``ahead`` is the loop's variable at that time.
     """
     buffer, indices = program.buffers[one.buffer], list(one.indices)
     per_line = LINE // DTYPES[buffer.dtype]().itemsize

@@ -19,21 +19,19 @@ from swirl.ir.nest import (
     clones,
     constant,
     declare,
-    enclosing,
     expr,
     for_loop,
     fresh,
     loop_of,
-    loops,
     make_nest,
     names_in,
     reference,
     references,
-    replace_at,
     subscripts,
     substitute,
     with_inner,
 )
+from swirl.ir.paths import enclosing, loops, replace_at
 from swirl.ir.statements import Access, Statement, statements
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
@@ -66,7 +64,7 @@ def privatize(program: Program, buffer: BufferName, loop_var: LoopName | None = 
                                                 for n_copy in range(4):
                                                     dw[dw_private_dim0] += dw_private[n_copy, dw_private_dim0]
 
-    The loop can run in parallel then. The parts depend on the loop's extent and on ``copies`` alone, and are added in
+    The loop can run in parallel then. The parts depend only on the loop's extent and on ``copies``, and are added in
     order: results do not depend on the number of threads. The copies are a buffer of their own; dimensions in which the
     loop touches one element only are left out.
 
@@ -74,13 +72,13 @@ def privatize(program: Program, buffer: BufferName, loop_var: LoopName | None = 
         buffer: name of a field (``grad_weights``, …) that the loop only accumulates into; or of a temporary.
         loop_var: the loop; it keeps its name and counts parts. By default the outermost one, in each nest, of which two
             iterations update an element.
-        copies: how many at the most; ignored for temporaries.
+        copies: at most that many; ignored for temporaries.
         nest: only in this nest (index or label).
 
     Raises:
         CommandError: no such buffer or loop, bad number of copies, or the loop does not write the buffer.
-        Refused: the bounds are not constant; the loop lies in a parallel loop; or it reads the buffer or assigns to
-            it, and no iteration has it for itself.
+        Refused: the bounds are not constant; the loop is in a parallel loop; or it reads the buffer or assigns to it,
+            and iterations share elements.
 
     Source: Tu, Padua, *Automatic array privatization*, 1993; Lake, section 3.3.
     """
@@ -133,7 +131,7 @@ def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site
 # --- reductions -----------------------------------------------------------------------------------------
 def _in_parts(program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]],
               copies: int) -> Program:  # fmt: skip
-    """The loop in parts, each with a copy that starts neutral; the copies are combined behind it."""
+    """The loop in parts, each with a copy that starts neutral; the copies are combined after it."""
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = plain_loop(target, site.path, node, NOTE)
     start, extent = constant(loop.start), loop.extent
@@ -179,8 +177,8 @@ def _in_parts(program: Program, site: Site, buffer: str, touching: list[tuple[St
     fixed = clones(list(accesses[0].indices[len(accesses[0].indices) - len(storage.shape) :]))
     where = [expr(total[kept.index(d)]) if d in kept else fixed[d] for d in range(len(storage.shape))]
     sum_: ast.stmt = combine(kind, reference(buffer, where), reference(name, [expr(copy), *map(expr, total)]))
-    behind = _nested(for_loop(copy, parts, [sum_]), total, shape)
-    new = simplify_body([outer, *behind])
+    following = _nested(for_loop(copy, parts, [sum_]), total, shape)
+    new = simplify_body([outer, *following])
     body = replace_at(target.body, site.path, new)
     return program.with_nest(site.nest, make_nest(target.label, body, program.buffers))
 
@@ -200,8 +198,8 @@ def _moving(node: ast.For, touching: list[Access]) -> list[int]:
 
 
 def _guarded(touching: list[tuple[Statement, Access]], storage: Buffer) -> list[int]:
-    """The dimensions in which only a condition, or a loop without iterations, keeps a subscript inside: the one element
-    behind the loop may be none."""
+    """The dimensions in which only a condition, or a loop without iterations, keeps a subscript inside: after the loop,
+    its one element may not exist."""
     result = []
     for dim, extent in enumerate(storage.shape):
         ends = [bounds(access.indices[dim], statement.ranges) for statement, access in touching]
@@ -218,7 +216,7 @@ def _nested(statement: ast.stmt, variables: list[str], extents: tuple[int, ...])
 
 # --- temporaries ----------------------------------------------------------------------------------------
 def _local(program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]]) -> Program:
-    """A local array in the loop's body, in place of a temporary that each iteration fills before it reads it."""
+    """A local array in the loop's body, instead of a temporary that each iteration fills before it reads it."""
     target, node = program.nests[site.nest], loop_at(program, site)
     loop, storage = loop_of(node), program.buffers[buffer]
     if loop.kind not in ("range", "parallel", "unrolled"):

@@ -10,20 +10,8 @@ from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
-from swirl.ir.nest import (
-    Loop,
-    Nest,
-    Path,
-    Program,
-    at,
-    clone,
-    expr,
-    for_loop,
-    loop_of,
-    names_in,
-    replace_at,
-    substitute,
-)
+from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute
+from swirl.ir.paths import Path, at, replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts, restricted
@@ -50,8 +38,8 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
                     g[y + ky - 1] += s[y]                       g[iy] += s[iy - ky + 1]
 
     Where the coefficient of the loop is not ±1 (a stride), a condition on the remainder is added; it is decided
-    statically once the loops in it are unrolled or split into residue classes. Loops named in the expression that
-    lie inside are brought together with the loop first (distribution), where that is legal.
+    statically once the loops in it are unrolled or split into residue classes. Loops inside that the expression names
+    are first nested directly with the loop (distribution), where that is legal.
 
     Args:
         loop_var: the loop to be replaced; by default the outermost of those in the expression.
@@ -59,15 +47,15 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
         new: one keyword, the new loop's name = the expression.
 
     Raises:
-        CommandError: the expression is not affine, or names no loop or a loop that is not there.
-        Refused: a dependence would turn round, or other bounds move with the loop.
+        CommandError: the expression is not affine, or names no loop or a loop that does not exist.
+        Refused: a dependence would be reversed, or other bounds move with the loop.
 
     Source: Lake, *Optimized Code Generation for Deep Learning Networks using LATTE and SWIRL*, section 3.2 (the
     backward phase of convolution); Kelly, Pugh, *A unifying framework for iteration reordering transformations*, 1995.
     """
     if len(new) != 1:
         raise CommandError(
-            f"reindex takes one new loop, not {len(new)}", way_out="reindex(phase, iy='y + ky'), one command a loop"
+            f"reindex takes one new loop, not {len(new)}", way_out="reindex(phase, iy='y + ky'), one command for each"
         )
     (name, text), = new.items()
     form, loop_var = _parsed(program, name, text, loop_var)
@@ -108,10 +96,10 @@ def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tup
     known = loop_names(program)
     unknown = sorted(_variables(form) - set(known))
     if unknown or not _variables(form):
-        missing = f"names {', '.join(unknown)}, which is no loop" if unknown else "names no loop"
+        missing = f"names {', '.join(unknown)}, which is not a loop" if unknown else "names no loop"
         raise CommandError(f"{text!r} {missing} of {program.name}", way_out=f"the loops are {', '.join(known)}")
     if not is_name(name) or name in taken_names(program):
-        raise CommandError(f"{name!r} cannot name the new loop: it is no name, or means something already")
+        raise CommandError(f"{name!r} cannot name the new loop: it is not a name, or is used already")
     loop_var = loop_var or next(var for var in known if var in _variables(form))
     hidden = any(loop_var in names_in(form.atoms[key]) for key in form.terms if key != loop_var)
     if loop_var not in form.terms or hidden:
@@ -145,7 +133,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     inner = _variables(form) & (vars_below(loop_at(program, site)) - {loop.var})
     again = step("reindex", loop.var, **{name: ast.unparse(form.to_expr())})
     nest, path = _perfect(nest, path, {loop.var} | inner, way_to_nest(program, site, again))
-    end = _innermost(nest, path)  # conditions stay inside, where they hamper no later command
+    end = _innermost(nest, path)  # conditions stay inside, where they hinder no later command
     chain = [loop_of(node) for depth in range(len(path), len(end) + 1)
              if isinstance(node := at(nest.body, end[:depth]), ast.For)]  # fmt: skip
     bounding = chain[1 : 1 + max((i for i, other in enumerate(chain) if other.var in inner), default=0)]
@@ -158,7 +146,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     except NotProved:
         raise refuse("not proved within the time allowed", nest, path, NOTE) from None
     if conflict is not None:
-        raise refuse("a dependence would turn round", nest, path, NOTE, witness=conflict)
+        raise refuse("a dependence would be reversed", nest, path, NOTE, witness=conflict)
 
     leaf = at(nest.body, end)
     assert isinstance(leaf, ast.For)
@@ -191,7 +179,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
 
 
 def _perfect(nest: Nest, path: Path, names: set[str], way_out: WayOut) -> tuple[Nest, Path]:
-    """The nest with the loops ``names``, at and below ``path``, brought together; and where they start now."""
+    """The nest with the loops ``names``, at and below ``path``, nested directly; and where they start now."""
     if chain_to(nest.body, path, names) is not None:
         return nest, path
     old = tagged(nest.body)
@@ -224,7 +212,7 @@ def _innermost(nest: Nest, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Solution(ast.NodeTransformer):
-    """``step * var = moved``: what ``var`` is in terms of the new loop and the others."""
+    """``step * var = moved``: ``var`` in terms of the new loop and the others."""
 
     var: str
     step: int
@@ -245,7 +233,7 @@ class _Solution(ast.NodeTransformer):
         return simplify(expr("moved // step", moved=positive.to_expr(), step=abs(self.step)))
 
     def conditions(self, loop: Loop) -> list[ast.expr]:
-        """What the new variables fulfil where there is such an iteration of the old loop."""
+        """The condition on the new variables for the old loop to have such an iteration."""
         sign = 1 if self.step > 0 else -1
         positive, size = self.moved.scale(sign).to_expr(), abs(self.step)
         result = [] if size == 1 else [expr("moved % size == 0", moved=positive, size=size)]

@@ -1,4 +1,4 @@
-"""rename: a loop gets a name of its own, so that later commands tell it from others."""
+"""rename: a loop gets another name, so that later commands can distinguish it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 from dataclasses import replace
 
 from swirl.errors import CommandError
-from swirl.ir.nest import Program, loop_of, replace_at, substitute
+from swirl.ir.nest import Program, loop_of, substitute
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName, NewLoopName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
@@ -23,12 +24,12 @@ def rename(program: Program, loop_var: LoopName, name: NewLoopName, *, occurrenc
 
     Args:
         loop_var: the loop.
-        name: a name that means nothing else in its nest.
+        name: a name that is not used in its nest.
         occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: no such loop, or the name is none or means something there already.
+        CommandError: no such loop, or the name is invalid or used there already.
     """
     def rewrite(before: Program, site: Site) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)
@@ -36,7 +37,7 @@ def rename(program: Program, loop_var: LoopName, name: NewLoopName, *, occurrenc
         if loop.var == name:
             return before
         if inner_name(before, site, name) != name:
-            raise CommandError(f"{name} means something already where {loop.var} runs",
+            raise CommandError(f"{name} is used already where {loop.var} runs",
                                way_out="choose another name")  # fmt: skip
         body = [substitute(statement, {loop.var: ast.Name(name, ast.Load())}) for statement in node.body]
         new = replace(loop, var=name).node(body)

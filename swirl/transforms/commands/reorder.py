@@ -25,7 +25,7 @@ def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None)
         nest: only in this nest (index or label).
 
     Raises:
-        Refused: a dependence would turn round, or no bounds of the grammar say the same in the new order.
+        Refused: a dependence would be reversed, or no bounds of the grammar describe the new order.
 
     Source: Lake, section 3.2.
     """

@@ -11,7 +11,7 @@ from swirl.transforms.rewrites.prefetches import without_prefetches
 
 @command()
 def reset_prefetch(program: Program, *, nest: NestName | None = None) -> Program:
-    """Take the prefetches out again, those of commands before this one.
+    """Remove the prefetches of commands before this one.
 
     rewrite:
         for w in range(0, 64, 16):              for w in range(0, 64, 16):

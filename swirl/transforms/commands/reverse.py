@@ -6,7 +6,8 @@ import ast
 
 from swirl.ir.affine import ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import Loop, Program, expr, loop_of, replace_at, substitute, with_inner
+from swirl.ir.nest import Loop, Program, expr, loop_of, substitute, with_inner
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse
@@ -35,7 +36,7 @@ def reverse(
 
     Raises:
         CommandError: no such loop.
-        Refused: an iteration needs what an earlier one made, or the loop is no plain loop.
+        Refused: an iteration needs what an earlier one made, or the loop is not a plain loop.
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop reversal).
     """
@@ -54,7 +55,7 @@ def reverse(
         except NotProved:
             raise refuse("not proved within the time allowed", target, site.path, note) from None
         if conflict is not None:
-            raise refuse("a dependence would turn round", target, site.path, note, witness=conflict,
+            raise refuse("a dependence would be reversed", target, site.path, note, witness=conflict,
                          way_out=tried(before, (step("distribute", loop.var, nest=nest_of(before, site)),
                                                 step("reverse", loop.var, nest=nest_of(before, site)))))  # fmt: skip
         last = expr("stop - 1", stop=loop.stop) if loop.step == 1 else _last(loop)

@@ -14,23 +14,18 @@ from swirl.ir.nest import (
     LocalType,
     Loop,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     clones,
     declare,
-    edit_at,
     expr,
     fresh,
     local_type,
     loop_of,
-    loops,
     names_in,
-    replace_at,
     substitute,
-    walk,
 )
+from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.statements import statements
 from swirl.transforms.arguments import LocalNames, LoopName, NestName
 from swirl.transforms.command import command
@@ -55,7 +50,7 @@ def scalar_expand(program: Program, scalar_vars: LocalNames, loop_var: LoopName 
             y[i] = t                            t[i] = x[i]
                                                 y[i] = t[i]
 
-    A local array gets a dimension more, in front.
+    A local array gets one more dimension, the first.
 
     Args:
         scalar_vars: one local, or several.
@@ -151,13 +146,13 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     if around:
         index = declared[-1][1]
 
-        def behind(owner: ast.stmt) -> list[ast.stmt]:
+        def following(owner: ast.stmt) -> list[ast.stmt]:
             result = clone(owner)
             block = getattr(result, declared[-1][0])
             block[index:] = [new for statement in block[index:] for new in rewritten(statement)] or [ast.Pass()]
             return [result]
 
-        body = edit_at(body, declared[:-1], behind)
+        body = edit_at(body, declared[:-1], following)
     else:
         body = replace_at(body, path, rewritten(at(body, path)))
     head = declare(new, LocalType(type_.dtype, (loop.extent or 0, *type_.shape)))
@@ -174,8 +169,8 @@ def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None
                      way_out="loop_var=… names a loop around all its uses")  # fmt: skip
     field, index = declared[-1]
     for path, head in loops(nest.body):
-        behind = len(path) >= len(declared) and path[: len(declared) - 1] == declared[:-1]
-        if loop_of(head).var in wanted and behind and path[len(declared) - 1][0] == field \
+        following = len(path) >= len(declared) and path[: len(declared) - 1] == declared[:-1]
+        if loop_of(head).var in wanted and following and path[len(declared) - 1][0] == field \
                 and path[len(declared) - 1][1] > index and name in names_in(head):  # fmt: skip
             return path
     raise refuse(f"no loop {' or '.join(sorted(wanted))} is around the declaration or the uses of {name}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, at, loop_of, names_in, references, walk
+from swirl.ir.nest import Program, loop_of, names_in, references
+from swirl.ir.paths import at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
 from swirl.transforms.arguments import BufferName, NestName
@@ -19,7 +20,7 @@ from swirl.transforms.rewrites.ways_out import Trial, step
 
 @command()
 def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: NestName | None = None) -> Program:
-    """Keep elements in locals over the loops that do not move them; read before, written back behind.
+    """Keep elements in locals over the loops that do not move them; read before, written back after.
 
     rewrite:
         for h in range(H):                  mean_t: float32 = mean[c]
@@ -34,7 +35,7 @@ def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: 
         nest: only in this nest (index or label).
 
     Raises:
-        CommandError: no such buffer.  Refused: asked for a buffer of which no reference can be replaced.
+        CommandError: no such buffer. Refused: no reference to the buffer can be replaced.
 
     Source: Lake, section 3.2; Callahan, Carr, Kennedy, PLDI 1990.
     """

@@ -20,9 +20,9 @@ def set_padding(program: Program, buffer: BufferName, *pairs: Padding) -> Progra
                 if x + k >= 1 and x + k < 57:   →           y[c, x] += w[k] * i[c, x + k - 1]
                     y[c, x] += w[k] * i[c, x + k - 1]
 
-    A condition goes where what it keeps from running would only add products with zeros of the halo. Their other
-    factors are taken to be finite: weights and gradients that are infinite make NaN at borders. Nothing writes the
-    halo; getters, setters and views show the data without it.
+    A condition is dropped if the statements that it skips would only add products with zeros of the halo. Their other
+    factors are assumed finite: infinite weights and gradients make NaN at borders. Nothing writes the halo; getters,
+    setters and views show the data without it.
 
     Args:
         buffer: name of a field (``inputs``, ``grad``, …), or of a copy made by ``pack``.
@@ -31,7 +31,7 @@ def set_padding(program: Program, buffer: BufferName, *pairs: Padding) -> Progra
 
     Raises:
         CommandError: no such buffer, or bad pairs.
-        Refused: a condition would be needless if the zeros, on a side where there are some, were more.
+        Refused: with more zeros, on a side that has some, a condition would be needless.
 
     Source: Lake, section 3.2.
     """

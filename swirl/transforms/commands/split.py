@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from swirl.errors import CommandError
-from swirl.ir.nest import Program, constant, enclosing, loop_of
+from swirl.ir.nest import Program, constant, loop_of
+from swirl.ir.paths import enclosing
 from swirl.transforms.arguments import Cuts, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse

@@ -11,7 +11,8 @@ from swirl.ir.affine import ranges_at
 from swirl.ir.deps import Conflict, NotProved, before, find
 from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
-from swirl.ir.nest import Nest, Program, at, edit_at, enclosing, loop_of, subscripts
+from swirl.ir.nest import Nest, Program, loop_of, subscripts
+from swirl.ir.paths import at, edit_at, enclosing
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.arguments import BufferName, LoopName, NestName
 from swirl.transforms.command import command
@@ -36,8 +37,8 @@ def stream(
             for v in vector(16):        →           for v in vector(16):
                 y[w + v] = a * x[w + v]                 y[w + v] = stream(a * x[w + v])
 
-    Give it after ``vectorize``. A whole register whose place in memory is aligned is stored so; where that is not
-    known at compile time it is asked at run time; what is left (a masked tail, another target) is stored as ever.
+    Give it after ``vectorize``. Whole registers at aligned addresses are stored this way; where alignment is not known
+    at compile time, it is tested at run time; everything else (a masked tail, another target) is stored as usual.
 
     Args:
         buffer: name of a field (``value``, ``grad_inputs``, …); float or int32.
@@ -46,8 +47,8 @@ def stream(
 
     Raises:
         CommandError: no such buffer or loop, truth values, or nothing there stores the buffer.
-        Refused: the store is an update, is not made by a vector loop over neighbouring elements, stands under a
-            condition on lanes, or the nest touches the element again (it would have to come back from memory).
+        Refused: the store is an update, is not made by a vector loop over neighbouring elements, is under a condition
+            on lanes, or the nest touches the element again (it would have to come back from memory).
 
     Source: the thesis' machine-dependent part; Intel's optimisation manual, section on non-temporal stores.
     """
@@ -125,12 +126,12 @@ def _lanes(program: Program, statement: Statement, buffer: str) -> Callable[[], 
 
 
 def _kept(program: Program, buffer: str) -> Callable[[], str | None]:
-    """scalar_replace, where it leaves one store of the final value."""
+    """scalar_replace, if it leaves one store of the final value."""
     return tried(program, (step("scalar_replace", buffer), step("stream", buffer)))
 
 
 def _check_last(program: Program, nest: Nest, known: list[Statement], statement: Statement, access: Access) -> None:
-    """Raises Refused where the nest reads or writes the element again, behind the store."""
+    """Raises Refused where the nest reads or writes the element again, after the store."""
     store = replace(statement, accesses=(access,))
     for other in known:
         again = tuple(a for a in other.accesses if a.name == access.name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import LayoutError
-from swirl.ir.nest import Program, loop_of, loops, references, subscripts
+from swirl.ir.nest import Program, loop_of, references, subscripts
+from swirl.ir.paths import loops
 from swirl.transforms.arguments import BufferName, Dimension, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_size
@@ -22,8 +23,8 @@ def tile(program: Program, buffer: BufferName, dim: Dimension, factor: Positive,
             value[n, c, y] = …      →           for c_inner in range(min(16, 20 - c_outer * 16)):
                                                     value[n, c_outer * 16 + c_inner, y] = …
 
-    References stay logical; the ragged end is padded with zeros in memory. In a recipe, another layer's buffer that
-    lies otherwise is copied first (and a gradient copied back): ``net.explain`` lists what that moves.
+    References stay logical; the ragged end is padded with zeros in memory. In a recipe, another layer's buffer with
+    another layout is copied first (and a gradient copied back): ``net.explain`` lists what that moves.
 
     Args:
         buffer: name of a field (``value``, ``inputs``, ``weights``, …).
@@ -32,12 +33,12 @@ def tile(program: Program, buffer: BufferName, dim: Dimension, factor: Positive,
         reorder: False refuses to copy another layer's buffer.
 
     Raises:
-        CommandError: no such buffer or dimension.  LayoutError: the dimension is blocked otherwise, or the buffer is
-            another layer's and must not be copied.
+        CommandError: no such buffer or dimension. LayoutError: the dimension has other blocks, or the buffer is another
+            layer's and must not be copied.
 
     Source: Lake, section 3.3.
     """
-    del reorder  # a program has no layers: the schedule's affair
+    del reorder  # a program has no layers: the schedule handles them
     target = program.buffers[buffer]
     axis = target.batch_dims + dim
     blocked = dict(target.layout.blocks).get(axis)
@@ -55,7 +56,7 @@ def tile(program: Program, buffer: BufferName, dim: Dimension, factor: Positive,
 
 
 def _loops_over(program: Program, buffer: str, axis: int, nest: int) -> list[str]:
-    """Variables of a nest's loops that stand as the plain subscript of the dimension."""
+    """Variables of a nest's loops that are the plain subscript of the dimension."""
     target = program.nests[nest]
     variables = {loop_of(node).var for _, node in loops(target.body)}
     indices = [

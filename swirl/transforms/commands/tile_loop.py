@@ -24,12 +24,12 @@ def tile_loop(
         factor: iterations in a tile; or those of each of consecutive tiles, ``[12, 11, 11]`` for 34 iterations: the
             loop is then cut into parts as by ``split``, equal neighbours in one.
         tail: how a ragged end is handled: ``min`` shortens the last tile, ``mask`` guards the body with a condition,
-            ``peel`` puts the rest into a loop of its own, so that tiles have constant bounds.
+            ``peel`` puts the remainder into a separate loop, so that tiles have constant bounds.
         nest: only in this nest (index or label).
 
     Raises:
         CommandError: bad factor or tail, or the tiles do not sum to the extent.
-        Refused: the loop is no plain loop of step 1.
+        Refused: the loop is not a plain loop of step 1.
 
     Source: Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (strip-mining).
     """

@@ -22,18 +22,18 @@ def unroll_and_jam(program: Program, loop_var: LoopName, factor: Factors, unroll
                                                 for x_unrolled in unrolled(14): v[x + x_unrolled] =
                                                 a[x_unrolled]
 
-    A condition on the loop around a loop inside goes into that one, to each copy's statements: ``if x < 3: for c: s``
-    becomes ``for c: if x < 3: s``. One on data is evaluated in front, and kept in a local for each copy.
+    A condition on the loop around an inner one moves into that, to each copy's statements: ``if x < 3: for c: s``
+    becomes ``for c: if x < 3: s``. One on data is evaluated before, and kept in a local for each copy.
 
     Args:
         loop_var: the loop, of constant bounds.
         factor: number of copies, or those of each of consecutive tiles, ``[5, 5, 4]`` for 14 iterations.
-        unroll_type: 0 gives a reduction one partial result a copy, 1 lets the copies share one.
+        unroll_type: 0 gives a reduction one partial result for each copy, 1 lets the copies share one.
         nest: only in this nest (index or label).
 
     Raises:
         CommandError: bad factor, or the tiles do not sum to the loop's extent.
-        Refused: the loop's bounds are not constant, or it is no plain loop; the jam would turn a dependence round; or
+        Refused: the loop's bounds are not constant, or it is not a plain loop; the jam would reverse a dependence; or
             the bounds of a loop inside move with it.
 
     Source: Callahan, Carr, Kennedy, PLDI 1990; Lake, section 2.2; for combinations Tollenaere (TTiLE), section 3.4.3.

@@ -16,8 +16,7 @@ def untile(program: Program, buffer: BufferName, *, reorder: bool = True) -> Pro
     rewrite (value in blocks of 16 channels; in memory [n][c // 16][y][c % 16]):
         value[n, c, y] = …          →       value[n, c, y] = …      (in memory [n][c][y])
 
-    In a recipe, another layer's buffer that lies in blocks is copied first (and a gradient copied back), as by
-    ``tile``.
+    In a recipe, another layer's blocked buffer is copied first (and a gradient copied back), as by ``tile``.
 
     Args:
         buffer: name of a field (``value``, ``inputs``, ``weights``, …).

@@ -10,7 +10,8 @@ from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
-from swirl.ir.nest import Nest, Path, Program, at, constant, loop_of, loops, names_in, references, subscripts
+from swirl.ir.nest import Nest, Program, constant, loop_of, names_in, references, subscripts
+from swirl.ir.paths import Path, at, loops
 from swirl.ir.statements import outer_locals, statements
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import Gather, Lanes, LoopName, NestName
@@ -29,16 +30,16 @@ from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest
 @command()
 def vectorize(program: Program, loop_var: LoopName, factor: Lanes = 16, *, strided: Gather | None = None,
               occurrence: int | None = None, nest: NestName | None = None) -> Program:  # fmt: skip
-    """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial
-    result a lane.
+    """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
+    each lane.
 
     rewrite (factor = 16):
         for w in range(56):                 for w in range(0, 56, 16):
             y[w] = x[w] * a         →           for w_lane in vector(min(16, 56 - w)):
                                                     y[w + w_lane] = x[w + w_lane] * a
 
-    Loops inside move out of the lanes: the vector loop is always innermost. A condition on the loop around one inside
-    becomes a mask there; one on data is refused.
+    Loops inside move out of the lanes: the vector loop is always innermost. A condition on the loop around an inner one
+    becomes a mask in that; one on data is refused.
 
     Args:
         loop_var: the loop; it keeps its name and then counts whole vectors.
@@ -110,7 +111,7 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
 
 
 def _check_elements(nest: Nest, path: Path, lane: str) -> None:
-    """Raises Refused where some lanes of the vector loop at ``path`` would write what all have in common."""
+    """Raises Refused where some lanes of the vector loop at ``path`` would write what all lanes share."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     common = _one_for_all(node.body, {lane, *declared_in(node)}, loop_of(node).extent is None)
@@ -124,8 +125,7 @@ def _check_elements(nest: Nest, path: Path, lane: str) -> None:
 
 
 def _one_for_all(body: list[ast.stmt], varying: set[str], some_only: bool) -> ast.expr | None:
-    """What lanes have in common, and would write each something of its own, or only some of them; None where there is
-    nothing like it.
+    """What lanes share, but would write with different values, or only in some lanes; None if there is nothing like it.
 
     Args:
         varying: names that differ from lane to lane.
@@ -157,7 +157,7 @@ def check_contiguous(program: Program, nest: Nest, path: Path, way_out: WayOut =
 
 
 def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subscript, int | None]]:
-    """The references under the loop at ``path`` whose elements are not neighbours in it, and how far they lie apart."""
+    """The references under the loop at ``path`` whose elements are not neighbours in it, and their distance."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     ranges = ranges_at(nest.body, (*path, ("body", 0)))
@@ -179,7 +179,8 @@ def _how_far(name: str, var: str, stride: int | None) -> str:
 
 # --- ways out -------------------------------------------------------------------------------------------
 def _ways_out(program: Program, site: Site, factor: int, strided: str | None) -> str | None:
-    """What becomes lanes instead: another loop, as it stands or outermost; this one, in another layout or gathered."""
+    """What can become lanes instead: another loop, in its place or outermost; this one, in another layout or
+    gathered."""
     trial = Trial(program)
     var = loop_of(loop_at(program, site)).var
     only = nest_of(program, site)
@@ -210,7 +211,7 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
 
 
 def _cuts(node: ast.For) -> list[int]:
-    """Where a condition ``i == 3`` in the loop holds for one iteration: that one stands alone between cuts there."""
+    """Cuts around the one iteration for which a condition ``i == 3`` in the loop holds."""
     loop, cuts = loop_of(node), set[int]()
     for test in (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Compare)):
         value = constant(test.comparators[0])

@@ -1,4 +1,4 @@
-"""whole_vectors: a rest of known size stands behind loops over whole vectors."""
+"""whole_vectors: loops over whole vectors, each followed by a remainder of known size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from swirl.ir.affine import bounds, constant, loop_range, simplify_body
-from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, loops, names_in, subscripts, substitute
+from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, names_in, subscripts, substitute
+from swirl.ir.paths import loops
 from swirl.ir.statements import local_uses
 from swirl.transforms.rewrites.checked import checked
 
 
 def whole_vectors(program: Program) -> Program:
-    """The program with the last vector of a loop of constant bounds apart where it is not whole, and with local arrays
-    of the extents that are used: a mask that is known costs nothing, one that each iteration computes does.
+    """The program with the last, partial vector of loops of constant bounds split off, and with local arrays of the
+    extents that are used: a known mask costs nothing, unlike one that each iteration computes.
 
     rewrite:
         for w in range(0, 40, 16):                        for w in range(0, 32, 16):
@@ -59,8 +60,8 @@ def _bounds_vectors(var: str, body: Sequence[ast.stmt]) -> bool:
 
 
 def _without_unused_ends(body: Sequence[ast.stmt], around: tuple[Loop, ...] = ()) -> list[ast.stmt]:
-    """Local arrays without the elements behind the last one that a subscript can reach: registers without lanes that
-    nobody fills."""
+    """Local arrays without the elements after the last one that a subscript can reach: registers without unused
+    lanes."""
     result: list[ast.stmt] = []
     for position, node in enumerate(body):
         if isinstance(node, ast.For):

@@ -1,4 +1,4 @@
-"""Blocks of statements rebuilt: some replaced, what is left empty or unused gone."""
+"""Blocks of statements rebuilt: some replaced, empty and unused ones removed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 
-from swirl.ir.nest import Nest, Path, Program, at, edit_at, local_type, names_in, walk, with_inner
+from swirl.ir.nest import Nest, Program, local_type, names_in, with_inner
+from swirl.ir.paths import Path, at, edit_at, walk
 from swirl.ir.trees import name_of
 
 
 def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
-    """The block that the statement at ``path`` stands in."""
+    """The block that contains the statement at ``path``."""
     if len(path) == 1:
         return nest.body
     return list(getattr(at(nest.body, path[:-1]), path[-1][0]))
@@ -34,7 +35,7 @@ def with_last(node: ast.stmt, last: ast.stmt) -> ast.stmt:
 
 
 def rebuilt(body: list[ast.stmt], replaced: dict[int, list[ast.stmt]]) -> list[ast.stmt]:
-    """The statements with some of them replaced, by their identity; loops and conditions left empty go."""
+    """The statements with some of them replaced, by their identity; loops and conditions left empty are removed."""
     result: list[ast.stmt] = []
     for node in body:
         if id(node) in replaced:
@@ -64,7 +65,7 @@ def without_dead(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def joined_updates(program: Program, nest: Nest, path: Path) -> Nest:
-    """The nest with ``y[i] = a`` and ``y[i] += b`` right behind it made one assignment, in the loop at ``path``."""
+    """The nest with ``y[i] = a`` and ``y[i] += b`` right after it made one assignment, in the loop at ``path``."""
 
     def floating(node: ast.expr) -> bool:
         return _is_float(program, nest, node)
@@ -96,7 +97,7 @@ def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bo
     if ast.unparse(target.value) in names_in(second.value):
         return None
     if not all(floating(node) for node in (target, first.value, second.value)):
-        return None  # integers are rounded when they are stored, truths do not add up
+        return None  # integers are rounded when they are stored, truth values do not add up
     new = copy.copy(first)
     new.value = ast.BinOp(first.value, second.op, second.value)
     return new

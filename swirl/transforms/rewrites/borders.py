@@ -13,9 +13,9 @@ from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 
 def interior(program: Program, loop_var: str, *, nest: int | str | None = None) -> tuple[int, int]:
     """The part of a loop's range, around its middle, in which every ``min``, ``max`` and condition on the loop goes one
-    way: what ``split`` would make of it holds none of them any more.
+    way: the loop that ``split`` makes of it contains none of them.
 
-    The whole range, where nothing depends on the loop so, or where that part is less than half of it.
+    The whole range, if none of these depends on the loop, or that part is less than half of it.
 
     >>> interior(program, "y")          # for k in range(max(0, 1 - y), min(3, 57 - y)), y in range(56)
     (1, 55)
@@ -36,7 +36,7 @@ def interior(program: Program, loop_var: str, *, nest: int | str | None = None) 
         raise CommandError(f"the bounds of {loop.var} are not constant, or its step is not 1",
                            way_out="ask before tiling and vectorising")  # fmt: skip
     center = (start + stop - 1) // 2
-    # Two values, as one alone decides more than its neighbours do: max(0, 1 - y) may be either for y = 1.
+    # Two values, as a single one decides more than its neighbours: max(0, 1 - y) may be either for y = 1.
     starts = [(low, low + 1) for low in (center, center - 1) if start <= low and low + 1 < stop]
     low, high = min(starts, key=lambda ends: len(_within(program, site, node, *ends)), default=(start, start))
     middle = _within(program, site, node, low, high)

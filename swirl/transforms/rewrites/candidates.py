@@ -1,4 +1,4 @@
-"""Which references may live in a local, and over which block: what scalar_replace looks for."""
+"""Which references may live in a local, and over which block: the candidates of scalar_replace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from math import prod
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved, find
 from swirl.ir.hints import stored_value
-from swirl.ir.nest import Loop, Nest, Path, Program, at, constant, loop_of, names_in, references, subscripts, walk
+from swirl.ir.nest import Loop, Nest, Program, constant, loop_of, names_in, references, subscripts
+from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
 from swirl.ir.trees import declared_in, name_of, statements_in, targets_in
@@ -19,7 +20,7 @@ from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.references import in_bounds
 
 MAX_REGISTERS = 32
-"""Elements (vectors count once) that the automatic pass puts into one local array at the most."""
+"""The most elements (vectors count once) that the automatic pass puts into one local array."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Head:
 class Candidate:
     """One reference, and the block of statements over which it is one element (or one array of registers)."""
 
-    parent: Path  # of the statement that owns the block; () for the nest's own body
+    parent: Path  # the path of the statement that owns the block; () for the nest's own body
     text: str
     name: str
     heads: tuple[Head, ...]
     certain: bool  # the block touches the element whatever the data and the bounds are
     guard: str | None = (
-        None  # the condition under which every use stands, where the element may not exist otherwise
+        None  # the condition around every use, if the element may not exist otherwise
     )
 
 
@@ -99,8 +100,8 @@ def candidates(program: Program, nest: Nest, buffer: str | None, start: Path = (
 
 
 def obstacle(program: Program, nest: Nest, buffer: str) -> Obstacle | None:
-    """Why no reference to a buffer can live in a local: the first one that would gain, and what is in its way; None
-    where none would."""
+    """Why no reference to a buffer can live in a local: the first one that would gain, and what prevents it; None if
+    none would."""
     found = [each for each in _judged(program, nest, buffer, ()) if isinstance(each, Obstacle)]
     return next((each for each in found if each.witness is not None), found[0] if found else None)
 
@@ -108,7 +109,7 @@ def obstacle(program: Program, nest: Nest, buffer: str) -> Obstacle | None:
 def _judged(
     program: Program, nest: Nest, buffer: str | None, start: Path
 ) -> Iterator[Candidate | Obstacle]:
-    """The references that would gain, each as a candidate or with what is in its way."""
+    """The references that would gain, each as a candidate or with what prevents it."""
     known: list[Statement] = []
     for parent, block in _blocks(nest.body):
         if parent < start or _has_parallel(block):
@@ -139,7 +140,7 @@ def _judged(
 
 
 def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
-    """The condition around every use, if it is one and the same and depends on nothing that the block changes."""
+    """The condition around every use, if it is the same one and depends on nothing that the block changes."""
     guards = {use.guards for use in uses}
     if len(guards) != 1 or any(use.conditional and not use.guards for use in uses):
         return None
@@ -161,7 +162,7 @@ class _Occurrence:
 
     Args:
         name: what it is an element of.
-        count: how often it stands there.
+        count: how often it occurs.
         sure: whether it is evaluated for certain when the statement is.
         move: whether the statement only loads it into a local, or stores a local to it.
         stored: whether it is assigned.
@@ -175,7 +176,7 @@ class _Occurrence:
     stored: bool
 
 
-@lru_cache(maxsize=4096)  # trees are values: each stands in many blocks, and in the nest after the next replacement
+@lru_cache(maxsize=4096)  # trees are values: each is in many blocks, and in the nest after the next replacement
 def _occurrences(tree: ast.stmt | ast.expr) -> tuple[_Occurrence, ...]:
     """Every reference in a statement without others inside, or in a condition, in order of appearance."""
     counts: dict[str, int] = {}
@@ -251,7 +252,7 @@ def _is_move(node: ast.AST, text: str) -> bool:
 
 @dataclass(frozen=True)
 class _Inside:
-    """What a block binds: found once, asked for every reference."""
+    """The names that a block binds: found once, used for every reference."""
 
     block: list[ast.stmt]
 
@@ -298,7 +299,7 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Hea
         ):
             return None
         heads.append(head)
-    # In the order in which the loops stand: unrolled ones by appearance, the lane last.
+    # In the order of the loops: unrolled ones by appearance, the lane last.
     order = list(inside.loops)
     heads.sort(key=lambda head: (head.kind == "vector", order.index(head.var)))
     return tuple(heads) if sum(head.kind == "vector" for head in heads) <= 1 else None
@@ -330,8 +331,8 @@ def _shared(
     """Another reference in the block that may touch the same element while one of them is written; None where there is
     none.
 
-    Nor may two registers of one array stand for one element. Whatever the conditions in the block are, the
-    element is loaded and stored whenever the block runs. ``known`` are the statements of the nest.
+    Two registers of one array must not stand for one element, either. The element is loaded and stored whenever the
+    block runs, whatever the conditions in it are. ``known`` are the statements of the nest.
     """
     around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
     depth = sum(isinstance(node, ast.For) for node in around)

@@ -1,4 +1,4 @@
-"""What is checked after every rewrite: the grammar, sizes, and that parallel and vector loops may stay so."""
+"""The checks after every rewrite: the grammar, sizes, and the marks of parallel and vector loops."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from swirl.errors import CommandError
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
 from swirl.ir.integers import LARGEST, too_large
-from swirl.ir.nest import Nest, Path, Program, at, loop_of, loops, walk
+from swirl.ir.nest import Nest, Program, loop_of
+from swirl.ir.paths import Path, at, loops, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements
 from swirl.ir.validate import validate
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 
 MOST_BYTES = 2**40
-"""A buffer that takes more is a mistake."""
+"""A larger buffer is a mistake."""
 
 
 # --- after a rewrite ------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def check_marks(nest: Nest) -> None:
 
 def check_locals(nest: Nest, path: Path, note: str, way_out: WayOut = None) -> None:
     """Raises Refused where the loop at ``path`` assigns a local that is declared outside of it: each thread would have
-    one of its own.
+    its own.
 
     Args:
         way_out: what to do.

@@ -1,4 +1,4 @@
-"""Buffers that only one loop needs become locals of that loop; which buffers may vanish."""
+"""Buffers that only one loop needs become locals of that loop; which buffers may be removed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,8 @@ from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.coverage import unwritten_read
 from swirl.ir.deps import NotProved
 from swirl.ir.footprint import Span, footprint
-from swirl.ir.nest import (
-    LocalType,
-    Nest,
-    Path,
-    Program,
-    at,
-    clone,
-    declare,
-    expr,
-    fresh,
-    names_in,
-    reference,
-    replace_at,
-    subscripts,
-)
+from swirl.ir.nest import LocalType, Nest, Program, clone, declare, expr, fresh, names_in, reference, subscripts
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import Statement, statements
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
@@ -40,7 +27,7 @@ from swirl.transforms.rewrites.sites import loop_names, taken_names
 from swirl.transforms.rewrites.ways_out import Trial, step
 
 MOST_BYTES = 256 * 1024
-"""The largest local array that a contraction makes: it lies on the stack of each thread."""
+"""The largest local array that a contraction makes: it is on the stack of each thread."""
 
 _START: dict[str, int | str] = {"int32": 0, "bool": "False"}
 
@@ -86,7 +73,7 @@ def contracted(program: Program, buffer: str) -> Program:
 
 
 def _joined(program: Program, buffer: str, holders: list[int]) -> str | None:
-    """What joins the loops of the nests that touch the buffer, so that they share it."""
+    """The command that joins the loops of the nests that touch the buffer, so that they share it."""
     trial = Trial(program)
     first, second = (loop_names(program.with_nests([program.nests[index]]))[:1] for index in holders[:2])
     if not first or not second:
@@ -100,17 +87,17 @@ def _joined(program: Program, buffer: str, holders: list[int]) -> str | None:
 
 
 def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
-    """The program without prefetches of a buffer that is to vanish, and the buffer, if nobody but the program needs it.
+    """The program without prefetches of a buffer that will be removed, and the buffer, if only the program needs it.
 
     Raises:
-        Refused: somebody else may read it.
+        Refused: another program or the user may read it.
     """
     record = program.buffers[buffer]
     if record.role != OWN:
         own = ", ".join(own_buffers(program))
         raise Refused(
             f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
-            way_out=f"the buffers that may vanish are {own}" if own else "no buffer here is this program's alone",
+            way_out=f"the buffers that may be removed are {own}" if own else "no buffer here is this program's alone",
         )
     return program.with_nests([without_prefetches(nest, buffer) for nest in program.nests]), record
 
@@ -183,7 +170,7 @@ def _loops_around(nest: Nest, block: _Block) -> int:
 # --- what -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Shape:
-    """Which part of a subscript is the same wherever the buffer is touched, and how large the rest gets.
+    """The part of a subscript that is the same wherever the buffer is touched, and the extent of the rest.
 
     Args:
         fixed: for each dimension of the buffer, the part that does not move inside the block, the lowest position
@@ -202,12 +189,12 @@ class _Shape:
             depth -= 1
         outer = [loop.var for loop in known[0].loops[:depth]]
         uses = [(s, a) for s in known for a in s.accesses if a.name == buffer]
-        spans = footprint(uses, record, outer) or [Span(Affine(), 1)] * len(record.shape)  # where nothing ever runs
+        spans = footprint(uses, record, outer) or [Span(Affine(), 1)] * len(record.shape)  # if nothing ever runs
         kept = tuple(dim for dim, span in enumerate(spans) if span.extent > 1)
         return _Shape(tuple(span.start for span in spans), kept, tuple(spans[dim].extent for dim in kept))
 
     def element(self, local: str, node: ast.Subscript) -> ast.expr:
-        """The local, or its element, in place of a reference."""
+        """Replaces a reference by the local, or its element."""
         if not self.kept:
             return ast.Name(local, node.ctx)
         indices = subscripts(node)
@@ -233,7 +220,7 @@ class _Locals(ast.NodeTransformer):
 
 
 def _declared(shape: _Shape, local: str, dtype: str, block: list[ast.stmt], buffer: str) -> list[ast.stmt]:
-    """The block with the local in place of the buffer, declared where it is first touched."""
+    """The block with the local instead of the buffer, declared where it is first touched."""
     rewrite = _Locals(buffer, local, shape)
     first = next(i for i, s in enumerate(block) if buffer in names_in(s))
     new = [rewrite.visit(clone(s)) if buffer in names_in(s) else s for s in block]
@@ -248,7 +235,7 @@ def _declared(shape: _Shape, local: str, dtype: str, block: list[ast.stmt], buff
 
 
 def stored_between(program: Program, keep: Sequence[str] = ()) -> list[str]:
-    """Why buffers that nobody else reads have not been contracted, a sentence each."""
+    """Why buffers that nothing else reads have not been contracted, one sentence each."""
     result = []
     for name in own_buffers(program):
         if name not in keep and any(name in nest.arguments for nest in program.nests):

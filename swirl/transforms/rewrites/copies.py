@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swirl.errors import Refused
-from swirl.ir.nest import Path, Program, loop_of
+from swirl.ir.nest import Program, loop_of
+from swirl.ir.paths import Path
 from swirl.transforms.arguments import Factors
 from swirl.transforms.rewrites.reductions import with_partials
 from swirl.transforms.rewrites.refusals import in_current, refuse
@@ -36,7 +37,7 @@ def unrolled(
                 way_out=tried(before, (step("tile_loop", loop.var, copies, tail="peel", nest=nest_of(before, site)),
                                        step(name, f"{loop.var}_inner", copies, nest=nest_of(before, site)))),
             )  # fmt: skip
-        if loop.extent == 0:  # a part that nothing is left for: no copy of nothing
+        if loop.extent == 0:  # nothing is left of this part: no copies
             return before
         try:
             return _copies(before, site, min(copies, loop.extent), jam, partials)
@@ -55,7 +56,8 @@ def unrolled(
 
 
 def _ways_out(program: Program, site: Site, copies: int) -> Callable[[], str | None]:
-    """What unrolls instead: the part between the borders, the loop's statements apart, or copies without jamming."""
+    """What can be unrolled instead: the part between the borders, the loop's statements separately, or copies without
+    jamming."""
     var, only = loop_of(loop_at(program, site)).var, nest_of(program, site)
     jam = step("unroll_and_jam", var, copies, nest=only)
 
@@ -69,7 +71,7 @@ def _ways_out(program: Program, site: Site, copies: int) -> Callable[[], str | N
 
 
 def _copies(program: Program, site: Site, factor: int, jam: bool, partials: bool) -> Program:
-    """The loop at ``site`` in copies; the rest, if any, in copies too."""
+    """The loop at ``site`` in copies; the remainder, if any, in copies too."""
     loop = loop_of(loop_at(program, site))
     if partials:
         program, site = localize_reductions(program, site)

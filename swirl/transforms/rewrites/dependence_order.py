@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.deps import NotProved, reordered
-from swirl.ir.nest import Nest, Path, clones
+from swirl.ir.nest import Nest, clones
+from swirl.ir.paths import Path
 from swirl.ir.statements import tag
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 
@@ -15,14 +16,13 @@ from swirl.transforms.rewrites.refusals import WayOut, refuse
 def check_order(
     old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: WayOut = None
 ) -> None:
-    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, turns a dependence
-    round."""
+    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, reverses a dependence."""
     try:
         conflict = reordered(old, new)
     except NotProved:
         raise refuse("not proved within the time allowed", nest, path, note) from None
     if conflict is not None:
-        raise refuse("a dependence would turn round", nest, path, note, witness=conflict, way_out=way_out)
+        raise refuse("a dependence would be reversed", nest, path, note, witness=conflict, way_out=way_out)
 
 
 def tagged(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -24,8 +24,8 @@ def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Bu
     whole = {loop.var: loop.extent for loop in own if constant(loop.start) == 0 and loop.step == 1}
     indices = [ast.unparse(access.indices[d]) for d in kept]
 
-    def behind(statement: Statement, other: Access) -> bool:
-        """Whether the element is there: all are that the loops around both have filled by then."""
+    def following(statement: Statement, other: Access) -> bool:
+        """Whether the element is filled: all are that the loops around both have filled by then."""
         if other.kind == "write":
             return True
         common = [statement.path[: at_ + 1] == first.path[: at_ + 1] for at_ in depths]
@@ -39,5 +39,5 @@ def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Bu
         and len(set(indices)) == len(indices)
         and all(whole.get(text) == storage.shape[d] for text, d in zip(indices, kept, strict=True))
         and all(loop.extent for loop in own)
-        and all(behind(*other) for other in touching[1:])
+        and all(following(*other) for other in touching[1:])
     )

@@ -1,4 +1,4 @@
-"""Conditions that a zero halo makes needless: what they keep from running would read zeros, and add nothing."""
+"""Conditions that a zero halo makes needless: the statements that they skip would read zeros, and add nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.footprint import extremes
 from swirl.ir.names import Scope, Unwrapping, scope_at
-from swirl.ir.nest import Nest, Path, Program, clone, names_in, references, replace_at, subscripts, walk
+from swirl.ir.nest import Nest, Program, clone, names_in, references, subscripts
+from swirl.ir.paths import Path, replace_at, walk
 from swirl.ir.statements import Statement, statements
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.refusals import refuse
@@ -43,7 +44,7 @@ def without_dead_guards(program: Program, nest: Nest, buffer: str, halo: Halo, w
     needless.
 
     Raises:
-        Refused: a condition would be needless if the halo, where there is one, were larger.
+        Refused: with a larger halo, where there is one, a condition would be needless.
     """
     found = True
     while found:
@@ -105,7 +106,7 @@ def _without(statement: ast.stmt, number: int, rest: list[ast.expr]) -> ast.stmt
 
 @dataclass
 class _Check:
-    """Whether the statements that a part of a condition keeps from running would do nothing, in the halo."""
+    """Whether the statements that a part of a condition skips would do nothing, in the halo."""
 
     program: Program
     nest: Nest
@@ -158,7 +159,7 @@ class _Check:
         return isinstance(node, (ast.If, ast.Pass, ast.Expr))
 
     def _zero(self, node: ast.expr, statement: Statement, then: list[str]) -> bool:
-        """Whether an expression is zero, as it reads zeros around the buffer (and finite values elsewhere)."""
+        """Whether an expression is zero because it reads zeros around the buffer (and finite values elsewhere)."""
 
         def zero(part: ast.expr) -> bool:
             return self._zero(part, statement, then)
@@ -189,11 +190,11 @@ class _Check:
         return instance(statement, [*then, *within]) is None
 
     def _allowed(self, tree: ast.AST, statement: Statement, then: list[str]) -> bool:
-        """Whether all references in a tree may be made; one that needs more halo is noted, and may be."""
+        """Whether all references in a tree are allowed; one that needs more halo is noted, and allowed."""
         if isinstance(tree, ast.If):
             tree = tree.test
         elif isinstance(tree, ast.AnnAssign) and tree.value is not None:
-            tree = tree.value  # what it declares is not there yet
+            tree = tree.value  # its declarations do not exist yet
         for reference in references(tree):
             name, stored = ast.unparse(reference.value), isinstance(reference.ctx, ast.Store)
             if any(True for index in subscripts(reference) for _ in references(index)):
@@ -216,7 +217,7 @@ class _Check:
         return True
 
     def _scope(self, statement: Statement) -> Scope:
-        """What names mean where a statement of the trial stands."""
+        """What names mean at a statement of the trial."""
         return scope_at(self.candidate.trial.body, statement.path, self.program.buffers)
 
     def _too_small(self, statement: Statement, reference: ast.Subscript, constraints: Sequence[str]) -> Exception:

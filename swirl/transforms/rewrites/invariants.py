@@ -1,4 +1,4 @@
-"""What a loop does not change is computed before it; a division by it becomes a multiplication."""
+"""Loop invariants are computed before the loop; a division by one becomes a multiplication."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ from typing import TypeVar
 
 from swirl.ir.affine import ranges_at
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
-from swirl.ir.nest import (
-    LocalType,
-    Nest,
-    Path,
-    Program,
-    at,
-    clone,
-    declare,
-    edit_at,
-    fresh,
-    local_type,
-    loop_of,
-    loops,
-    names_in,
-    references,
-    walk,
-)
+from swirl.ir.nest import LocalType, Nest, Program, clone, declare, fresh, local_type, loop_of, names_in, references
+from swirl.ir.paths import Path, at, edit_at, loops, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import statements_in
 from swirl.ir.types import WEAK_INT, dtype_of, folded, joint, resolved
@@ -51,7 +36,7 @@ def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Ne
 
 
 def _shifted(other: Path, path: Path, count: int) -> Path:
-    """A path in the body after ``count`` statements were put in front of the statement at ``path``."""
+    """A path in the body after ``count`` statements were put before the statement at ``path``."""
     depth = len(path) - 1
     same_block = other[:depth] == path[:depth] and len(other) > depth and other[depth][0] == path[depth][0]
     if not same_block or other[depth][1] < path[depth][1]:
@@ -75,9 +60,9 @@ class _Invariants(ast.NodeTransformer):
     def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For):
         self.nest = nest
         self.scope = scope_at(nest.body, path, program.buffers)
-        """What names mean in front of the loop."""
+        """What names mean before the loop."""
         self.inside: Scope = {**self.scope, **of_loop(node)}
-        """What they mean where the visitor is."""
+        """What names mean where the visitor is."""
         self.loops = {name for name, known in self.scope.items() if known.kind == "loop"}
         self.changing = changed_in(node)
         self.innermost = not any(isinstance(n, ast.For) for s in node.body for n in statements_in(s))
@@ -86,7 +71,7 @@ class _Invariants(ast.NodeTransformer):
         self.known: dict[tuple[str, str], str] = {}
         self.ranges = ranges_at(nest.body, path)
         self.certain = runs(node)
-        """Whether what is being looked at is evaluated, whatever the data and the bounds are."""
+        """Whether the visited expression is evaluated, whatever the data and the bounds are."""
 
     # Subscripts and loop bounds are integers: left alone.
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
@@ -198,7 +183,7 @@ class _Invariants(ast.NodeTransformer):
         return False
 
     def _definition(self, name: str) -> ast.expr | None:
-        """What a local stands for that is set by its declaration alone."""
+        """The value of a local that only its declaration sets."""
         declared = self.scope[name].declared
         if declared is None:
             return None
@@ -208,7 +193,7 @@ class _Invariants(ast.NodeTransformer):
         return declaration.value if isinstance(declaration, ast.AnnAssign) and not set_again else None
 
     def _quotient(self, node: ast.BinOp) -> str:
-        """The type of a quotient whose divisor is known in front of the loop."""
+        """The type of a quotient whose divisor is known before the loop."""
         return joint(dtype_of(node.left, self.inside), dtype_of(node.right, self.scope))
 
     def _local(self, node: ast.expr, dtype: str | None = None) -> ast.expr:
@@ -222,7 +207,7 @@ class _Invariants(ast.NodeTransformer):
         return ast.Name(self.known[key], ast.Load())
 
     def _name(self, node: ast.expr) -> str:
-        """A name that says what it is: the first operand's, and the operation's."""
+        """A descriptive name: the first operand's, and the operation's."""
         words = {ast.Add: "plus", ast.Sub: "minus", ast.Mult: "times", ast.Div: "over"}
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and unparse(node.left) == "1.0":
             return "inverse"

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, fresh, loop_of, loops, make_nest, names_in, substitute
+from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in, substitute
+from swirl.ir.paths import loops
 from swirl.ir.trees import declared_in
 
 
@@ -25,7 +26,7 @@ class Part:
 
 
 def join(name: str, parts: Sequence[Part], names: Mapping[str, str]) -> Program:
-    """One program of several that run one after the other: what they share gets one name.
+    """One program of several that run one after the other: shared buffers get one name.
 
     Args:
         name: of the joined program.
@@ -47,15 +48,15 @@ def join(name: str, parts: Sequence[Part], names: Mapping[str, str]) -> Program:
 
 
 def follow(first: Program, second: Program) -> Program:
-    """``first`` and behind it ``second``, whose buffers have the same names for the same storage."""
+    """``first``, then ``second``; their buffers have the same names for the same storage."""
     names = {record.name: key for key, record in (*second.buffers.items(), *first.buffers.items())}
     joined = join(first.name, [Part(first), Part(second)], names)
     return replace(joined, commands=first.commands)
 
 
 def _renamed(nest: Nest, own: Mapping[str, str], wanted: Mapping[str, str], buffers: Mapping[str, Buffer]) -> Nest:
-    """The nest with the joined program's names for its buffers and loops; what then means two things gets another
-    name."""
+    """The nest with the joined program's names for its buffers and loops; a name that would mean two things is
+    changed."""
     bound = _bound(nest)
     mapping = {old: new for old, new in own.items() if old != new}
     mapping |= {old: new for old, new in wanted.items() if old in bound and new not in buffers and old != new}

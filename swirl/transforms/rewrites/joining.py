@@ -1,4 +1,4 @@
-"""Two loops joined to one, the second one delayed where that is asked."""
+"""Two loops joined to one, the second one delayed on request."""
 
 from __future__ import annotations
 
@@ -11,20 +11,8 @@ from swirl.errors import Refused
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.deps import Conflict, NotProved, find
 from swirl.ir.names import renaming
-from swirl.ir.nest import (
-    Loop,
-    Nest,
-    Path,
-    Program,
-    at,
-    expr,
-    fresh,
-    loop_of,
-    make_nest,
-    names_in,
-    replace_at,
-    substitute,
-)
+from swirl.ir.nest import Loop, Nest, Program, expr, fresh, loop_of, make_nest, names_in, substitute
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import statements
 from swirl.ir.trees import declared_in, name_of
 from swirl.transforms.rewrites.blocks import block_at
@@ -36,10 +24,10 @@ from swirl.transforms.rewrites.sites import Site, inner_name, taken_names
 
 NOTE = "asked to fuse"
 MOST_STEPS = 16
-"""Shifts that a refusal tries."""
+"""The shifts that a refusal tries."""
 
 Offer = Callable[[Callable[[], int | None]], str | None]
-"""Makes a way out of what finds the least shift that is legal."""
+"""Makes a way out from a function that finds the least legal shift."""
 
 
 def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = None) -> Program:
@@ -47,7 +35,7 @@ def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = 
 
     Args:
         shift: iterations that the second one is delayed by.
-        offer: what a refusal tells.
+        offer: the way out of a refusal.
     """
     nest = program.nests[site.nest]
     if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
@@ -66,12 +54,12 @@ def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two loops of a block that are to be joined, and the assignments between them.
+    """Two loops of a block that will be joined, and the assignments between them.
 
     Args:
-        nest, path: the nest, and where its first loop stands.
+        nest, path: the nest, and the place of its first loop.
         old: the nest's statements, numbered, the second loop under the first one's variable.
-        other: where the second loop stands in ``old``.
+        other: the place of the second loop in ``old``.
     """
 
     nest: Nest
@@ -109,7 +97,7 @@ class Pair:
         return [at(self.old, (*self.path[:-1], (field, i))) for i in range(start + 1, end)]
 
     def replaced(self, new: list[ast.stmt]) -> list[ast.stmt]:
-        """The nest's statements with ``new`` in the place of the loops and what is between."""
+        """The nest's statements with ``new`` instead of the loops and what is between them."""
         rest = self.old
         for i in range(self.other[-1][1], self.path[-1][1], -1):
             rest = replace_at(rest, (*self.path[:-1], (self.path[-1][0], i)), [])
@@ -119,7 +107,7 @@ class Pair:
         """The nest with the loops joined, the second one delayed by ``shift`` iterations.
 
         Raises:
-            Refused: a dependence would turn round; the bounds differ, or are not those of a loop that can be shifted.
+            Refused: a dependence would be reversed; the bounds differ, or are not those of a loop that can be shifted.
         """
         first, second = self.loops
         head, other = loop_of(first), loop_of(second)
@@ -139,18 +127,18 @@ class Pair:
         except NotProved:
             raise self._refused("not proved within the time allowed") from None
         if conflict is not None:
-            raise self._refused("a dependence would turn round", conflict)
+            raise self._refused("a dependence would be reversed", conflict)
         apart = self._arranged([first, second])
         return apart.with_body(self._shifted(program, whole, shift, apart))
 
     def _arranged(self, new: list[ast.stmt]) -> Nest:
-        """The nest with ``new`` in the place of the loops, and what is between them behind or in front."""
+        """The nest with ``new`` instead of the loops, and what is between them moved before or after."""
         between = self.between
         if between and not any(isinstance(statement, ast.AnnAssign) for statement in between):
-            behind = self.replaced([*new, *between])
+            following = self.replaced([*new, *between])
             with suppress(Refused):
-                check_order(self.old, behind, self.nest, self.path, NOTE)
-                return self.nest.with_body(behind)
+                check_order(self.old, following, self.nest, self.path, NOTE)
+                return self.nest.with_body(following)
         front = self.replaced([*between, *new])
         check_order(self.old, front, self.nest, self.path, NOTE)
         return self.nest.with_body(front)
@@ -169,7 +157,7 @@ class Pair:
         return None
 
     def least_shift(self) -> int | None:
-        """The least number of iterations to delay the second loop by; None where there is none, or not a small one."""
+        """The least number of iterations to delay the second loop by; None if there is no small one."""
         first, second = map(loop_of, self.loops)
         if _bounds_text(first) != _bounds_text(second):
             return None
@@ -216,7 +204,7 @@ class Pair:
 
 
 def next_position(nest: Nest, path: Path) -> int | None:
-    """Where the next loop of the block stands, if there are only assignments before it; else None."""
+    """The place of the next loop of the block, if only assignments are before it; else None."""
     block = block_at(nest, path)
     for position in range(path[-1][1] + 1, len(block)):
         if isinstance(block[position], ast.For):

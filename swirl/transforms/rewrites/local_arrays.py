@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from swirl.ir.nest import (
-    LocalType,
-    Loop,
-    Nest,
-    Path,
-    at,
-    clone,
-    declare,
-    local_type,
-    loop_of,
-    names_in,
-    reference,
-    subscripts,
-)
+from swirl.ir.nest import LocalType, Loop, Nest, clone, declare, local_type, loop_of, names_in, reference, subscripts
+from swirl.ir.paths import Path, at
 from swirl.ir.trees import statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.refusals import refuse
 
 MAX_ELEMENTS = 1 << 17
-"""Of one local array: locals live on the stacks of threads, which have 8 MiB where nobody asked for more."""
+"""Of one local array: locals live on the stacks of threads, which have 8 MiB by default."""
 
 
 def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
-    """The loop at ``path`` with a dimension more, and a subscript, for every local that moves with it.
+    """The loop at ``path`` with one more dimension, and a subscript, for every local that moves with it.
 
     An unrolled loop's dimension comes first, a vector loop's last, so that the lane is always the last
     subscript.
@@ -73,7 +61,7 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
             named = target.value if isinstance(target, ast.Subscript) else target
             assert isinstance(named, ast.Name)
             (stored if isinstance(target, ast.Subscript) else assigned).add(named.id)
-    # What is assigned again may accumulate over anything: it is taken to move.
+    # A local that is assigned again may accumulate over anything: it is assumed to move.
     moving = {name for name in declared if name in assigned or name in stored}
     changed = True
     while changed:

@@ -1,4 +1,4 @@
-"""What moves with a loop: the names that change in it, what its locals stand for, expressions as polynomials."""
+"""What changes in a loop: its names, the values of its locals, expressions as polynomials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from swirl.ir.nest import Loop, Nest, Path, at, local_type, loop_of, names_in, substitute, walk
+from swirl.ir.nest import Loop, Nest, local_type, loop_of, names_in, substitute
+from swirl.ir.paths import Path, at, walk
 from swirl.ir.polynomial import Monomial, Polynomial, polynomial
 from swirl.ir.trees import name_of, targets_in
 
@@ -23,7 +24,7 @@ def arithmetic(tree: ast.expr) -> Iterator[ast.expr]:
 
 
 class Moving:
-    """What changes in a loop, and what its locals stand for.
+    """What changes in a loop, and the values of its locals.
 
     Args:
         node: the loop.
@@ -49,7 +50,7 @@ class Moving:
             changed = {
                 name for name in names_in(value) & self.stored if stored.count(name) > 1 or name not in self.locals
             }
-            # The local of a call stays: written out, every use would call.
+            # The local of a call stays: if written out, every use would call.
             plain = isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Subscript))
             if (plain or not self.moves(value)) and not changed:
                 self.definitions[name] = value
@@ -118,7 +119,7 @@ def chain(nest: Nest, outer: Path, inner: Path) -> Chain:
 
 # --- statements as polynomials ---------------------------------------------------------------------------
 Key = tuple[Path, str, Monomial]
-"""A sum: the block that its statements stand in, its type, and what is summed."""
+"""A sum: the block of its statements, its type, and what is summed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How loops lie in each other: perfect chains, bodies split, nests of one statement each."""
+"""How loops are nested: perfect chains, bodies split, nests of one statement each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence
 from itertools import pairwise
 
-from swirl.ir.nest import Nest, Path, Program, at, fresh, loop_of, make_nest, names_in
+from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in
+from swirl.ir.paths import Path, at
 from swirl.ir.trees import statements_in
 
 

@@ -14,7 +14,7 @@ WORDS = ("base", "inner", "squares", "seen", "shift", "sum", "square_sum", "diff
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of some elements: their mean is ``base + rest``.
+    """The moments of some elements: their mean is ``base + rest``.
 
     Args:
         base: an element near the mean.
@@ -50,7 +50,7 @@ class OnePass:
 
     Args:
         heads: the loops, of constant bounds.
-        data: what is added up.
+        data: the expression that is added up.
         dtype: of the sums.
         base: the beginning of new names.
         taken: names that mean something already; new ones are added.
@@ -60,12 +60,12 @@ class OnePass:
         self.heads, self.data, self.dtype, self.base, self.taken = tuple(heads), data, dtype, base, taken
 
     def loops(self, inner: int | None, once: bool, parts: Parts | None) -> tuple[Moments, list[ast.stmt]]:
-        """What the loops find, and the statements that find it.
+        """The moments that the loops find, and the statements that find them.
 
         Args:
-            inner: the iterations of this loop (and of those around it but the first) are combined by themselves.
-            once: take the first element where the loops come to it.
-            parts: keep the moments of each iteration of the first loop there, and combine behind it.
+            inner: the iterations of this loop (and of those around it but the first) are combined separately.
+            once: take the first element when the loops reach it.
+            parts: keep the moments of each iteration of the first loop there, and combine after it.
         """
         head, *rest = self.heads
         names = self._names()
@@ -84,8 +84,8 @@ class OnePass:
         body += [ast.Assign([target], value) for target, value in zip(here, kept, strict=True)]
         again = Loop(fresh(f"{head.var}_part", self.taken), "range", head.start, head.stop, head.step)
         self.taken.add(again.var)
-        behind = again.node(self._combine(Moments(*parts.of(expr(again.var)), one.count), names))
-        return found, [head.node(body), *opening, behind]
+        following = again.node(self._combine(Moments(*parts.of(expr(again.var)), one.count), names))
+        return found, [head.node(body), *opening, following]
 
     def _within(self, around: Sequence[Loop], inside: Sequence[Loop]) -> tuple[Moments, list[ast.stmt]]:
         """The moments of all iterations of ``around``; nothing outside of them reads the data."""
@@ -123,7 +123,7 @@ class OnePass:
         return Moments(expr(names["shift"]), mean, squares, count), [*shift, *opening, *adding]
 
     def _combine(self, one: Moments, names: dict[str, str]) -> list[ast.stmt]:
-        """What was found so far, with ``one`` more."""
+        """The moments so far, combined with ``one``."""
         rest = expr(0.0) if one.rest is None else one.rest
         delta = "one - base - inner" if one.rest is None else "one - base + rest - inner"
         added = "delta * delta * (seen * share)"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Loop, Nest, Path, Program, at, enclosing, loop_of, loops, names_in, replace_at
+from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in
+from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.nesting import chain_to, isolate, vars_below
@@ -19,7 +20,7 @@ from swirl.transforms.rewrites.ways_out import Step, nest_of, step, tried
 
 
 def nests_with(program: Program, names: tuple[str, ...], nest: int | str | None) -> list[int]:
-    """Nests in which all loops of ``names`` stand on one path."""
+    """Nests in which all loops of ``names`` are on one path."""
     result = []
     for index, candidate in enumerate(program.nests):
         if nest is not None and nest not in (index, candidate.label):
@@ -51,7 +52,7 @@ def permuted(
             site = Site(index, path)
             way_out = way_to_nest(result, site, again)
             with left.noting(result, site):
-                if len(present) < len(names):  # a condition stands between, or they lie side by side
+                if len(present) < len(names):  # a condition is between, or they are side by side
                     raise _imperfect(nest, path, way_out)
                 order = present[::-1] if swap else names
                 moved = permute_at(program, nest, path, dict(zip(present, order, strict=True)), way_out)
@@ -71,11 +72,10 @@ def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
 
 
 def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str], way_out: WayOut = None) -> Nest:
-    """``nest`` with the loops at and below ``path`` permuted: where loop ``v`` stood, ``places[v]`` will
-    stand.
+    """``nest`` with the loops at and below ``path`` permuted: ``places[v]`` takes the place of loop ``v``.
 
     Args:
-        way_out: where something stands between the loops.
+        way_out: if something is between the loops.
     """
     old = tagged(nest.body)
     body, start = old, path
@@ -147,7 +147,7 @@ def _imperfect(nest: Nest, path: Path, way_out: WayOut) -> Refused:
 
 
 def way_to_nest(program: Program, site: Site, again: Step) -> Callable[[], str | None]:
-    """What to do about loops at and below ``site`` that something stands between: a local with an element for each
+    """A way out for loops at and below ``site`` with something between them: a local with an element for each
     iteration, a distribution.
 
     Args:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.hints import prefetch_of
-from swirl.ir.nest import Nest, walk
+from swirl.ir.nest import Nest
+from swirl.ir.paths import walk
 from swirl.transforms.rewrites.blocks import rebuilt
 
 

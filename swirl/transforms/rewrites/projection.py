@@ -13,12 +13,12 @@ from swirl.ir.nest import Loop, expr, substitute
 from swirl.ir.sets import limited
 
 MOST_BOUNDS = 4
-"""Arguments of a ``min`` or ``max`` in a bound that is made here."""
+"""The most arguments of a ``min`` or ``max`` in a bound that is made here."""
 
 
 def projected(chain: Sequence[Loop], order: Sequence[str], around: Sequence[Loop], ranges: Ranges) -> list[Loop] | None:
-    """Perfectly nested loops in another order, over exactly the same points; None where bounds in the grammar do not
-    say so.
+    """Perfectly nested loops in another order, over exactly the same points; None if bounds in the grammar cannot
+    describe it.
 
     rewrite:
         for i in range(5):                      for j in range(5):
@@ -27,7 +27,7 @@ def projected(chain: Sequence[Loop], order: Sequence[str], around: Sequence[Loop
     Args:
         chain: the loops as they are, outermost first.
         order: their variables in the new order.
-        around: the loops around them; those of other steps than 1 only as far as their bounds go.
+        around: the loops around them; of those with other steps than 1, only the bounds count.
         ranges: of the variables of ``around``.
 
     Raises:
@@ -82,8 +82,7 @@ def _set(context: isl.Context, numbered: Mapping[str, str], dims: Sequence[str],
 
 def _ends(part: isl.Set, outside: isl.Set, back: Mapping[str, str]) -> tuple[ast.expr, ast.expr] | None:
     """Where the one variable of a set starts and stops, as the greatest of its lower bounds and the least
-    of its upper ones; None where these are too many, or not whole. Whether they say it exactly, is for the caller to
-    check.
+    of its upper ones; None if these are too many, or not whole. The caller checks whether they are exact.
 
     Args:
         part: of one variable, given parameters.

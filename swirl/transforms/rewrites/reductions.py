@@ -10,9 +10,7 @@ from swirl.ir.names import scope_at
 from swirl.ir.nest import (
     LocalType,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     clones,
     constant,
@@ -23,9 +21,9 @@ from swirl.ir.nest import (
     loop_of,
     names_in,
     reference,
-    replace_at,
     subscripts,
 )
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
 from swirl.ir.trees import declared_in, name_of, nodes, statements_in
@@ -37,7 +35,7 @@ NEUTRAL_INTEGERS = {"add": "0", "mul": "1", "max": str(-(2**31)), "min": str(2**
 
 
 def neutral(kind: str, dtype: str) -> ast.expr:
-    """What a reduction starts from, so that it changes nothing."""
+    """The neutral element that a reduction starts from."""
     return expr(NEUTRAL[kind] if dtype.startswith("float") else NEUTRAL_INTEGERS[kind])
 
 
@@ -72,7 +70,7 @@ def accumulation(node: ast.stmt) -> Reduction | None:
 def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
     """The reductions in the loop at ``path`` whose target is one element for all its iterations.
 
-    The loop only accumulates into them, in one way: a target that it also reads, or assigns, is none.
+    The loop only accumulates into them, in one way: a target that it also reads, or assigns, does not count.
     """
     node = at(body, path)
     assert isinstance(node, ast.For)
@@ -197,8 +195,7 @@ def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
 
 @dataclass(frozen=True)
 class _Partials:
-    """The partial results of one reduction: their array, and the loop that they are one for each iteration
-    of."""
+    """The partial results of one reduction: their array, and the loop with one of them for each iteration."""
 
     reduction: Reduction
     name: str

@@ -1,4 +1,4 @@
-"""References and loops by themselves: what is assigned, what exists, what runs for certain."""
+"""Single references and loops: what is assigned, what exists, what certainly runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swirl.ir.nest import loop_of, subscripts
 
 
 def runs(node: ast.For) -> bool:
-    """Whether the loop has an iteration, whatever the loops around it are at."""
+    """Whether the loop has an iteration in every iteration of the loops around it."""
     loop = loop_of(node)
     return bool(loop.extent) or loop.kind == "vector"
 

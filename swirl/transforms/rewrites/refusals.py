@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from swirl.errors import Refused
 from swirl.ir.deps import Conflict
-from swirl.ir.nest import Loop, Nest, Path, constant
+from swirl.ir.nest import Loop, Nest, constant
+from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 
 
@@ -40,7 +41,7 @@ def marked(nest: Nest, path: Path, note: str) -> str:
 
 
 WayOut = str | Callable[[], str | None] | None
-"""What to do, or what finds it out when somebody reads the refusal (see :mod:`swirl.transforms.rewrites.ways_out`)."""
+"""What to do, or a function that finds it when the refusal is read (see :mod:`swirl.transforms.rewrites.ways_out`)."""
 
 
 def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict | str | None = None,
@@ -56,13 +57,13 @@ def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict
 
 def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop,
                way_out: WayOut = None) -> Refused:  # fmt: skip
-    """A refusal that came up half way through a rewrite, told about the nest as it is.
+    """A refusal from the middle of a rewrite, in terms of the nest as it is.
 
     Args:
-        refusal: what was found out.
-        nest, path, note: the nest before the rewrite, the loop that is asked about, and what was asked.
+        refusal: the one that was raised.
+        nest, path, note: the nest before the rewrite, the loop in question, and what was asked.
         inner: the name that the loop's iterations had by then, counted from 0 where ``loop`` starts.
-        loop: the loop that was asked about.
+        loop: the loop in question.
         way_out: by default that of the refusal.
     """
     witness = refusal.witness

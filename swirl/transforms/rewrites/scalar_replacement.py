@@ -12,9 +12,7 @@ from swirl.ir.hints import stored_value, stream, streamed
 from swirl.ir.nest import (
     LocalType,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     clones,
     declare,
@@ -24,9 +22,9 @@ from swirl.ir.nest import (
     loop_of,
     reference,
     references,
-    replace_at,
     subscripts,
 )
+from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
 from swirl.ir.trees import targets_in
@@ -40,7 +38,7 @@ from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_m
 def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
     """``nest`` with every replacement made, largest region first."""
     given_up: set[tuple[Path, str]] = set()
-    start: Path = ()  # blocks before it have nothing to replace, unless what was replaced behind them has changed that
+    start: Path = ()  # blocks before it have nothing to replace, unless a later replacement has changed that
     changed = False
     while True:
         found = (c for c in candidates(program, nest, buffer, start) if (c.parent, c.text) not in given_up)
@@ -61,7 +59,7 @@ def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
 
 
 class _Replace(ast.NodeTransformer):
-    """Puts the local in place of the reference; ``streamed`` tells whether a store of it was non-temporal."""
+    """Replaces the reference by the local; ``streamed`` tells whether a store of it was non-temporal."""
 
     streamed = False
 
@@ -107,7 +105,7 @@ class _Local:
         return reference(self.candidate.name, clones(subscripts(node)), store)
 
     def over(self, statement: ast.stmt, guarded: bool = True) -> ast.stmt:
-        """The statement for every element that is kept, and exists."""
+        """The statement for every element that is kept and exists."""
         if guarded and self.candidate.guard is not None:
             statement = ast.If(clone(parsed(self.candidate.guard)), [statement], [])
         for head in reversed(self.candidate.heads):
@@ -115,10 +113,10 @@ class _Local:
         return statement
 
     def begun(self, assigned: bool) -> list[ast.stmt]:
-        """What declares the local and gives it what the buffer holds.
+        """The statements that declare the local and load it from the buffer.
 
         Args:
-            assigned: whether the first use assigns it, so that nothing reads what it starts with.
+            assigned: whether the first use assigns it, so that nothing reads its first value.
         """
         heads, guarded = self.candidate.heads, self.candidate.guard is not None
         loaded = [] if assigned else [self.over(ast.Assign([self.place(True)], self.element(False)))]
@@ -126,7 +124,7 @@ class _Local:
             declared = declare(self.name, LocalType(self.dtype, tuple(head.extent for head in heads)))
             if not guarded:
                 return [declared, *loaded]
-            # where there is no element, there is a zero that nobody reads
+            # if there is no element, a zero that nothing reads
             return [declared, self.over(ast.Assign([self.place(True)], self._zero()), guarded=False), *loaded]
         if guarded:
             return [self.declared(self._zero()), *loaded]

@@ -1,7 +1,7 @@
 """Neighbouring nests share an outermost loop that needs no order.
 
-From the naive loops of Lake's Figs. 3.1 to 3.3 this, followed by scalar replacement and hoisting, reaches the shape of
-Figs. 3.4 to 3.6. It looks at loops and dependences only: names, loop order and the kind of layer play no part.
+Followed by scalar replacement and hoisting, this turns the naive loops of Lake's Figs. 3.1 to 3.3 into the shape of
+Figs. 3.4 to 3.6. It looks at loops and dependences only, not at names, loop order or the kind of layer.
 """
 
 from __future__ import annotations
@@ -11,20 +11,8 @@ from dataclasses import dataclass
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import (
-    Nest,
-    Path,
-    Program,
-    at,
-    enclosing,
-    loop_of,
-    loops,
-    names_in,
-    references,
-    replace_at,
-    subscripts,
-    substitute,
-)
+from swirl.ir.nest import Nest, Program, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.transforms.rewrites.joining import fuse_at
 from swirl.transforms.rewrites.permutation import permute_at
 from swirl.transforms.rewrites.sites import Site
@@ -33,8 +21,7 @@ from swirl.transforms.rewrites.sites import Site
 def with_shared_loops(program: Program) -> Program:
     """Fuse neighbouring nests under a common outermost loop without dependences, and so on inwards.
 
-    A nest that has no partner gets a loop without dependences outermost, if it has one and its first loop is
-    none.
+    A nest without a partner gets a loop without dependences outermost, if it has one and its first loop is not one.
     """
     nests: list[Nest] = []
     pending = list(program.nests)
@@ -57,8 +44,7 @@ class _Run:
 
 
 def _best_run(program: Program, nest: Nest, following: list[Nest]) -> _Run | None:
-    """The longest run under a loop without dependences; of equals, the one whose loop is outermost
-    already."""
+    """The longest run under a loop without dependences; among equals, the one whose loop is outermost already."""
     best: _Run | None = None
     for rotated in _rotations(nest):
         run = _run_from(program, rotated, following)
@@ -70,7 +56,7 @@ def _best_run(program: Program, nest: Nest, following: list[Nest]) -> _Run | Non
 
 
 def _rotations(nest: Nest) -> list[Nest]:
-    """The nest with each of its loops brought outermost where that is legal; as it stands first."""
+    """The nest with each of its loops brought outermost where that is legal; first the nest itself."""
     if len(nest.body) != 1 or not _plain(nest.body[0]):
         return []
     root: Path = (("body", 0),)
@@ -98,7 +84,7 @@ def _plain(node: ast.stmt) -> bool:
 
 
 def _rotated(nest: Nest, root: Path, chain: list[str]) -> Nest | None:
-    """The loop ``chain[-1]`` outermost, the others behind it in their order."""
+    """The loop ``chain[-1]`` outermost, the others inside it in their order."""
     order = [chain[-1], *chain[:-1]]
     try:
         rotated = permute_at(Program("", (nest,), {}), nest, root, dict(zip(chain, order, strict=True)))
@@ -224,7 +210,7 @@ def _inwards(program: Program, nest: Nest) -> Nest:
 
 
 def _outermost(body: list[ast.stmt]) -> list[Path]:
-    """The loops in a block that lie in no other loop of it."""
+    """The loops in a block that are in no other loop of it."""
     return [
         path for path, _ in loops(body) if not any(isinstance(node, ast.For) for node in enclosing(body, path))
     ]
@@ -242,14 +228,14 @@ def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
         if not isinstance(node.body[index], ast.For):
             index += 1
             continue
-        behind = next(
+        found = next(
             (i for i in range(index + 1, len(node.body)) if isinstance(node.body[i], ast.For)), None
         )
-        between = node.body[index + 1 : behind] if behind is not None else []
-        if behind is None or any(not _independent(node.body[index], s) for s in between):
+        between = node.body[index + 1 : found] if found is not None else []
+        if found is None or any(not _independent(node.body[index], s) for s in between):
             index += 1
             continue
-        moved = [*node.body[:index], *between, node.body[index], *node.body[behind:]]
+        moved = [*node.body[:index], *between, node.body[index], *node.body[found:]]
         candidate = nest.with_body(replace_at(nest.body, parent, [loop_of(node).node(moved)]))
         fused = _fused_pair(program, candidate, (*parent, ("body", index + len(between))))
         if fused is None:

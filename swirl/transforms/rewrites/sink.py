@@ -13,21 +13,18 @@ from swirl.ir.nest import (
     LocalType,
     Loop,
     Nest,
-    Path,
     Program,
-    at,
     clone,
     declare,
-    enclosing,
     expr,
     fresh,
     local_type,
     loop_of,
     names_in,
-    replace_at,
     substitute,
     with_inner,
 )
+from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.statements import condition_template
 from swirl.ir.trees import name_of, statements_in
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -44,7 +41,7 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     scalar.
 
     Raises:
-        Refused: a dependence would turn round, or a bound inside moves with the loop.
+        Refused: a dependence would be reversed, or a bound inside moves with the loop.
     """
     nest = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
@@ -56,7 +53,7 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     node = with_inner(node, inside.block(node.body))
     nest = nest.with_body(replace_at(nest.body, site.path, [node]))
     expanded = expand_locals(nest, site.path, loop)
-    # So far one iteration ran after the other, whatever kind of loop this is going to be.
+    # Until now the iterations ran one after the other, whatever kind of loop this will be.
     in_order = Loop(loop.var, "range", loop.start, loop.stop, loop.step)
     old = tagged(replace_at(nest.body, site.path, [in_order.node(expanded.body)]))
     sunk = at(old, site.path)
@@ -136,7 +133,7 @@ class _ConditionsInside:
         if i < 3:                           for k in range(K):
             for k in range(K): s    →           if i < 3: s
 
-    A condition on data becomes a local first, which has the value that it had in front of the loops; not for lanes.
+    A condition on data first becomes a local with its value before the loops; not for lanes.
 
     Args:
         lanes: whether the loop is a vector loop.

@@ -9,7 +9,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from swirl.errors import CommandError, ValidationError, nearest
-from swirl.ir.nest import Nest, Path, Program, at, enclosing, fresh, loop_of, loops, names_in, replace_at
+from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in
+from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.trees import declared_in
 from swirl.transforms.rewrites.checked import checked
 
@@ -112,13 +113,13 @@ def rewrite_each(
     occurrence: int | None = None, *, together: bool = False,
 ) -> Program:  # fmt: skip
     """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
-    checked; one that nothing is left of, as its condition never holds, is passed over.
+    checked; one that disappears because its condition never holds is passed over.
 
     A loop that ``rewrite`` is refused for stays as it is, and the program's remarks say so.
 
     Args:
         occurrence: only to one of them, counted from 0 in order of appearance; -1 is the last.
-        together: whether all are left where one is refused.
+        together: whether all are left unchanged if one is refused.
 
     Raises:
         CommandError, Refused: no loop of that name qualifies; of the first one.
@@ -143,7 +144,7 @@ def rewrite_each(
 
 
 class LeftAlone:
-    """Which of several loops a command has left as they are: one that does not qualify does not block the others.
+    """The loops that a command has left unchanged: one that does not qualify does not block the others.
 
     Attributes:
         changed: whether it has changed any of them.
@@ -165,7 +166,7 @@ class LeftAlone:
             self._refused.append((f"loop {loop_of(loop_at(program, site)).var}{inside} of {nest.label}", error))
 
     def told(self, result: Program, *, backwards: bool = False) -> Program:
-        """The program with remarks on what was left; where nothing has changed, the first refusal is raised.
+        """The program with remarks on what was left; if nothing has changed, the first refusal is raised.
 
         Args:
             backwards: the loops were taken last first.

@@ -1,4 +1,4 @@
-"""How far neighbouring iterations' elements lie apart in memory."""
+"""The distance in memory between neighbouring iterations' elements."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.affine import ranges_at, simplify, simplify_body
-from swirl.ir.nest import Loop, Nest, Path, Program, expr, loop_of, replace_at, substitute
+from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, substitute
+from swirl.ir.paths import Path, replace_at
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at
 
@@ -29,12 +30,10 @@ def strip(program: Program, site: Site, factor: int, inner: str, kind: str) -> t
     """Strip-mine the loop at ``site``: it keeps its name and takes steps of ``factor``; ``inner`` counts from
     0 inside.
 
-    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a loop of its own, behind, for
-    ``unrolled``.
+    A ragged end becomes a shorter last strip for ``vector`` (a mask), and a separate loop after it for ``unrolled``.
 
     Returns:
-        the program, the site of the inner loop, and whether there is a rest loop right behind the strip-mined
-        one.
+        the program, the site of the inner loop, and whether a loop over the remainder follows the strip-mined one.
     """
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = loop_of(node)

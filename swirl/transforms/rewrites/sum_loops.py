@@ -1,4 +1,4 @@
-"""Loops that add up one expression: what ``moments`` looks for."""
+"""Loops that add up one expression, for ``moments``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sum_of(program: Program, nest: Nest, node: ast.stmt) -> Sum | None:
     whole = polynomial(data)
     if isinstance(last.op, ast.Sub):
         data, whole = ast.UnaryOp(ast.USub(), data), -whole
-    if len(whole.terms) == 1:  # a number in front belongs to the sum, not to the data
+    if len(whole.terms) == 1:  # a leading number belongs to the sum, not to the data
         ((monomial, scale),) = whole.terms.items()
         data = Polynomial({monomial: Fraction(1)}, whole.atoms).to_expr()
     return Sum(

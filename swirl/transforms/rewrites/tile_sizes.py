@@ -8,7 +8,8 @@ from itertools import groupby, pairwise
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
-from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, loops, replace_at, substitute
+from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, substitute
+from swirl.ir.paths import loops, replace_at
 from swirl.transforms.arguments import Factors, check_positive
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.refusals import refuse
@@ -16,7 +17,7 @@ from swirl.transforms.rewrites.sites import Site, loop_at, take_mark, taken_name
 
 
 def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
-    """Tile sizes that sum to ``extent``, largest first: the fewest tiles, as even as they can be.
+    """Tile sizes that sum to ``extent``, largest first: the fewest tiles, as even as possible.
 
     Fewer tiles load what the tiles share less often; the smallest tile leaves most of the floating-point units idle.
 
@@ -41,14 +42,14 @@ def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
     if not allowed:
         raise CommandError("no tiles to choose from", way_out="s.combination(17, 6) allows every size up to 6")
     sizes = sorted({size for size in allowed if check_positive(size, "a tile") <= extent}, reverse=True)
-    # Beyond the square of the largest tile, tiles of that size in front leave the fewest: the rest is searched.
+    # Beyond the square of the largest tile, leading tiles of that size leave the fewest: the rest is searched.
     whole = max(0, (extent - sizes[0] ** 2) // sizes[0]) if sizes else 0
     rest = extent - whole * sizes[0] if sizes else extent
     best = _fewest(rest, sizes)
     if best is None:
         raise CommandError(f"no tiles of {', '.join(map(str, sorted(set(allowed))))} sum to {extent}",
                            way_out="allow smaller tiles as well")  # fmt: skip
-    # As few again, without the small sizes, then without the large ones.
+    # The same number, without the small sizes, then without the large ones.
     kept = sizes
     for number in range(1, len(sizes)):
         if _as_few(rest, sizes[:number], len(best)):
@@ -118,7 +119,7 @@ def in_parts(
     program = cut(program, site, steps[1:-1], marks)
     for (factor, _), mark in zip(runs, marks, strict=True):
         if any(getattr(head, "mark", None) == mark for _, head in loops(program.nests[site.nest].body)):
-            program = rewrite(program, take_mark(program, mark), factor)  # else its conditions left nothing of it
+            program = rewrite(program, take_mark(program, mark), factor)  # else its conditions never hold
     return program
 
 

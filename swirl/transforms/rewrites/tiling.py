@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable
 
 from swirl.ir.affine import ranges_at, simplify, simplify_body
-from swirl.ir.nest import Loop, Program, constant, expr, for_loop, replace_at, stmts, substitute
+from swirl.ir.nest import Loop, Program, constant, expr, for_loop, stmts, substitute
+from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import Factors, Tail
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
 from swirl.transforms.rewrites.strips import plain_loop
@@ -25,7 +26,7 @@ def tiled(
 
     Raises:
         CommandError: the tiles do not sum to the extent.
-        Refused: the loop is no plain loop of step 1.
+        Refused: the loop is not a plain loop of step 1.
     """
 
     def rewrite(before: Program, site: Site, size: int) -> Program:

@@ -1,7 +1,7 @@
 """Ways out of a refusal: commands are run on the program before a message names them.
 
-They are looked for when somebody reads the refusal (:class:`swirl.errors.Refused`): those that a command catches
-itself, and refusals of what is tried here, cost nothing.
+They are searched when the refusal is read (:class:`swirl.errors.Refused`), so refusals that a command catches, or that
+come from a trial here, cost nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 from swirl.errors import CommandError, LayoutError, ValidationError
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, constant, loop_of, loops
+from swirl.ir.nest import Program, constant, loop_of
+from swirl.ir.paths import loops
 from swirl.transforms.command import COMMANDS
 from swirl.transforms.rewrites.borders import interior
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 
 MOST_TRIED = 24
-"""Commands that are run for one refusal."""
+"""The most commands that are run for one refusal."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ def step(name: str, *arguments: Any, **options: Any) -> Step:
 
 
 class Trial:
-    """Runs what a refusal might offer.
+    """Tries the commands that a refusal might offer.
 
     Args:
-        program: as it is where the command is refused.
+        program: on which the command is refused.
     """
 
     def __init__(self, program: Program):
@@ -53,8 +54,8 @@ class Trial:
         self.left = MOST_TRIED
 
     def after(self, *steps: Step) -> Program | None:
-        """The program after these commands; None where one of them is refused or leaves a loop out, or where enough has
-        been tried."""
+        """The program after these commands; None if one of them is refused or leaves a loop out, or if enough commands
+        have been tried."""
         program = self.program
         for one in steps:
             if self.left == 0:
@@ -76,12 +77,12 @@ class Trial:
 
 
 Make = Callable[..., Sequence[Step]]
-"""The commands to be tried, for the name of a loop and the options ``nest`` and ``occurrence`` that tell it apart."""
+"""The commands to try, for the name of a loop and the options ``nest`` and ``occurrence`` that distinguish it."""
 
 
 def others(trial: Trial, site: Site, make: Make, *, apart: bool = True) -> list[Sequence[Step]]:
     """The commands that work on the other plain loops of the nest at ``site``, a sequence for each name; loops of one
-    name are told apart where the name alone does not do.
+    name are distinguished if the name is not enough.
 
     Args:
         make: the commands for a loop.
@@ -98,7 +99,8 @@ def others(trial: Trial, site: Site, make: Make, *, apart: bool = True) -> list[
 
 
 def _first(trial: Trial, site: Site, name: str, make: Make, apart: bool) -> list[Sequence[Step]]:
-    """The commands under the shortest name that works: for all loops called so, those of the nest, or single ones."""
+    """The commands under the shortest name that works: for all loops of that name, those of the nest, or single
+    ones."""
     everywhere = len(find_loops(trial.program, name))
     here = len(find_loops(trial.program, name, site.nest))
     ways: list[dict[str, Any]] = [{}]
@@ -117,7 +119,7 @@ def _first(trial: Trial, site: Site, name: str, make: Make, apart: bool) -> list
 
 
 def tried(program: Program, *alternatives: Sequence[Step]) -> Callable[[], str | None]:
-    """What finds out which of these commands work, one sequence for another, when a refusal is read."""
+    """A function that finds which of these sequences of commands work, when a refusal is read."""
 
     def find() -> str | None:
         trial = Trial(program)
@@ -127,13 +129,13 @@ def tried(program: Program, *alternatives: Sequence[Step]) -> Callable[[], str |
 
 
 def nest_of(program: Program, site: Site) -> int | None:
-    """The nest that a command must name to mean the loop at ``site``; None where the loop's name alone does."""
+    """The nest that a command must name to mean the loop at ``site``; None if the loop's name is enough."""
     name = loop_of(loop_at(program, site)).var
     return site.nest if len(find_loops(program, name)) > len(find_loops(program, name, site.nest)) else None
 
 
 def middle(program: Program, site: Site) -> tuple[Step, str] | None:
-    """The split that takes a loop's borders off, where something is clipped, and the name of what is between them."""
+    """The split that removes a loop's borders, if something is clipped, and the name of the part between them."""
     loop, only = loop_of(loop_at(program, site)), nest_of(program, site)
     start, stop = constant(loop.start), constant(loop.stop)
     if start is None or stop is None or loop.step != 1 or start >= stop:

@@ -1,0 +1,185 @@
+"""Measuring a case: the sides' results compared, then their times taken in turns, with the machine's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+
+from latte.tools.bench.cases import Case
+from latte.tools.bench.ours import Arrays
+from latte.tools.bench.workers import OURS, Side, Worker, Workers
+from swirl.errors import LatteError
+
+BOUND = 1e-4
+"""Of the greatest element: sides add up to some 100,000 terms near 1 in other orders."""
+LOSS_BOUND = 1e-3
+"""Of each loss: rounding grows with the steps of a net."""
+BEYOND = {"bn-relu": 1e-5, "cbr": 1e-5}
+"""Share of a gradient's elements that may be beyond the bound: where rounding decides on which side of 0 a ReLU is."""
+ROUND_SECONDS = 0.2
+NOISE = 0.15
+"""Of the median: with a greater distance of the quartiles a row is called noisy."""
+TUNED = ("PyTorch tuned", "PyTorch compiled", "PyTorch")
+"""The peers whose best is "tuned": some layers are fastest as PyTorch comes."""
+
+Progress = Callable[[str], None]
+
+
+class WrongResult(LatteError):
+    """A side computes something else than ours: nothing is timed."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a case.
+
+    Args:
+        case: the layer and its shape.
+        phase: ``forward``, ``backward``, ``update`` or ``step``.
+        target, threads, layout: of our side.
+        seconds: by side, of every run.
+        differences: by peer, the greatest difference of a result as a share of its greatest element.
+        operations, bytes: of our kernels: floating-point operations, and what they touch at the least.
+        peak, bandwidth: operations and bytes a second at the most, the best of all rounds.
+        missing: by side, why it was not measured.
+    """
+
+    case: Case
+    phase: str
+    target: str
+    threads: int
+    layout: str
+    seconds: dict[str, list[float]]
+    differences: dict[str, float]
+    operations: int
+    bytes: int
+    peak: float
+    bandwidth: float
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def median(self, side: str = OURS) -> float:
+        """Seconds."""
+        return median(self.seconds[side])
+
+    def ratio(self, side: str) -> float:
+        """How many times as long as ours a side takes."""
+        return self.median(side) / self.median()
+
+    @property
+    def tuned(self) -> str:
+        """The fastest peer; "" where none was measured."""
+        return min((name for name in TUNED if name in self.seconds), key=self.median, default="")
+
+    @property
+    def limit(self) -> float:
+        """Seconds that the machine takes at the least for the arithmetic, or for moving the bytes once."""
+        return max(self.operations / self.peak, self.bytes / self.bandwidth)
+
+    @property
+    def share(self) -> float:
+        """Of the limit that ours reaches."""
+        return self.limit / self.median()
+
+    @property
+    def noisy(self) -> list[str]:
+        """The sides whose times vary too much to be believed."""
+        return [name for name, seconds in self.seconds.items() if _distance(seconds) > NOISE]
+
+
+def _distance(seconds: Sequence[float]) -> float:
+    if len(seconds) < 2:
+        return 0.0
+    low, middle, high = quantiles(seconds, n=4)
+    return (high - low) / middle
+
+
+def measured(case: Case, phases: Sequence[str], sides: Sequence[Side], threads: int, target: str | None, blocks: bool,
+             rounds: int, progress: Progress) -> list[Row]:  # fmt: skip
+    """The rows of a case, one for each phase.
+
+    A peer that fails is left out, and the row says why; ours must not.
+
+    Raises:
+        WrongResult: a peer's results differ from ours.
+        LatteError: our side fails, or has no such phase.
+    """
+    missing: dict[str, str] = {}
+    with Workers(case, threads, target, blocks) as workers:
+        progress(f"{case}: {OURS} compiles")
+        ours = workers.start(sides[0])
+        data = workers.path("data.npz")
+        _write_data(case, ours.about["value"], data)
+        expected = ours.results(data)
+        differences = {}
+        for side in sides[1:]:
+            progress(f"{case}: {side.name} {'compiles' if side.compiled else 'starts'}")
+            try:
+                differences[side.name] = compared(case, side.name, workers.start(side).results(data), expected)
+            except WrongResult:
+                raise
+            except LatteError as error:
+                missing[side.name] = error.message
+                workers.drop(side)
+        return [_timed(case, phase, workers, differences, rounds, progress, missing) for phase in phases]
+
+
+def _write_data(case: Case, value: Sequence[int], path: Path) -> None:
+    generator = np.random.default_rng(0)
+    inputs = generator.standard_normal((case.batch, *(case.source if value else ())), np.float32)
+    np.savez(path, inputs=inputs, gradient=generator.standard_normal((case.batch, *value), np.float32))
+
+
+def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
+    """The greatest difference, as a share of the greatest element of its result.
+
+    Raises:
+        WrongResult: it is beyond the bound.
+    """
+    bound = LOSS_BOUND if case.kind == "net" else BOUND
+    worst = 0.0
+    for what, ours in expected.items():
+        theirs = found[what].reshape(ours.shape)
+        scale = max(float(np.abs(ours).max()), 1e-30)
+        difference = np.nan_to_num(np.abs(ours.astype(np.float64) - theirs) / scale, nan=np.inf)
+        allowed = int(BEYOND.get(case.kind, 0.0) * difference.size) if what == "gradient of the source" else 0
+        beyond = int((difference > bound).sum())
+        if beyond > allowed:
+            at = np.unravel_index(int(np.argmax(difference)), difference.shape)
+            place = ", ".join(map(str, at))
+            raise WrongResult(
+                f"{case}: {what}: {beyond} of {difference.size} elements differ from {name}'s by more than {bound:g} "
+                f"of the greatest; [{place}] is {ours[at]:.6g}, and {theirs[at]:.6g}",
+                way_out="nothing was timed: mend the layer, or report it with this line",
+            )
+        within = difference[difference <= bound]
+        worst = max(worst, float(within.max()) if within.size else 0.0)
+    return worst
+
+
+def _timed(case: Case, phase: str, workers: Workers, differences: dict[str, float], rounds: int, progress: Progress,
+           missing: dict[str, str]) -> Row:  # fmt: skip
+    ours = workers.running[OURS]
+    runs = {name: _runs(worker, phase) for name, worker in workers.running.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in workers.running}
+    limits: list[tuple[float, float]] = []
+    for number in range(rounds):
+        progress(f"{case} {phase}: round {number + 1} of {rounds}")
+        for name, worker in workers.running.items():
+            seconds[name] += worker.seconds(phase, runs[name])
+        found = ours.ask(do="limits")
+        limits.append((found["peak"], found["bandwidth"]))
+    work = ours.ask(do="work", phase=phase)
+    return Row(case, phase, ours.about["target"], workers.threads, "blocks" if workers.blocks else "plain", seconds,
+               differences, work["operations"], work["bytes"], max(peak for peak, _ in limits),
+               max(bandwidth for _, bandwidth in limits), missing)  # fmt: skip
+
+
+def _runs(worker: Worker, phase: str) -> int:
+    """Runs of a round, after two that are not counted."""
+    _, once = worker.seconds(phase, 2)
+    return max(1, min(50, ceil(ROUND_SECONDS / max(once, 1e-6))))

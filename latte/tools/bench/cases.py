@@ -1,0 +1,133 @@
+"""What ``latte bench`` measures: a kind of layer at a shape, and sets of shapes that published nets have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import click
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, or several that follow each other, on square images.
+
+    Args:
+        kind: one of :data:`KINDS`.
+        batch: items.
+        channels: of the source; of a fully connected layer, its elements.
+        extent: height and width of the source.
+        filters: channels of the value.
+        kernel: height and width of the window, padded by half of it.
+        stride: of the window.
+    """
+
+    kind: str
+    batch: int
+    channels: int = 0
+    extent: int = 0
+    filters: int = 0
+    kernel: int = 1
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self)[1:]:
+            if field.name in KINDS[self.kind] and getattr(self, field.name) < 1:
+                raise click.BadParameter(f"{field.name} must be at least 1: {self.shape}")
+
+    @property
+    def shape(self) -> str:
+        """As ``--shape`` takes it."""
+        return ",".join(str(getattr(self, name)) for name in KINDS[self.kind])
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        """Shape of one item."""
+        return (self.channels, self.extent, self.extent) if self.extent else (self.channels,)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.shape}"
+
+
+IMAGE, WINDOW = ("batch", "channels", "extent"), ("kernel", "stride")
+KINDS: dict[str, tuple[str, ...]] = {
+    "bn": IMAGE,
+    "bn-relu": IMAGE,
+    "relu": IMAGE,
+    "pool": (*IMAGE, *WINDOW),
+    "conv": ("batch", "channels", "filters", "extent", *WINDOW),
+    "cbr": ("batch", "channels", "filters", "extent", *WINDOW),
+    "fc": ("batch", "channels", "filters"),
+    "net": ("batch",),
+}
+"""Kind → what the numbers of its shape are, in their order. Those of a window may be left out."""
+
+DEFAULTS = {"pool": {"kernel": 2, "stride": 2}, "conv": {"kernel": 3}, "cbr": {"kernel": 3}}
+
+
+def parsed(kind: str, text: str) -> Case:
+    """The case of a ``--shape``.
+
+    Raises:
+        click.BadParameter: it has too few or too many numbers, or what is no number.
+    """
+    names = KINDS[kind]
+    least = len([name for name in names if name not in WINDOW])
+    parts = text.split(",")
+    if not least <= len(parts) <= len(names) or not all(part.strip().isdigit() for part in parts):
+        required, optional = names[:least], names[least:]
+        usage = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
+        raise click.BadParameter(f"{text!r} is not a shape for {kind}; it takes {usage}")
+    given = dict(zip(names, map(int, parts), strict=False))
+    return Case(kind, **{**DEFAULTS.get(kind, {}), **given})
+
+
+_NORM_SHAPES = {
+    "thesis": "64,112 64,56 256,56 192,28 480,28 512,28 256,14 832,14 512,7 832,7 2048,7",
+    "resnet": "64,112 64,56 256,56 128,28 512,28 256,14 1024,14 512,7 2048,7",
+    "vgg": "64,224 128,112 256,56 512,28 512,14",
+    "googlenet": "64,112 192,56 128,28 192,28 480,28 512,14 832,14 832,7 1024,7",
+    "yolo": "32,208 64,104 128,52 256,26 512,13 1024,13",
+}
+_CONVOLUTIONS = {
+    "thesis": "64,64,56 128,128,28 256,256,14 512,512,7",
+    "resnet": "3,64,224,7,2 64,64,56 128,128,28 256,256,14 512,512,7 64,256,56,1 256,64,56,1 512,128,28,1 "
+              "128,128,56,3,2",
+    "vgg": "3,64,224 64,128,112 128,256,56 256,512,28 512,512,14",
+    "googlenet": "3,64,224,7,2 64,192,56 96,128,28 16,32,28,5 192,64,28,1 480,192,14,1 48,128,7,5 832,384,7,1",
+    "yolo": "3,32,208 32,64,104 64,128,52 128,256,26 256,512,13 512,256,13,1",
+}
+_ODD = {
+    "bn": "50,97,33 50,33,17 7,3,5 1,64,17",
+    "bn-relu": "50,97,33 50,33,17 7,3,5 1,64,17",
+    "relu": "50,97,33 50,33,17 7,3,5",
+    "pool": "50,97,33,3,2 50,33,17 7,3,5",
+    "conv": "50,97,97,33 50,33,65,17,5 16,160,320,17 7,48,128,7,5 50,97,33,33,3,2 7,3,5,9",
+    "cbr": "50,97,97,33 50,33,65,17,5 16,160,320,17 7,48,128,7,5 50,97,33,33,3,2 7,3,5,9",
+    "fc": "50,97,33 7,1000,10 1,2048,1000",
+    "net": "33 7",
+}
+SETS = ("thesis", "resnet", "vgg", "googlenet", "yolo", "odd")
+"""The thesis' are those of J. Lake, 2020, Figs. 4.1 to 4.3, and what later targets were set for."""
+
+PLAIN = {"fc": "64,25088,4096 64,4096,1000 64,2048,1000", "relu": "64,64,112 64,256,56", "pool": "64,64,112 64,256,56",
+         "net": "32 64 256"}  # fmt: skip
+"""Shapes of what is in no set of its own."""
+
+
+def cases(kind: str, set_name: str = "thesis", batch: int = 64) -> list[Case]:
+    """The cases of a kind in a set.
+
+    Args:
+        kind: of layer.
+        set_name: one of :data:`SETS`.
+        batch: of sets that do not name one.
+    """
+    if set_name == "odd":
+        texts = _ODD[kind].split()
+    elif kind in ("bn", "bn-relu"):
+        texts = [f"{batch},{text}" for text in _NORM_SHAPES[set_name].split()]
+    elif kind in ("conv", "cbr"):
+        texts = [f"{batch},{text}" for text in _CONVOLUTIONS[set_name].split()]
+    else:
+        texts = PLAIN[kind].split()
+    return [parsed(kind, text) for text in texts]

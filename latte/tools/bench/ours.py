@@ -1,0 +1,215 @@
+"""This project's side of ``latte bench``: a case as a net, compiled, on data that it is given."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    ConvLayerNoBias,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+)
+from latte.ensemble import Ensemble
+from latte.solver import SGD
+from latte.tools.bench.cases import Case
+from latte.tools.bench.digits import digits_net, random_batch
+from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_IN_BLOCKS
+from swirl.errors import CommandError
+from swirl.ir.work import program_work
+from swirl.measure import Limits
+
+Arrays = dict[str, np.ndarray]
+
+SOLVER = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
+CHECKED_STEPS = 5
+"""Steps of a net whose losses are compared."""
+RUNS = {"forward": ("forward",), "backward": ("backward",), "update": ("backward",), "step": ("forward", "backward")}
+"""Phase → what the net runs for it."""
+IN_BLOCKS = {"bn": BATCH_NORM_IN_BLOCKS, "conv": CONV_IN_BLOCKS, "cbr": CHAIN_IN_BLOCKS}
+"""Recipes for data in blocks of channels, as the layer before leaves them in a net."""
+
+
+class Layers:
+    """The layers of a case after a data layer, with gradients of their source.
+
+    Args:
+        case: what to declare.
+        threads: of OpenMP.
+        target: by default the best that runs here.
+        blocks: whether the source is blocked by channels, as it is inside of a net.
+
+    Raises:
+        CommandError: there is no recipe for blocks of this kind.
+    """
+
+    def __init__(self, case: Case, threads: int, target: str | None, blocks: bool):
+        self.net = Net(case.batch, seed=1)
+        self.net.force_backward = True
+        self.data = MemoryDataLayer(self.net, case.source)
+        self.members = _declared(self.net, self.data, case)
+        if blocks:
+            if case.kind not in IN_BLOCKS:
+                raise CommandError(f"{case.kind} has no source in blocks here", way_out="--layout plain")
+            self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], IN_BLOCKS[case.kind])
+        self.net.compile(threads=threads, target=target)
+        self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
+
+    @property
+    def target(self) -> str:
+        return self.net.executable.plan.target.name
+
+    def parameters(self) -> Arrays:
+        """By field: ``weights``, ``bias``, ``gamma``, ``beta``."""
+        found = {}
+        for layer in self.members:
+            for name, spec in layer.fields().items():
+                if spec.role == "param":
+                    found[name] = getattr(layer, f"get_{name}")()
+        return found
+
+    def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
+        """Set the source, and the gradient of the value."""
+        self.data.set_value(inputs)
+        self.net.forward()
+        self.members[-1].set_grad(gradient)
+
+    def results(self) -> Arrays:
+        """Of one step: the value, the gradients of the source and of each parameter."""
+        self._step()
+        found = {"value": self.members[-1].get_value(), "gradient of the source": self.data.get_grad()}
+        for layer in self.members:
+            for name, spec in layer.fields().items():
+                if spec.role == "param":
+                    found[f"gradient of {name}"] = getattr(layer, f"get_grad_{name}")()
+        return found
+
+    def work(self, phase: str) -> tuple[int, int]:
+        """Floating-point operations of a phase, and bytes that its kernels touch at the least."""
+        kernels = [kernel for run in RUNS[phase] for kernel in self.net.executable.order[run]]
+        found = [program_work(kernel.program) for kernel in kernels if phase in ("step", kernel.phase)]
+        return sum(work.operations for work in found), sum(work.bytes for work in found)
+
+    def seconds(self, phase: str, runs: int) -> list[float]:
+        """Of so many runs of a phase.
+
+        Raises:
+            CommandError: the phase is a part of another one, or has nothing to compute.
+        """
+        executable = self.net.executable
+        kernels = {kernel.phase for run in RUNS[phase] for kernel in executable.order[run]}
+        if phase != "step" and phase not in kernels:
+            raise CommandError(f"{phase} is a part of another phase here, or empty", way_out="--phase step")
+        found = []
+        for _ in range(runs):
+            start = perf_counter()
+            if phase == "step":
+                self._step()
+                found.append(perf_counter() - start)
+            elif {kernel.phase for kernel in executable.order[RUNS[phase][0]]} == {phase}:
+                executable.run(RUNS[phase][0])
+                found.append(perf_counter() - start)
+            else:
+                parts = executable.run_timed(RUNS[phase][0])
+                found.append(sum(seconds for _, part, seconds in parts if part == phase))
+        return found
+
+    def _step(self) -> None:
+        self.net.forward()
+        self.net.clear_grad()
+        self.net.backward()
+
+
+def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
+    window = {"kernel": case.kernel, "stride": case.stride, "pad": case.kernel // 2}
+    match case.kind:
+        case "bn":
+            return [BatchNormLayer(net, source)]
+        case "bn-relu":
+            norm = BatchNormLayer(net, source)
+            return [norm, ReLULayer(net, norm)]
+        case "relu":
+            return [ReLULayer(net, source)]
+        case "pool":
+            window["pad"] = (case.kernel - 1) // 2
+            return [MaxPoolingLayer(net, source, **window, ceil_mode=False, clamp=False)]
+        case "conv":
+            return [ConvLayer(net, source, num_filters=case.filters, **window)]
+        case "cbr":
+            conv = ConvLayerNoBias(net, source, num_filters=case.filters, **window)
+            norm = BatchNormLayer(net, conv)
+            return [conv, norm, ReLULayer(net, norm)]
+        case "fc":
+            return [FullyConnectedLayer(net, source, case.filters)]
+    raise AssertionError(case.kind)
+
+
+class Digits:
+    """The net of the first example, and a whole training step: data set, forward, backward, solver."""
+
+    def __init__(self, case: Case, threads: int, target: str | None, blocks: bool):
+        self.net = digits_net(case.batch)
+        self.net.compile(threads=threads, target=target)
+        self.solver = SGD(self.net, **SOLVER)
+        self.batch = random_batch(case.batch)
+        self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
+
+    @property
+    def target(self) -> str:
+        return self.net.executable.plan.target.name
+
+    def parameters(self) -> Arrays:
+        """By ensemble and field."""
+        executable = self.net.executable
+        return {name: executable.read(name) for name, b in executable.buffers.items() if b.role == "param"}
+
+    def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
+        """Its data are those of :func:`random_batch`."""
+
+    def results(self) -> Arrays:
+        """The losses of the first steps."""
+        return {"losses": np.array([self._step() for _ in range(CHECKED_STEPS)])}
+
+    def work(self, phase: str) -> tuple[int, int]:
+        """As :meth:`Layers.work`."""
+        kernels = [kernel for run in RUNS[phase] for kernel in self.net.executable.order[run]]
+        found = [program_work(kernel.program) for kernel in kernels]
+        return sum(work.operations for work in found), sum(work.bytes for work in found)
+
+    def seconds(self, phase: str, runs: int) -> list[float]:
+        """Of so many steps.
+
+        Raises:
+            CommandError: another phase than ``step``.
+        """
+        if phase != "step":
+            raise CommandError("a net is measured by whole steps", way_out="--phase step")
+        found = []
+        for _ in range(runs):
+            start = perf_counter()
+            self._step()
+            found.append(perf_counter() - start)
+        return found
+
+    def _step(self) -> float:
+        net = self.net
+        net.set_batch(*self.batch)
+        net.forward()
+        net.clear_grad()
+        net.backward()
+        self.solver.step()
+        return net.loss
+
+
+Ours = Layers | Digits
+
+
+def our_side(case: Case, threads: int, target: str | None, blocks: bool) -> Ours:
+    """The side of a case."""
+    return (Digits if case.kind == "net" else Layers)(case, threads, target, blocks)

@@ -1,0 +1,170 @@
+"""PyTorch's side of ``latte bench``. It is imported in a process of its own only, whose environment fixes its settings.
+
+Source of the tuned setting: tensors in channels_last, and memory that is reused on huge pages; by default each tensor
+is fresh memory, and page faults take longer than most layers' arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from latte.tools.bench.cases import Case
+from latte.tools.bench.digits import CLASSES, FILTERS, SHAPE, random_batch
+from latte.tools.bench.ours import CHECKED_STEPS, SOLVER, Arrays
+
+MODULES = {"Conv2d": ("conv", "weights", "bias"), "BatchNorm2d": ("batch_norm", "gamma", "beta"),
+           "Linear": ("fully_connected", "weights", "bias")}  # fmt: skip
+"""Class of a module → the kind of layer, and what it calls weight and bias."""
+
+
+def module(case: Case) -> nn.Sequential:
+    """The case in ``torch.nn``."""
+    window = case.kernel, case.stride, case.kernel // 2
+    match case.kind:
+        case "bn" | "bn-relu":
+            norm = nn.BatchNorm2d(case.channels)
+            return nn.Sequential(norm, nn.ReLU()) if case.kind == "bn-relu" else nn.Sequential(norm)
+        case "relu":
+            return nn.Sequential(nn.ReLU())
+        case "pool":
+            return nn.Sequential(nn.MaxPool2d(case.kernel, case.stride, (case.kernel - 1) // 2))
+        case "conv":
+            return nn.Sequential(nn.Conv2d(case.channels, case.filters, *window))
+        case "cbr":
+            conv = nn.Conv2d(case.channels, case.filters, *window, bias=False)
+            return nn.Sequential(conv, nn.BatchNorm2d(case.filters), nn.ReLU())
+        case "fc":
+            return nn.Sequential(nn.Linear(case.channels, case.filters))
+        case "net":
+            return _digits()
+    raise AssertionError(case.kind)
+
+
+def _digits() -> nn.Sequential:
+    channels, height, width = SHAPE
+    layers: list[nn.Module] = []
+    for count in FILTERS:
+        layers += [nn.Conv2d(channels, count, 3, padding=1), nn.BatchNorm2d(count), nn.ReLU(),
+                   nn.MaxPool2d(2, ceil_mode=True)]  # fmt: skip
+        channels, height, width = count, -(-height // 2), -(-width // 2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, CLASSES))
+
+
+def load_parameters(net: nn.Sequential, parameters: Arrays) -> None:
+    """Give a module the parameters of our side, by field, or by ensemble and field."""
+    counts: dict[str, int] = {}
+    layers: Any = net  # torch types the parameters of layers as anything
+    for layer in layers:
+        if type(layer).__name__ not in MODULES:
+            continue
+        kind, *names = MODULES[type(layer).__name__]
+        counts[kind] = counts.get(kind, 0) + 1
+        for own, name in zip((layer.weight, layer.bias), names, strict=True):
+            if own is not None:
+                values = parameters.get(name, parameters.get(f"{kind}{counts[kind]}.{name}"))
+                with torch.no_grad():
+                    own.copy_(torch.from_numpy(np.array(values)).reshape(own.shape))
+
+
+class Torch:
+    """A case in PyTorch.
+
+    Args:
+        case: what to declare.
+        threads: of OpenMP.
+        parameters: of our side.
+        channels_last: whether tensors of images lie so.
+        compiled: whether it goes through ``torch.compile``.
+    """
+
+    def __init__(self, case: Case, threads: int, parameters: Arrays, channels_last: bool, compiled: bool):
+        torch.set_num_threads(threads)
+        self.case = case
+        self.format = torch.channels_last if channels_last and case.extent else torch.contiguous_format
+        self.net: Any = module(case)
+        load_parameters(self.net, parameters)
+        if channels_last:
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.parameters = list(self.net.parameters())
+        self.names = self._names()
+        self.run: Callable[[torch.Tensor], torch.Tensor] = torch.compile(self.net) if compiled else self.net
+        if case.kind == "net":
+            images, labels = random_batch(case.batch)
+            self.inputs, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
+            if channels_last:
+                self.inputs = self.inputs.to(memory_format=torch.channels_last)
+            self.loss = nn.CrossEntropyLoss()
+            self.solver = torch.optim.SGD(self.parameters, lr=SOLVER["learning_rate"], momentum=SOLVER["momentum"],
+                                          weight_decay=SOLVER["weight_decay"])  # fmt: skip
+
+    def _names(self) -> list[str]:
+        found = []
+        for layer in self.net:
+            if type(layer).__name__ in MODULES:
+                own = zip((layer.weight, layer.bias), MODULES[type(layer).__name__][1:], strict=True)
+                found += [name for value, name in own if value is not None]
+        return found
+
+    def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
+        """Set the source, and the gradient of the value."""
+        if self.case.kind == "net":
+            return
+        self.inputs = torch.from_numpy(inputs).contiguous(memory_format=self.format).requires_grad_()
+        self.gradient = torch.from_numpy(gradient).contiguous(memory_format=self.format)
+
+    def results(self) -> Arrays:
+        """As our side's."""
+        if self.case.kind == "net":
+            return {"losses": np.array([self._train() for _ in range(CHECKED_STEPS)])}
+        value = self.run(self.inputs)
+        source, *others = torch.autograd.grad(value, [self.inputs, *self.parameters], self.gradient)
+        found = {"value": value.detach(), "gradient of the source": source}
+        found |= {f"gradient of {name}": gradient for name, gradient in zip(self.names, others, strict=True)}
+        return {name: tensor.contiguous().numpy() for name, tensor in found.items()}
+
+    def seconds(self, phase: str, runs: int) -> list[float]:
+        """Of so many runs of a phase."""
+        if self.case.kind == "net":
+            timed: Callable[[], float] = self._timed_training
+        else:
+            timed = {"forward": self._timed_forward, "step": self._timed_step,
+                     "backward": lambda: self._timed_gradient([self.inputs]),
+                     "update": lambda: self._timed_gradient(self.parameters)}[phase]  # fmt: skip
+        return [timed() for _ in range(runs)]
+
+    def _timed_forward(self) -> float:
+        start = perf_counter()
+        value = self.run(self.inputs)
+        taken = perf_counter() - start
+        del value  # freeing what backward would need is no part of it
+        return taken
+
+    def _timed_gradient(self, of: Sequence[torch.Tensor]) -> float:
+        value = self.run(self.inputs)
+        start = perf_counter()
+        torch.autograd.grad(value, of, self.gradient)
+        return perf_counter() - start
+
+    def _timed_step(self) -> float:
+        start = perf_counter()
+        value = self.run(self.inputs)
+        torch.autograd.grad(value, [self.inputs, *self.parameters], self.gradient)
+        return perf_counter() - start
+
+    def _timed_training(self) -> float:
+        start = perf_counter()
+        self._train()
+        return perf_counter() - start
+
+    def _train(self) -> float:
+        self.solver.zero_grad()
+        loss = self.loss(self.run(self.inputs), self.labels)
+        loss.backward()
+        self.solver.step()
+        return loss.item()

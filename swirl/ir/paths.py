@@ -1,0 +1,64 @@
+"""Where a statement is in a body, and bodies with one statement replaced."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator
+
+Path = tuple[tuple[str, int], ...]
+"""The place of a statement in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first loop."""
+
+
+def walk(body: list[ast.stmt], prefix: Path = ()) -> Iterator[tuple[Path, ast.stmt]]:
+    """Every statement with its path, outer before inner, in textual order."""
+    yield from _walk_field(body, prefix, "body")
+
+
+def _walk_field(body: list[ast.stmt], prefix: Path, name: str) -> Iterator[tuple[Path, ast.stmt]]:
+    for index, statement in enumerate(body):
+        path = (*prefix, (name, index))
+        yield path, statement
+        if isinstance(statement, (ast.For, ast.If)):
+            yield from _walk_field(statement.body, path, "body")
+            yield from _walk_field(statement.orelse, path, "orelse")
+
+
+def loops(body: list[ast.stmt]) -> Iterator[tuple[Path, ast.For]]:
+    """Every loop with its path, outer before inner."""
+    for path, statement in walk(body):
+        if isinstance(statement, ast.For):
+            yield path, statement
+
+
+def at(body: list[ast.stmt], path: Path) -> ast.stmt:
+    """The statement at ``path``."""
+    name, index = path[0]
+    statement = body[index]
+    for name, index in path[1:]:
+        statement = getattr(statement, name)[index]
+    return statement
+
+
+def enclosing(body: list[ast.stmt], path: Path) -> list[ast.stmt]:
+    """The loops and conditions around the statement at ``path``, outermost first."""
+    return [at(body, path[:depth]) for depth in range(1, len(path))]
+
+
+def replace_at(body: list[ast.stmt], path: Path, new: list[ast.stmt]) -> list[ast.stmt]:
+    """A copy of ``body`` with the statement at ``path`` replaced by the statements ``new``."""
+    return edit_at(body, path, lambda _: new)
+
+
+def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[ast.stmt]]) -> list[ast.stmt]:
+    """A copy of ``body`` with the statement at ``path`` replaced by what ``edit`` makes of it."""
+    (_, index), rest = path[0], path[1:]
+    result = list(body)
+    if not rest:
+        result[index : index + 1] = edit(result[index])
+        return result
+    parent = copy.copy(result[index])
+    name = rest[0][0]
+    setattr(parent, name, edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit))
+    result[index] = parent
+    return result

@@ -1,0 +1,146 @@
+"""``latte bench``: wrong results are never timed; a line a row; everything in the JSON file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from latte.tools.bench import alternate
+from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared
+from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
+from latte.tools.bench.command import as_json, bench, draw, table
+from latte.tools.bench.ours import our_side
+from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
+from swirl.errors import LatteError
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(bench, [*arguments, "--rounds", "1", "--no-compiled"])
+
+
+# --- cases ------------------------------------------------------------------------------------------------
+def test_every_set_has_every_kind() -> None:
+    for kind in KINDS:
+        for name in SETS:
+            found = cases(kind, name)
+            assert found and all(parsed(kind, case.shape) == case for case in found)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("bn", "64,56"), ("bn", "64,56,7,1"), ("conv", "1,2,x,4"), ("net", "")])
+def test_bad_shapes_say_what_is_taken(kind: str, text: str) -> None:
+    with pytest.raises(click.BadParameter, match=rf"is not a shape for {kind}; it takes batch"):
+        parsed(kind, text)
+    with pytest.raises(click.BadParameter, match="kernel must be at least 1"):
+        parsed("conv", "1,2,3,4,0")
+
+
+# --- comparing --------------------------------------------------------------------------------------------
+def test_one_wrong_element_is_found() -> None:
+    case, right = parsed("conv", "1,2,3,40"), np.ones((3, 40, 40), np.float32)
+    near = compared(case, "peer", {"value": right * (1 + BOUND / 2)}, {"value": right})
+    assert near == pytest.approx(BOUND / 2, 1e-2)
+    for wrong in (1 + 2 * BOUND, np.nan, np.inf):
+        other = right.copy()
+        other[2, 39, 39] = wrong
+        with pytest.raises(WrongResult, match=r"value: 1 of 4800 elements .* peer's .*\[2, 39, 39\] is 1, and"):
+            compared(case, "peer", {"value": other}, {"value": right})
+
+
+def test_rounding_may_decide_few_elements_of_a_gradient_through_relu() -> None:
+    right = np.ones((100, 1000), np.float32)
+    other = right.copy()
+    other[0, 0] = 0.0
+    found, expected = ({"gradient of the source": values} for values in (other, right))
+    assert compared(parsed("cbr", "1,2,3,4"), "peer", found, expected) == 0.0
+    other[0, 1] = 0.0
+    with pytest.raises(WrongResult):
+        compared(parsed("cbr", "1,2,3,4"), "peer", found, expected)
+    with pytest.raises(WrongResult):
+        compared(parsed("conv", "1,2,3,4"), "peer", {"value": other}, {"value": right})
+
+
+def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    right = Worker.results
+
+    def wrong(worker: Worker, data: Path) -> Any:
+        found = right(worker, data)
+        return {name: values * 1.01 for name, values in found.items()} if worker.side.peer else found
+
+    def timed(worker: Worker, phase: str, runs: int) -> list[float]:
+        raise AssertionError("timed")
+
+    monkeypatch.setattr(Worker, "results", wrong)
+    monkeypatch.setattr(Worker, "seconds", timed)
+    ran = run("relu", "--shape", "2,3,4")
+    assert ran.exit_code == 1 and "differ from PyTorch's" in ran.output and "nothing was timed" in ran.output
+
+
+# --- runs -------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "shape"), [
+    ("bn", "3,5,4"), ("bn-relu", "3,5,4"), ("relu", "2,3,5"), ("pool", "2,3,7,3,2"), ("conv", "2,17,16,6,3,2"),
+    ("cbr", "3,16,17,6"), ("fc", "3,30,11"), ("net", "8"),
+])  # fmt: skip
+def test_every_kind_agrees_with_pytorch(kind: str, shape: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ran = run(kind, "--shape", shape, "--json", str(tmp_path / "rows.json"))
+    assert ran.exit_code == 0, ran.output
+    assert re.search(rf"{kind} [\d,]+ step: Latte [\d.]+ ms .* of the limit; PyTorch [\d.]+×", ran.output)
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert set(row["seconds"]) == {"Latte", "PyTorch", "PyTorch tuned"} and not row["missing"]
+    assert all(row["operations"] >= 0 and len(seconds) >= 1 for seconds in row["seconds"].values())
+
+
+def test_phases_that_are_parts_of_others() -> None:
+    side = our_side(parsed("relu", "2,3,4"), 1, "portable", blocks=False)
+    with pytest.raises(LatteError, match=r"update is a part of another phase here, or empty\n  --phase step"):
+        side.seconds("update", 1)
+    with pytest.raises(LatteError, match="relu has no source in blocks here"):
+        our_side(parsed("relu", "2,3,4"), 1, "portable", blocks=True)
+
+
+def test_a_peer_that_fails_is_left_out_and_told() -> None:
+    broken = Side("PyTorch", environment=(("PYTHONPATH", "/nowhere"), ("PYTHONHOME", "/nowhere")))
+    both = [sides("portable")[0], broken]
+    found = alternate.measured(parsed("relu", "2,3,4"), ["forward"], both, 1, "portable", False, 1, lambda text: None)
+    assert list(found[0].seconds) == [OURS] and "has failed" in found[0].missing["PyTorch"]
+    assert found[0].tuned == ""
+
+
+def test_workers_end_with_their_case() -> None:
+    with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
+        worker = workers.start(sides("portable")[0])
+        assert worker.about == {"target": "portable", "value": [3, 4, 4]}
+    assert worker.process.returncode == 0
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+def row(**others: Any) -> Row:
+    seconds = {OURS: [2e-3] * 5, "PyTorch": [8e-3] * 5, "PyTorch tuned": [4e-3, 4e-3, 4e-3, 9e-3, 9e-3]}
+    return Row(**{**{"case": Case("bn", 2, 3, 4), "phase": "step", "target": "avx2", "threads": 2, "layout": "plain",
+                     "seconds": seconds, "differences": {"PyTorch": 1e-7}, "operations": 10**6, "bytes": 10**7,
+                     "peak": 1e9, "bandwidth": 1e10}, **others})  # fmt: skip
+
+
+def test_rows_say_ratios_limits_and_noise() -> None:
+    made = row()
+    assert made.ratio("PyTorch") == pytest.approx(4) and made.tuned == "PyTorch tuned"
+    assert made.limit == pytest.approx(1e-3) and made.share == pytest.approx(0.5)
+    assert made.noisy == ["PyTorch tuned"]
+    assert row(seconds={OURS: [1.0]}).tuned == ""
+    assert json.loads(as_json({"target": "avx2"}, [made]))["rows"][0]["ratios"]["PyTorch"] == pytest.approx(4)
+    assert table([made]).row_count == 2  # and the mean
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw([row(), row(case=Case("bn", 2, 3, 5))], {"target": "avx2", "threads": 2}, tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
