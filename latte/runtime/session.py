@@ -41,12 +41,8 @@ class Session:
         loss, accuracy: of the last run.
         has_run: the phases that have run since the net was compiled.
         seeds: the gradients that the user gives.
-<<<<<<< HEAD
-        gradient_views: whether somebody looks at the storage of parameters' gradients.
-        given: the data layers that the user has set.
-=======
         gradient_views: whether a user holds the storage of parameters' gradients.
->>>>>>> house~1
+        given: the data layers that the user has set.
     """
 
     def __init__(self, graph: Graph, compile: Compile, runner: Runner):
@@ -139,12 +135,8 @@ class Session:
         executable = self.use(count)
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
-<<<<<<< HEAD
         self.given.update(checked)
-        executable.has_run.discard("forward")  # its values are those of other data
-=======
         executable.has_run.discard("forward")  # its values belong to other data
->>>>>>> house~1
 
     def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
         """Arrays for the data layers, any number of items; see :func:`latte.runtime.data.check_data`."""

@@ -19,13 +19,8 @@ from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
 
 TIMED = ("forward", "inference", "backward")
-<<<<<<< HEAD
-# What a run changes and the next one reads: put back afterwards, so that looking does not train.
-KEPT_ROLES = ("state", "param_grad", "scalar")
-=======
 # What a run changes and the next one reads: restored afterwards, so that timing does not train.
-KEPT_ROLES = ("state", "param_grad")
->>>>>>> house~1
+KEPT_ROLES = ("state", "param_grad", "scalar")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,5 @@
-<<<<<<< HEAD
-"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``, ``cache``.
-=======
-"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``tune-by-hand``, ``bench``, ``cache``.
->>>>>>> house~1
+"""The command line: ``latte show``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``, ``bench``,
+``cache``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
 so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
@@ -23,11 +20,8 @@ from latte.explain.explanation import phases_of
 from latte.net import Net
 from latte.profiling.roofline import check_plot
 from latte.runtime.kernels import CompiledPhase
-<<<<<<< HEAD
 from latte.tools.made_up import made_up_batch
-=======
 from latte.tools.bench.command import bench
->>>>>>> house~1
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.codegen.emit import listing
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
