@@ -81,8 +81,16 @@ def profile(session: Session, repeat: int = 10) -> Profile:
         _row(works, measured, whole, compiled, several, number)
         for number, (compiled, several) in enumerate(zip(phases, nests, strict=True))
     ]
-    return Profile(processor_name(), executable.plan.target.name, session.runner.threads, executable.batch_size, repeat,
-                   measured.peak, measured.bandwidth, tuple(rows))  # fmt: skip
+    return Profile(
+        processor_name(),
+        executable.plan.target.name,
+        session.runner.threads,
+        executable.batch_size,
+        repeat,
+        measured.peak,
+        measured.bandwidth,
+        tuple(rows),
+    )
 
 
 # --- measuring ----------------------------------------------------------------------------------------------
@@ -91,12 +99,15 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
     limits = Limits(executable.plan.target, runner)
     forward = len(executable.order["forward"])
     apart = {
-        name: runner.phase([
-            (nest.kernel, [executable.arrays[nest.program.buffers[buffer].name] for buffer in nest.buffers])
-            for several in part for nest in several
-        ])
+        name: runner.phase(
+            [
+                (nest.kernel, [executable.arrays[nest.program.buffers[buffer].name] for buffer in nest.buffers])
+                for several in part
+                for nest in several
+            ]
+        )
         for name, part in zip(TRAINING, (nests[:forward], nests[forward:]), strict=True)
-    }  # fmt: skip
+    }
 
     def by_nest(name: str) -> list[float]:
         with executable.views.in_storage():
@@ -114,8 +125,9 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
     peaks, bandwidths = zip(*(rates for rates, _, _ in rounds), strict=True)
     compiled = [Times(runs) for runs in zip(*(layers for _, layers, _ in rounds), strict=True)]
     parts = iter([Times(runs) for runs in zip(*(own for _, _, own in rounds), strict=True)])
-    return Measurements(tuple(compiled), tuple(tuple(next(parts) for _ in several) for several in nests),
-                        max(peaks), max(bandwidths))  # fmt: skip
+    return Measurements(
+        tuple(compiled), tuple(tuple(next(parts) for _ in several) for several in nests), max(peaks), max(bandwidths)
+    )
 
 
 def _step(session: Session, run: Run) -> list[float]:
@@ -141,18 +153,37 @@ class Works:
         return self._found[kernel]
 
 
-def _row(works: Works, measured: Measurements, whole: float, compiled: CompiledPhase, nests: Sequence[LoopNest],
-         number: int) -> Row:  # fmt: skip
+def _row(
+    works: Works, measured: Measurements, whole: float, compiled: CompiledPhase, nests: Sequence[LoopNest], number: int
+) -> Row:
     """The row of the phase with that number, and those of its nests."""
 
-    def row(kernel: str, program: Program, times: Times, nest: str = "", writes: tuple[str, ...] = (),
-            nests: tuple[Row, ...] = ()) -> Row:  # fmt: skip
+    def row(
+        kernel: str,
+        program: Program,
+        times: Times,
+        nest: str = "",
+        writes: tuple[str, ...] = (),
+        nests: tuple[Row, ...] = (),
+    ) -> Row:
         work = works.of(kernel, program)
         exact = work.exact and all(touched.exact for touched in work.touched)
         compute, memory = work.operations / measured.peak, work.bytes / measured.bandwidth
-        return Row(compiled.unit.name, compiled.phase, nest, writes, times.median, times.spread, times.median / whole,
-                   work.operations, work.bytes, exact, max(compute, memory), COMPUTE if compute > memory else MEMORY,
-                   nests)  # fmt: skip
+        return Row(
+            compiled.unit.name,
+            compiled.phase,
+            nest,
+            writes,
+            times.median,
+            times.spread,
+            times.median / whole,
+            work.operations,
+            work.bytes,
+            exact,
+            max(compute, memory),
+            COMPUTE if compute > memory else MEMORY,
+            nests,
+        )
 
     below = tuple(
         row(nest.kernel.name, nest.program, times, nest.label, nest.writes)

@@ -84,8 +84,10 @@ class Profile:
     def limits(self) -> str:
         """What the machine can do at the best, and how all this was measured."""
         rounds = "1 round" if self.repeat == 1 else f"median of {self.repeat} rounds"
-        return (f"limits: {amount(self.peak, 'flop/s')} multiply-adds in registers, "
-                f"{amount(self.bandwidth, 'B/s')} reading memory; {rounds}")  # fmt: skip
+        return (
+            f"limits: {amount(self.peak, 'flop/s')} multiply-adds in registers, "
+            f"{amount(self.bandwidth, 'B/s')} reading memory; {rounds}"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -100,13 +102,20 @@ class Profile:
         limit = sum(row.limit for row in self.rows)
         compute = sum(row.limit for row in self.rows if row.bound == shown.COMPUTE)
         return Row(
-            ensemble="all", phase="", nest="", writes=(), seconds=self.seconds,
+            ensemble="all",
+            phase="",
+            nest="",
+            writes=(),
+            seconds=self.seconds,
             spread=(sum(row.spread[0] for row in self.rows), sum(row.spread[1] for row in self.rows)),
-            share=sum(row.share for row in self.rows), operations=sum(row.operations for row in self.rows),
-            bytes=sum(row.bytes for row in self.rows), exact=all(row.exact for row in self.rows), limit=limit,
+            share=sum(row.share for row in self.rows),
+            operations=sum(row.operations for row in self.rows),
+            bytes=sum(row.bytes for row in self.rows),
+            exact=all(row.exact for row in self.rows),
+            limit=limit,
             bound=shown.COMPUTE if compute > limit / 2 else shown.MEMORY,
             nests=tuple(nest for row in self.rows for nest in row.nests),
-        )  # fmt: skip
+        )
 
     def table(self, narrow: bool = False) -> Table:
         """The rows as a table of ``rich``, nests below their layer where it has several.

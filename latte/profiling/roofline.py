@@ -45,13 +45,17 @@ def check_plot(path: object) -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise CommandError("a plot needs matplotlib, which is not installed", place=place,
-                           way_out="pip install matplotlib") from error  # fmt: skip
+        raise CommandError(
+            "a plot needs matplotlib, which is not installed", place=place, way_out="pip install matplotlib"
+        ) from error
     path = Path(path)
     known = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
-        raise CommandError(f"{path}: a plot's format goes by the suffix of its file", place=place,
-                           way_out=f".png, or one of {', '.join(sorted(known))}")  # fmt: skip
+        raise CommandError(
+            f"{path}: a plot's format goes by the suffix of its file",
+            place=place,
+            way_out=f".png, or one of {', '.join(sorted(known))}",
+        )
     if not path.parent.is_dir():
         raise CommandError(f"{path}: there is no folder {path.parent}", place=place, way_out="make it first")
     return path
@@ -74,8 +78,14 @@ def draw(rows: Sequence[Row], roofs: Roofs, title: str, path: str | Path) -> Non
     axes.set_title(title, fontsize="medium")
     axes.grid(which="both", alpha=0.2)
     # Without points, a legend would have no columns.
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="x-small", frameon=False,
-                ncols=max(1, -(-len(rows) // COLUMN)))  # fmt: skip
+    axes.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        fontsize="x-small",
+        frameon=False,
+        ncols=max(1, -(-len(rows) // COLUMN)),
+    )
     try:
         figure.savefig(path, dpi=150, bbox_inches="tight")
     except OSError as error:
@@ -85,12 +95,28 @@ def draw(rows: Sequence[Row], roofs: Roofs, title: str, path: str | Path) -> Non
 def _roofs(axes: Axes, rows: Sequence[Row], roofs: Roofs) -> None:
     intensities = [row.intensity for row in rows if row.operations] + [roofs.ridge]
     left, right = min(intensities) / 4, max(intensities) * 4
-    axes.plot([left, roofs.ridge, right], [left * roofs.bandwidth / 1e9, roofs.peak / 1e9, roofs.peak / 1e9],
-              color="black", linewidth=1.2)  # fmt: skip
-    axes.annotate(f"multiply-adds in registers, {amount(roofs.peak, 'flop/s')}", (right, roofs.peak / 1e9),
-                  xytext=(0, 4), textcoords="offset points", ha="right", fontsize="small")  # fmt: skip
-    axes.annotate(f"reading memory, {amount(roofs.bandwidth, 'B/s')}", (left, left * roofs.bandwidth / 1e9),
-                  xytext=(6, 0), textcoords="offset points", va="top", fontsize="small")  # fmt: skip
+    axes.plot(
+        [left, roofs.ridge, right],
+        [left * roofs.bandwidth / 1e9, roofs.peak / 1e9, roofs.peak / 1e9],
+        color="black",
+        linewidth=1.2,
+    )
+    axes.annotate(
+        f"multiply-adds in registers, {amount(roofs.peak, 'flop/s')}",
+        (right, roofs.peak / 1e9),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
+        fontsize="small",
+    )
+    axes.annotate(
+        f"reading memory, {amount(roofs.bandwidth, 'B/s')}",
+        (left, left * roofs.bandwidth / 1e9),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="top",
+        fontsize="small",
+    )
 
 
 def _point(axes: Axes, number: int, row: Row) -> Any:
@@ -101,5 +127,6 @@ def _point(axes: Axes, number: int, row: Row) -> Any:
         return empty
     at = (row.intensity, row.gflop_per_second)
     axes.annotate(str(number), at, xytext=(5, 3), textcoords="offset points", fontsize="x-small")
-    return axes.scatter(*at, s=12 + 400 * row.share, marker=MARKERS.get(row.phase, "o"), alpha=0.6,
-                        color=f"C{number % 10}", label=label)  # fmt: skip
+    return axes.scatter(
+        *at, s=12 + 400 * row.share, marker=MARKERS.get(row.phase, "o"), alpha=0.6, color=f"C{number % 10}", label=label
+    )

@@ -81,9 +81,7 @@ class Timings:
         console = console or Console()
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         runs = "1 run" if self.repeat == 1 else f"{self.repeat} runs"
-        console.print(
-            f"{self.phase}, batch size {self.batch_size}, {threads}, median of {runs}", highlight=False
-        )
+        console.print(f"{self.phase}, batch size {self.batch_size}, {threads}, median of {runs}", highlight=False)
         console.print(self.table())
 
     def __str__(self) -> str:
