@@ -166,8 +166,12 @@ def measure(
 
 
 @click.command()
-@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Where the executables are.")  # fmt: skip
+@click.option(
+    "--folder",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where the executables are.",
+)
 @click.option("--only", default="", help="Regular expression of the cases' names.")
 @click.option("--rounds", default=7, show_default=True, help="How often the sides take turns.")
 @click.option("--runs", default=12, show_default=True, help="Runs of the layer in a round.")
@@ -185,8 +189,14 @@ def main(folder: Path, only: str, rounds: int, runs: int, threads: int) -> None:
         least = sorted(theirs.least / ours.least for theirs, ours in pairs)
         middle = [theirs.middle / ours.middle for theirs, ours in pairs]
         theirs, ours = (median(pair[side].least for pair in pairs) for side in (0, 1))
-        table.add_row(name, f"{theirs:.2f}", f"{ours:.2f}", f"{median(least):.2f}", f"{least[0]:.2f} … {least[-1]:.2f}",
-                      f"{median(middle):.2f}")  # fmt: skip
+        table.add_row(
+            name,
+            f"{theirs:.2f}",
+            f"{ours:.2f}",
+            f"{median(least):.2f}",
+            f"{least[0]:.2f} … {least[-1]:.2f}",
+            f"{median(middle):.2f}",
+        )
     console.print(table)
 
 

@@ -55,9 +55,7 @@ BATCH_NORM = partial(nets.batch_norm, 64, 64, 56, False)
 KERNELS = {
     "batch norm, forward": Shown(BATCH_NORM, "forward", ("inputs", "value")),
     "batch norm, backward": Shown(BATCH_NORM, "backward", ("inputs", "grad", "grad_inputs")),
-    "batch norm in blocks, forward": Shown(
-        partial(nets.batch_norm, 64, 64, 56, True), "forward", ("inputs", "value")
-    ),
+    "batch norm in blocks, forward": Shown(partial(nets.batch_norm, 64, 64, 56, True), "forward", ("inputs", "value")),
     "1 × 1, forward": Shown(partial(nets.convolution, 64, 64, 256, 56, 1), "forward", ("inputs", "value")),
     "chain, forward": Shown(partial(nets.chain, 64, 64, 64, 56, 3), "forward", ("conv_value", "value")),
     "1 × 1 chain, forward": Shown(

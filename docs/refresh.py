@@ -26,8 +26,12 @@ from docs import kernels, steps  # noqa: E402
 from docs.commands import methods  # noqa: E402
 from docs.commands import page as commands  # noqa: E402
 
-FILLED = {"recipes.md": commands.filled, "convolution.md": steps.filled, "kernels.md": kernels.filled,
-          "command_methods.py": methods.filled}  # fmt: skip
+FILLED = {
+    "recipes.md": commands.filled,
+    "convolution.md": steps.filled,
+    "kernels.md": kernels.filled,
+    "command_methods.py": methods.filled,
+}
 DOCS = ("architecture", "tools", "recipes", "convolution", "kernels")
 PAGES = (*(ROOT / "docs" / f"{name}.md" for name in DOCS), ROOT / "CONTRIBUTING.md", ROOT / "swirl/command_methods.py")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -22,9 +22,7 @@ def filled(text: str) -> str:
     """
     marks = MARK.findall(text)
     for phase in dict.fromkeys(phase for phase, _ in marks):
-        found = {
-            step.key: step for step in steps(convolution(), "conv1", phase, recipe_file(), TARGETS["avx512"])
-        }
+        found = {step.key: step for step in steps(convolution(), "conv1", phase, recipe_file(), TARGETS["avx512"])}
         shown = [key for of, key in marks if of == phase]
         expected = [key for key in found if phase in WHOLE or key in shown]
         if shown != expected:

@@ -97,9 +97,7 @@ class Net:
         """Add an ensemble of an object array of neurons."""
         return self.add_ensemble(Ensemble(neurons))
 
-    def init_activation_ensemble(
-        self, neurons: np.ndarray | type[Neuron] | Neuron, source: Ensemble
-    ) -> Ensemble:
+    def init_activation_ensemble(self, neurons: np.ndarray | type[Neuron] | Neuron, source: Ensemble) -> Ensemble:
         """Add an ensemble whose neurons each read the element of ``source`` at their own index."""
         shape = neurons.shape if isinstance(neurons, np.ndarray) else source.shape
         ensemble = self.add_ensemble(ActivationEnsemble(neurons, shape))
@@ -172,8 +170,9 @@ class Net:
                 chain.
         """
         if self.compiled:
-            raise CommandError("use_recipe: the net is compiled already", place=user_place(),
-                               way_out="call it before net.compile()")  # fmt: skip
+            raise CommandError(
+                "use_recipe: the net is compiled already", place=user_place(), way_out="call it before net.compile()"
+            )
         if not isinstance(path, (str, Path)):
             raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", place=user_place())
         self.graph.recipes[recipe_name(self.graph, layers)] = Path(path)
@@ -208,8 +207,9 @@ class Net:
         def compile_for(
             batch_size: int, seeded: frozenset[str], shared: Executable | None
         ) -> tuple[Executable, CompileReport]:
-            return compile_graph(self.graph, batch_size, made_for, runner, seeded=seeded, shared=shared,
-                                 show_progress=progress)  # fmt: skip
+            return compile_graph(
+                self.graph, batch_size, made_for, runner, seeded=seeded, shared=shared, show_progress=progress
+            )
 
         self._session = Session(self.graph, compile_for, runner)
         self.graph.settings.compiled = True
@@ -334,12 +334,30 @@ class Net:
         return [self.session.run_backward] if self.compiled else []
 
     # --- loops ----------------------------------------------------------------------------------------------
-    def fit(self, images: Any, labels: Any, *, solver: Any, epochs: int = 1, shuffle: bool = True,
-            stop_on_nan: bool = True, progress: bool = True,
-            after_epoch: Callable[[int, History], None] | None = None) -> History:  # fmt: skip
+    def fit(
+        self,
+        images: Any,
+        labels: Any,
+        *,
+        solver: Any,
+        epochs: int = 1,
+        shuffle: bool = True,
+        stop_on_nan: bool = True,
+        progress: bool = True,
+        after_epoch: Callable[[int, History], None] | None = None,
+    ) -> History:
         """Train on a data set; see :func:`latte.runtime.training.fit`."""
-        return fit(self.session, images, labels, solver=solver, epochs=epochs, shuffle=shuffle, stop_on_nan=stop_on_nan,
-                   progress=progress, after_epoch=after_epoch)  # fmt: skip
+        return fit(
+            self.session,
+            images,
+            labels,
+            solver=solver,
+            epochs=epochs,
+            shuffle=shuffle,
+            stop_on_nan=stop_on_nan,
+            progress=progress,
+            after_epoch=after_epoch,
+        )
 
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
         """Loss and accuracy over a data set in the inference phase; see :func:`latte.runtime.training.evaluate`."""

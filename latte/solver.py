@@ -37,9 +37,7 @@ class SGD:
         DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.
     """
 
-    def __init__(
-        self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0
-    ):
+    def __init__(self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0):
         place = user_place()
         for name, value, most in (
             ("learning_rate", learning_rate, math.inf),
@@ -64,8 +62,11 @@ class SGD:
             if b.role == "param" and _gradient(name) in executable.buffers
         ]
         if not self._parameters:
-            raise TrainingError("the net has no parameters to train", place=place,
-                                way_out="add a layer that has some, FullyConnectedLayer for one")  # fmt: skip
+            raise TrainingError(
+                "the net has no parameters to train",
+                place=place,
+                way_out="add a layer that has some, FullyConnectedLayer for one",
+            )
         self._prepare(executable.plan.target)
 
     def _prepare(self, target: Target) -> None:
@@ -94,8 +95,12 @@ class SGD:
         steps = []
         for name in self._parameters:
             source, kernel = sources[_key(programs[name])], kernels[_key(programs[name])]
-            given = {"parameter": arrays[name], "gradient": arrays[_gradient(name)], "velocity": self._velocities[name],
-                     **self._settings[arrays[name].dtype.name]}  # fmt: skip
+            given = {
+                "parameter": arrays[name],
+                "gradient": arrays[_gradient(name)],
+                "velocity": self._velocities[name],
+                **self._settings[arrays[name].dtype.name],
+            }
             steps.append((kernel, [given[buffer] for buffer in source.buffers]))
         self._phase = self._session.runner.phase(steps)
 

@@ -37,18 +37,14 @@ def count(name: str, value: int) -> int:
     return int(value)
 
 
-def source_of(
-    net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None
-) -> Ensemble:
+def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None) -> Ensemble:
     """``ensemble``, which a layer reads.
 
     Raises:
         DeclarationError: unless it is one of ``net``, and has ``rank`` dimensions without the batch.
     """
     if not isinstance(net, Net):
-        raise DeclarationError(
-            f"{layer}: the first argument must be the net, not {net!r}", place=user_place()
-        )
+        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", place=user_place())
     if not isinstance(ensemble, Ensemble):
         raise DeclarationError(
             f"{layer}: the input must be what a layer returned, not {ensemble!r}", place=user_place()

@@ -53,17 +53,13 @@ class BatchNormEnsemble(Ensemble):
                             value[n, c, h, w] = gamma[c] * normalized + beta[c]
             for c in range(C):
                 running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
-                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * M / max(
-                    M - 1, 1
-                ) * var[c]
+                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * M / max(M - 1, 1) * var[c]
         else:
             for n in range(N):
                 for c in range(C):
                     for h in range(H):
                         for w in range(W):
-                            normalized = (inputs[n, c, h, w] - running_mean[c]) / sqrt(
-                                running_var[c] + self.epsilon
-                            )
+                            normalized = (inputs[n, c, h, w] - running_mean[c]) / sqrt(running_var[c] + self.epsilon)
                             value[n, c, h, w] = gamma[c] * normalized + beta[c]
 
 
@@ -89,9 +85,7 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
                     value[n, c] = gamma[c] * normalized + beta[c]
             for c in range(C):
                 running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
-                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * N / max(
-                    N - 1, 1
-                ) * var[c]
+                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * N / max(N - 1, 1) * var[c]
         else:
             for n in range(N):
                 for c in range(C):
@@ -99,9 +93,7 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
                     value[n, c] = gamma[c] * normalized + beta[c]
 
 
-def BatchNormLayer(
-    net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1
-) -> Ensemble:
+def BatchNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1) -> Ensemble:
     """Batch norm: each channel shifted and scaled to mean 0 and variance 1 over the batch, then by ``gamma``,
     ``beta``.
 

@@ -90,9 +90,7 @@ def MaxPoolingLayer(
     return ensemble
 
 
-def _pooled_extent(
-    source: Ensemble, axis: tuple[str, int, int, int, int], ceil_mode: bool, clamp: bool
-) -> int:
+def _pooled_extent(source: Ensemble, axis: tuple[str, int, int, int, int], ceil_mode: bool, clamp: bool) -> int:
     """Number of windows along one axis: (name, extent, kernel, stride, pad)."""
     name, extent, kernel, stride, pad = axis
     room = extent + 2 * pad - kernel

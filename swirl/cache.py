@@ -46,17 +46,11 @@ def cache_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         facts = folder.stat()
     except OSError as error:
-        raise LatteError(
-            f"the cache folder {folder} cannot be made: {error.strerror}", way_out=way_out
-        ) from error
+        raise LatteError(f"the cache folder {folder} cannot be made: {error.strerror}", way_out=way_out) from error
     if hasattr(os, "getuid") and facts.st_uid != os.getuid():
-        raise LatteError(
-            f"the cache folder {folder} belongs to user {facts.st_uid}, not to you", way_out=way_out
-        )
+        raise LatteError(f"the cache folder {folder} belongs to user {facts.st_uid}, not to you", way_out=way_out)
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise LatteError(
-            f"others may write to the cache folder {folder}", way_out=f"chmod 700 {folder}, or {way_out}"
-        )
+        raise LatteError(f"others may write to the cache folder {folder}", way_out=f"chmod 700 {folder}, or {way_out}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise LatteError(f"the cache folder {folder} cannot be written", way_out=way_out)
     return folder

@@ -66,9 +66,7 @@ def find_compiler() -> Compiler:
         arguments = []
         path = shutil.which("g++") or shutil.which("clang++")
         if path is None:
-            raise CompilerMissing(
-                "no C++ compiler found: neither g++ nor clang++ is in PATH", way_out=INSTALL
-            )
+            raise CompilerMissing("no C++ compiler found: neither g++ nor clang++ is in PATH", way_out=INSTALL)
     command = (str(Path(path).absolute()), *arguments)
     try:
         answer = run_program((*command, "--version"))

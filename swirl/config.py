@@ -86,17 +86,14 @@ def settings() -> Settings:
     if ignored:
         # The default filter of `warnings` shows a text once for this line, so the program says this once.
         warnings.warn(f"{', '.join(ignored)}: read by the original Latte, ignored by this one", stacklevel=1)
-    compiler_variable = next(
-        (name for name in ("SWIRL_CXX", "CXX") if environment.get(name, "").strip()), None
-    )
+    compiler_variable = next((name for name in ("SWIRL_CXX", "CXX") if environment.get(name, "").strip()), None)
     return Settings(
         hidden=_hidden(environment),
         target=_target(environment),
         dump=_path(environment, "SWIRL_DUMP"),
         compiler=_command(environment, compiler_variable) if compiler_variable else None,
         compiler_variable=compiler_variable,
-        cache_dir=_path(environment, "SWIRL_CACHE_DIR")
-        or Path(platformdirs.user_cache_dir("swirl", appauthor=False)),
+        cache_dir=_path(environment, "SWIRL_CACHE_DIR") or Path(platformdirs.user_cache_dir("swirl", appauthor=False)),
         threads=_threads(environment),
         recipes=_folder(environment, "LATTE_RECIPES"),
         compatibility=_switch(environment, "LATTE_COMPAT"),

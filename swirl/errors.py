@@ -56,9 +56,7 @@ class DerivativeError(LatteError):
         line: of the statement, in the file of the body.
     """
 
-    def __init__(
-        self, message: str, *, place: str | None = None, way_out: str | None = None, line: int | None = None
-    ):
+    def __init__(self, message: str, *, place: str | None = None, way_out: str | None = None, line: int | None = None):
         super().__init__(message, place=place, way_out=way_out)
         self.line = line
 

@@ -318,17 +318,12 @@ def _compile(
             (draft / "command.txt").write_text(command + "\n")
             seconds = time.perf_counter() - start
             if result.returncode != 0:
-                words = (
-                    result.stderr.strip()
-                    or result.stdout.strip()
-                    or f"exit status {result.returncode}, no message"
-                )
+                words = result.stderr.strip() or result.stdout.strip() or f"exit status {result.returncode}, no message"
                 (draft / "compiler.txt").write_text(words + "\n")
                 kept = move_into_place(draft, os.path.join("failed", key))
                 raise CompilerFailed(
                     f"the C++ compiler refused {unit.name}:\n{words}",
-                    way_out=f"source: {kept / 'kernel.cpp'}\n"
-                    f"  command: cd {shlex.quote(str(kept))} && {command}",
+                    way_out=f"source: {kept / 'kernel.cpp'}\n  command: cd {shlex.quote(str(kept))} && {command}",
                 )
             facts = {"name": unit.name, "seconds": seconds, "command": command}
             folder = publish(draft, key, facts, verified=("kernel.so",))

@@ -69,9 +69,7 @@ class Arena:
         offset = self._next
         used = _rounded(shape, dtype)
         if offset + used > self._end:
-            raise LatteError(
-                f"the arena of {self.total_bytes:,} bytes has no room for an array of {used:,} bytes"
-            )
+            raise LatteError(f"the arena of {self.total_bytes:,} bytes has no room for an array of {used:,} bytes")
         self._next = offset + used
         return np.ndarray(tuple(shape), dtype, buffer=self._region, offset=offset)
 

@@ -115,9 +115,7 @@ def _meant(region: Region, asked: LayoutCommand) -> dict[str, Buffer]:
     return {names[asked.buffer].name: names[asked.buffer] for names in known if asked.buffer in names}
 
 
-def _within_reach(
-    state: PlanState, own: Region, asked: LayoutCommand
-) -> Iterator[tuple[str, str, str, Buffer]]:
+def _within_reach(state: PlanState, own: Region, asked: LayoutCommand) -> Iterator[tuple[str, str, str, Buffer]]:
     """Region, phase, local name and buffer of what a command reaches: the region's own nests, and for a chain also
     those of its layers that are scheduled separately, later; unless the layer's own recipe gives the same command."""
     apart = {name for name in own.layers if own.joined and name in state.regions}
@@ -186,8 +184,10 @@ def _check_whole(state: PlanState, region: Region, storage: str) -> None:
     for phase, nests in region.phases.items():
         for local, buffer in nests.program.buffers.items():
             if buffer.name == storage and buffer.shape != state.shapes.get(storage, buffer.shape):
-                raise LayoutError(f"{local} is seen flattened in the {phase} phase: it is laid out already",
-                                  way_out="give commands on layouts before flatten")  # fmt: skip
+                raise LayoutError(
+                    f"{local} is seen flattened in the {phase} phase: it is laid out already",
+                    way_out="give commands on layouts before flatten",
+                )
 
 
 def _not_its_own(command: str, local: str, storage: str) -> LayoutError:

@@ -202,10 +202,15 @@ def _marked(region: Region) -> Region:
     training = [nests.program for phase, nests in region.phases.items() if phase != INFERENCE]
     touched = Counter(buffer.name for program in training for buffer in program.buffers.values())
     phases = {
-        phase: replace(nests, internal=nests.internal | {
-            buffer.name for buffer in nests.program.buffers.values()
-            if buffer.name in region.internal.get(phase, ()) and (phase == INFERENCE or touched[buffer.name] == 1)
-        })
+        phase: replace(
+            nests,
+            internal=nests.internal
+            | {
+                buffer.name
+                for buffer in nests.program.buffers.values()
+                if buffer.name in region.internal.get(phase, ()) and (phase == INFERENCE or touched[buffer.name] == 1)
+            },
+        )
         for phase, nests in region.phases.items()
-    }  # fmt: skip
+    }
     return replace(region, phases=phases)

@@ -134,8 +134,9 @@ class Questions:
     def _program(self, phase: str) -> Program:
         program = self._asked.get(self._phase(phase))
         if program is None:
-            raise CommandError(f"nothing is computed in the phase {phase!r}",
-                               way_out=f"ask s.loops({phase!r}) first: it is empty then")  # fmt: skip
+            raise CommandError(
+                f"nothing is computed in the phase {phase!r}", way_out=f"ask s.loops({phase!r}) first: it is empty then"
+            )
         return program
 
 

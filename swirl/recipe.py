@@ -48,8 +48,14 @@ class Schedule(_Answers):
     ``optional=True`` records a command that is refused as skipped instead of failing.
     """
 
-    def __init__(self, state: PlanState, region: str, target: Target, memo: Memo | None = None,
-                 recipes: Callable[[str], Recipe | None] = lambda kind: None):  # fmt: skip
+    def __init__(
+        self,
+        state: PlanState,
+        region: str,
+        target: Target,
+        memo: Memo | None = None,
+        recipes: Callable[[str], Recipe | None] = lambda kind: None,
+    ):
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
@@ -61,8 +67,13 @@ class Schedule(_Answers):
         self._become(state)
 
     @classmethod
-    def alone(cls, programs: Mapping[str, Program], target: Target, lays_out: str | Sequence[str] = "",
-              memo: Memo | None = None) -> Schedule:  # fmt: skip
+    def alone(
+        cls,
+        programs: Mapping[str, Program],
+        target: Target,
+        lays_out: str | Sequence[str] = "",
+        memo: Memo | None = None,
+    ) -> Schedule:
         """A schedule of programs that belong to no net.
 
         Args:
@@ -184,8 +195,9 @@ class Schedule(_Answers):
         """The command with the phase that it is applied to, where :meth:`recipe` names another one."""
         if command.name in LAYOUT_COMMANDS or not self._building.instead:
             return command
-        arguments = tuple(self._phase(argument) if index == 0 else argument for index, argument in
-                          enumerate(command.arguments))  # fmt: skip
+        arguments = tuple(
+            self._phase(argument) if index == 0 else argument for index, argument in enumerate(command.arguments)
+        )
         options = tuple((key, self._phase(value) if key == "phase" else value) for key, value in command.options)
         return replace(command, arguments=arguments, options=options)
 
@@ -220,8 +232,14 @@ class Schedule(_Answers):
         known = set(loop_names(before))
         return tuple(name for name in loop_names(after) if name not in known)
 
-    def _follow(self, command: Recorded, arguments: Sequence[Any], options: Mapping[str, Any], before: Program,
-                inference: Program) -> None:  # fmt: skip
+    def _follow(
+        self,
+        command: Recorded,
+        arguments: Sequence[Any],
+        options: Mapping[str, Any],
+        before: Program,
+        inference: Program,
+    ) -> None:
         """Do in inference what a command has done in forward, which was ``before``."""
         if before.alike(inference):  # computing it again would give the same
             self._store(INFERENCE, self.programs["forward"].renamed(inference.name))
@@ -236,8 +254,10 @@ class Schedule(_Answers):
     def _append(self, phase: str, other: str) -> None:
         """The nests of ``other`` (update) run at the end of those of ``phase`` (backward), as a part of it."""
         if (phase, other) != ("backward", "update"):
-            raise CommandError(f"fuse_layers joins backward with update, not {phase} with {other}",
-                               way_out="fuse_layers('backward', 'update')")  # fmt: skip
+            raise CommandError(
+                f"fuse_layers joins backward with update, not {phase} with {other}",
+                way_out="fuse_layers('backward', 'update')",
+            )
         self._become(appended(self.state, self._region, phase, other))
 
     def _lay_out(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:

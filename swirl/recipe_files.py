@@ -38,21 +38,20 @@ def read_recipe(path: str | Path) -> Recipe:
         with fresh_imports(path):
             exec(code, scope)
     except Exception as error:
-        raise RecipeError(
-            f"raised {type(error).__name__}: {error}", place=raised_at(error, name, path)
-        ) from error
+        raise RecipeError(f"raised {type(error).__name__}: {error}", place=raised_at(error, name, path)) from error
     functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
     for phase, function in functions.items():
         _check_takes_two(function, phase, name)
     chain = scope.get("chain", ())
     kinds = isinstance(chain, (tuple, list)) and all(isinstance(kind, str) for kind in chain)
     if "chain" in scope and not (kinds and len(chain) > 1):
-        raise RecipeError(f"chain must name at least two kinds of layers, not {chain!r}", place=name,
-                          way_out='chain = ("conv", "relu")')  # fmt: skip
-    if not functions:
         raise RecipeError(
-            "defines no phase", place=name, way_out="def forward(s, target): …, or backward, or update"
+            f"chain must name at least two kinds of layers, not {chain!r}",
+            place=name,
+            way_out='chain = ("conv", "relu")',
         )
+    if not functions:
+        raise RecipeError("defines no phase", place=name, way_out="def forward(s, target): …, or backward, or update")
     return Recipe(name, functions, tuple(chain), path.absolute())
 
 
@@ -60,8 +59,11 @@ def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> Non
     code = getattr(function, "__code__", None)
     place = f"{shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        raise RecipeError(f"{phase} would not run when it is called: it yields or awaits", place=place,
-                          way_out=f"def {phase}(s, target): …")  # fmt: skip
+        raise RecipeError(
+            f"{phase} would not run when it is called: it yields or awaits",
+            place=place,
+            way_out=f"def {phase}(s, target): …",
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin without a signature: calling it will tell
@@ -69,13 +71,12 @@ def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> Non
     try:
         signature.bind(None, None)
     except TypeError as error:
-        raise RecipeError(f"{phase}{signature} is given a schedule and a target", place=place,
-                          way_out=f"def {phase}(s, target): …") from error  # fmt: skip
+        raise RecipeError(
+            f"{phase}{signature} is given a schedule and a target", place=place, way_out=f"def {phase}(s, target): …"
+        ) from error
 
 
-def recorded_recipe(
-    name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None
-) -> Recipe:
+def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], otherwise: Recipe | None) -> Recipe:
     """The commands that a layer recorded, phase by phase; they replace these phases of ``otherwise``.
 
     A command on a layout changes the loops of every phase, so then nothing of ``otherwise`` is left.

@@ -89,9 +89,7 @@ def run_command(
 def located(error: LatteError, command: Recorded) -> LatteError:
     message = f"{command.text}: {error.message}"
     if isinstance(error, Refused):
-        return Refused(
-            message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out
-        )
+        return Refused(message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out)
     return type(error)(message, place=command.place, way_out=error.way_out)
 
 

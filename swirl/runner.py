@@ -75,8 +75,7 @@ class Phase:
         self._runner = runner
         self._kept = tuple((kernel, tuple(arrays)) for kernel, arrays in steps)
         self._tables = [
-            (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-            for _, arrays in self._kept
+            (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays)) for _, arrays in self._kept
         ]
         self._steps = (_Step * len(self._kept))(
             *(

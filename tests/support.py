@@ -71,8 +71,15 @@ _differ = np.frompyfunc(_differs, 2, 1)
 """Elementwise, whether two numbers differ; what divides by zero in fractions has its value in floating point only."""
 
 
-def assert_same(before: Program, after: Program, *, keeps_bits: bool | None = None, expands: bool = False,
-                finite: bool = False, seeds: Iterable[int] = (0, 1)) -> Program:  # fmt: skip
+def assert_same(
+    before: Program,
+    after: Program,
+    *,
+    keeps_bits: bool | None = None,
+    expands: bool = False,
+    finite: bool = False,
+    seeds: Iterable[int] = (0, 1),
+) -> Program:
     """``after``, if it computes what ``before`` does: exactly, over rationals; and in floating point, with special
     values among the data (see :mod:`tests.fuzz.floats`).
 

@@ -59,9 +59,7 @@ def sources(*folders: str) -> list[Path]:
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     # latte/layers and latte/recipes are links; their files are checked in their own folders.
     return [
-        path
-        for path in found
-        if path.relative_to(ROOT).parts[:2] not in {("latte", "layers"), ("latte", "recipes")}
+        path for path in found if path.relative_to(ROOT).parts[:2] not in {("latte", "layers"), ("latte", "recipes")}
     ]
 
 
@@ -132,9 +130,7 @@ def test_swirl_modules_import_only_what_stands_before_them() -> None:
         own = path.relative_to(ROOT / "swirl").with_suffix("").parts[0]
         if own == "__init__":
             continue
-        assert own in RANK, (
-            f"swirl.{own} has no place in the order of modules: add it to GROUPS in {__file__}"
-        )
+        assert own in RANK, f"swirl.{own} has no place in the order of modules: add it to GROUPS in {__file__}"
         for name in all_imports(path):
             parts = name.split(".")
             if parts[0] != "swirl" or len(parts) < 2 or parts[1] not in RANK:

@@ -59,7 +59,7 @@ QUERIES = (
     ('s.buffers("forward")', "the buffers that the nests touch"),
     ('s.blocks("inputs")', "dimension → elements in a block, counted as in `tile`; empty where there are none"),
     ('s.shape("inputs")', "the extents of a buffer, counted as in `tile`"),
-    ('s.combination(17, 6)', "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),
+    ("s.combination(17, 6)", "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),
 )
 
 

@@ -12,9 +12,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.statements import Statement
 
 
-def active_names(
-    nests: list[Body], buffers: Mapping[str, Buffer], wanted: Collection[str], output: str
-) -> set[str]:
+def active_names(nests: list[Body], buffers: Mapping[str, Buffer], wanted: Collection[str], output: str) -> set[str]:
     """Locals and buffers that depend on ``wanted`` and that ``output`` depends on."""
     flows: list[tuple[str, list[str]]] = []
     for site in sites(nests):

@@ -18,11 +18,7 @@ def literal(node: ast.expr) -> Fraction | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = literal(node.operand)
         return None if inner is None else -inner
-    if (
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, (int, float))
-        and not isinstance(node.value, bool)
-    ):
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         value = node.value
         return Fraction(repr(value)) if abs(value) < float("inf") else None
     return None
@@ -142,9 +138,7 @@ class Term:
             assert isinstance(factor, ast.Call)
             for index, below in enumerate(self.under):
                 if same(below, factor):
-                    return replace(
-                        self, under=(*self.under[:index], *self.under[index + 1 :], factor.args[0])
-                    )
+                    return replace(self, under=(*self.under[:index], *self.under[index + 1 :], factor.args[0]))
         return replace(self, under=(*self.under, factor))
 
     def scaled(self, value: Fraction) -> Term:

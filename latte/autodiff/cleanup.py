@@ -21,11 +21,7 @@ def merge_first(body: Body, declaration: ast.AnnAssign) -> Body:
             continue
         value: ast.expr | None = None
         if isinstance(statement, ast.AugAssign) and _is_name(statement.target, name):
-            value = (
-                statement.value
-                if isinstance(statement.op, ast.Add)
-                else ast.UnaryOp(ast.USub(), statement.value)
-            )
+            value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
         elif isinstance(statement, ast.Assign) and _is_name(statement.targets[0], name):
             value = statement.value
         if value is not None and name not in names_in(value):
@@ -101,11 +97,7 @@ def _inlined(body: Body) -> Body:
     index = 0
     while index < len(body):
         statement = body[index]
-        if (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and statement.value
-        ):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
             name, rest = statement.target.id, body[index + 1 :]
             if name not in changed_in(*rest):
                 uses, in_loops = _uses(rest, name)

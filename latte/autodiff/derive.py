@@ -100,8 +100,7 @@ def _kept_as_needed(
                 name = found.name.removesuffix(ELEMENT)
                 used, by = origin(found.used.node), origin(found.by.node)
                 raise DerivativeError(
-                    f"`{used}` cannot be differentiated: "
-                    f"it needs a value of {name} that `{by}` overwrites",
+                    f"`{used}` cannot be differentiated: it needs a value of {name} that `{by}` overwrites",
                     place=forward.name,
                     way_out=f"give the new value a name of its own instead of overwriting {name}",
                     line=line_of(found.used.node),
@@ -231,7 +230,5 @@ def strip_stop_gradient(program: Program) -> Program:
     """``stop_gradient(x)`` → ``x`` everywhere: its only meaning is for derivatives."""
     if not any("stop_gradient" in nest.text for nest in program.nests):
         return program
-    nests = [
-        make_nest(nest.label, [_stripped(s) for s in nest.body], program.buffers) for nest in program.nests
-    ]
+    nests = [make_nest(nest.label, [_stripped(s) for s in nest.body], program.buffers) for nest in program.nests]
     return program.with_nests(nests)

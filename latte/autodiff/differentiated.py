@@ -124,9 +124,7 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
         for phase in ("backward", "update")
         if (program := layer.written(phase)) is not None
     }
-    derived = _derived(
-        layer, [] if "backward" in written else inputs, [] if "update" in written else params, add_to
-    )
+    derived = _derived(layer, [] if "backward" in written else inputs, [] if "update" in written else params, add_to)
     programs["forward"] = strip_stop_gradient(derived.forward)
     backward = (written.get("backward") if inputs else None) or derived.backward
     update = written.get("update") or derived.update

@@ -103,9 +103,7 @@ def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None
     return Program(name, tuple(made), kept, dict(forward.aliases))
 
 
-def _started(
-    nests: list[Body], where: int, adjoint: str, gradients: Gradients
-) -> tuple[list[Body], ast.stmt | None]:
+def _started(nests: list[Body], where: int, adjoint: str, gradients: Gradients) -> tuple[list[Body], ast.stmt | None]:
     """The nests with the first values of a gradient; or the statement that sets them, to be put before the nest
     ``where``."""
     of = gradients.adjoints[adjoint]
@@ -189,11 +187,7 @@ def _variables(adjoint: str, buffer: Buffer, nests: list[Body]) -> list[str]:
             continue
         for user in users:
             index = user.indices[axis]
-            if (
-                isinstance(index, ast.Name)
-                and index.id not in names
-                and index.id in user.site.variables()
-            ):
+            if isinstance(index, ast.Name) and index.id not in names and index.id in user.site.variables():
                 found = index.id
                 break
         while not found:
@@ -221,10 +215,7 @@ def _assigned(nests: list[Body], adjoint: str, buffer: Buffer) -> list[Body] | N
         return None
     value = statement.value if isinstance(statement.op, ast.Add) else ast.UnaryOp(ast.USub(), statement.value)
     target = reference(adjoint, subscripts(statement.target))  # type: ignore[arg-type]
-    return [
-        _swap(nest, (("body", index),), first.site.path, assign(target, value))
-        for index, nest in enumerate(nests)
-    ]
+    return [_swap(nest, (("body", index),), first.site.path, assign(target, value)) for index, nest in enumerate(nests)]
 
 
 def _swap(body: Body, prefix: Path, path: Path, new: ast.stmt, field: str = "body") -> Body:

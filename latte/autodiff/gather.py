@@ -127,8 +127,7 @@ def _bytes_saved(term: ast.expr, second: ast.stmt, first: Use, buffers: Mapping[
     dear = [
         node
         for node in ast.walk(term)
-        if isinstance(node, ast.Call)
-        and any(buffers[name_of(r)].nbytes >= gradient for r in references(node))
+        if isinstance(node, ast.Call) and any(buffers[name_of(r)].nbytes >= gradient for r in references(node))
     ]
     return 0 if dear else 2 * gradient - sum(size for text, size in again.items() if text not in there)
 

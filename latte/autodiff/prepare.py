@@ -82,9 +82,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
     if isinstance(statement, ast.AugAssign):
         target = load(statement.target)
         text = ast.unparse(target)
-        uses_itself = any(
-            ast.unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr)
-        )
+        uses_itself = any(ast.unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr))
         if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
             value = statement.value if isinstance(statement.op, ast.Add) else negated(statement.value)
             return [with_origin(add_to(target, value), statement)]
@@ -93,9 +91,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
         target, value = load(statement.targets[0]), statement.value
         text = ast.unparse(target)
         for own, other in ((value.left, value.right), (value.right, value.left)):
-            if not same(own, target) or text in {
-                ast.unparse(n) for n in nodes(other) if isinstance(n, ast.expr)
-            }:
+            if not same(own, target) or text in {ast.unparse(n) for n in nodes(other) if isinstance(n, ast.expr)}:
                 continue
             if isinstance(value.op, ast.Add):
                 return [with_origin(add_to(target, other), statement)]
@@ -212,16 +208,12 @@ def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body])
     return [*body[:index], parent, *body[index + 1 :]]
 
 
-def edited(
-    nests: list[Body], edits: Mapping[Path, Body], before: Mapping[Path, Body] | None = None
-) -> list[Body]:
+def edited(nests: list[Body], edits: Mapping[Path, Body], before: Mapping[Path, Body] | None = None) -> list[Body]:
     """The nests with the statements at some paths replaced, and others put ``before`` those at some paths."""
     return [_edit(nest, (("body", index),), "body", edits, before or {}) for index, nest in enumerate(nests)]
 
 
-def _edit(
-    body: Body, prefix: Path, field: str, edits: Mapping[Path, Body], before: Mapping[Path, Body]
-) -> Body:
+def _edit(body: Body, prefix: Path, field: str, edits: Mapping[Path, Body], before: Mapping[Path, Body]) -> Body:
     result: Body = []
     for index, statement in enumerate(body):
         path = (*prefix, (field, index))

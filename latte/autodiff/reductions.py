@@ -132,8 +132,7 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
         writes = [
             site
             for site in others
-            if not isinstance(site.node, ast.If)
-            and name_of(target_of(site.node)) == name_of(group[0].target)
+            if not isinstance(site.node, ast.If) and name_of(target_of(site.node)) == name_of(group[0].target)
         ]
         reads = [site for site in others if _flows(site, group[0], active)]
         if all(_told_by_argmax(member, group, writes, reads) for member in group):
@@ -173,8 +172,7 @@ def _divided(group: list[Reduction], writes: list[Statement], reads: list[Statem
             found.append([])
         found[-1].append(member)
     return [
-        Round(tuple(members), tuple(first) if index == 0 and from_starts else ())
-        for index, members in enumerate(found)
+        Round(tuple(members), tuple(first) if index == 0 and from_starts else ()) for index, members in enumerate(found)
     ]
 
 
@@ -196,9 +194,7 @@ def _changes(found: Reduction) -> Use:
     return use_of(found.target, "write", found.site)
 
 
-def _told_by_argmax(
-    found: Reduction, group: list[Reduction], writes: list[Statement], reads: list[Statement]
-) -> bool:
+def _told_by_argmax(found: Reduction, group: list[Reduction], writes: list[Statement], reads: list[Statement]) -> bool:
     region = found.region
     if any(site.path[: len(region)] == region for site in (*writes, *reads)):
         return False

@@ -78,9 +78,7 @@ class Reversal:
         self.name, self.nests, self.buffers, self.output = name, nests, buffers, output
         self.choices, self.taken = choices, set(taken)
         self.active = active_names(nests, buffers, wanted, output)
-        self.values = (
-            TapedValues(nests, buffers, choices, tapes) if tapes else Values(nests, buffers, choices)
-        )
+        self.values = TapedValues(nests, buffers, choices, tapes) if tapes else Values(nests, buffers, choices)
         self.sites, self.declared = self.values.sites, self.values.declared
         self._loop_paths = {
             id(part): path

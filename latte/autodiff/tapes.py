@@ -207,17 +207,13 @@ class Tapes:
         def with_stores(statement: ast.stmt) -> Body:
             return [*stores.get(getattr(statement, "number", -1), []), statement]
 
-        nests = [
-            make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests
-        ]
+        nests = [make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests]
         notes = [
             f"the value of {ast.unparse(tape.value)} before `{origin(tape.statement)}` is kept as {tape.name}: "
             f"{tape.buffer.nbytes} bytes"
             for tape in used
         ]
-        return Program(
-            self.program.name, tuple(nests), buffers, self.program.aliases, self.program.commands
-        ), notes
+        return Program(self.program.name, tuple(nests), buffers, self.program.aliases, self.program.commands), notes
 
 
 class TapedValues(Values):
@@ -384,7 +380,5 @@ def normalised(program: Program, taken: set[str]) -> Program:
     nests = [rebuild(list(nest.body), plain_updates) for nest in program.nests]
     seen: set[str] = set()
     nests = [versions(unique_locals(nest, seen, taken, {}), taken) for nest in nests]
-    made = [
-        make_nest(old.label, body, program.buffers) for old, body in zip(program.nests, nests, strict=True)
-    ]
+    made = [make_nest(old.label, body, program.buffers) for old, body in zip(program.nests, nests, strict=True)]
     return program.with_nests(made)

@@ -183,9 +183,7 @@ class Values:
     def _slice(self, statement: ast.stmt, needed: set[str]) -> ast.stmt | None:
         if isinstance(statement, (ast.For, ast.If)):
             try:
-                body, orelse = (
-                    self._slice_block(part, needed) for part in (statement.body, statement.orelse)
-                )
+                body, orelse = (self._slice_block(part, needed) for part in (statement.body, statement.orelse))
             except Overwritten:
                 # The statement that computes the local is gone: its value must be kept.
                 for name in sorted(needed & changed_in(statement) & self.choices.keepable):
@@ -277,11 +275,7 @@ def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
             total += _bytes_moved(statement, buffers)
             continue
         for node in nodes(statement):
-            if (
-                not isinstance(node, ast.Subscript)
-                or name_of(node) not in buffers
-                or ast.unparse(node) in seen
-            ):
+            if not isinstance(node, ast.Subscript) or name_of(node) not in buffers or ast.unparse(node) in seen:
                 continue
             seen.add(ast.unparse(node))
             total += 8 if buffers[name_of(node)].dtype == "float64" else 4

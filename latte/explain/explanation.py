@@ -61,9 +61,7 @@ class PhaseExplanation:
     command: str
 
     def __str__(self) -> str:
-        buffers = [
-            f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}" for b in self.buffers
-        ]
+        buffers = [f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}" for b in self.buffers]
         return "\n\n".join(
             [
                 f"── {self.phase} " + "─" * (97 - len(self.phase)),

@@ -68,9 +68,7 @@ class Expressions:
             case ast.UnaryOp(ast.USub() | ast.Not() as operation, operand):
                 return ast.UnaryOp(operation, self.expression(operand))
             case ast.Compare(left, operations, rights):
-                if not all(
-                    isinstance(o, (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)) for o in operations
-                ):
+                if not all(isinstance(o, (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)) for o in operations):
                     self.scope.fail(node, f"{ast.unparse(node)}: only < <= > >= == != compare")
                 sides = [left, *rights]
                 tests: list[ast.expr] = [
@@ -173,8 +171,5 @@ class Expressions:
             position = position * window.extent + self.scope.ranges[name]
         stream = self.scope.ensemble.position * STREAMS + self._rand_calls
         self._rand_calls += 1
-        scalars = [
-            ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
-            for name in ("seed", "step")
-        ]
+        scalars = [ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load()) for name in ("seed", "step")]
         return ast.Call(ast.Name("rand", ast.Load()), [*scalars, ast.Constant(stream), position.tree], [])

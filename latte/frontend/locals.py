@@ -46,13 +46,7 @@ def _first_use(statement: ast.stmt, name: str) -> Use | None:
                 return "read"
             return "store" if name_of(target) == name else None
         case ast.AnnAssign(ast.Name(target_name), _, value):
-            return (
-                "read"
-                if value is not None and mentions(value, name)
-                else "store"
-                if target_name == name
-                else None
-            )
+            return "read" if value is not None and mentions(value, name) else "store" if target_name == name else None
         case ast.For():
             return "read" if mentions(statement.iter, name) else first_use(statement.body, name)
         case ast.If():
@@ -214,8 +208,11 @@ class Types:
             case ast.AugAssign(target, operation, value):
                 dtype = self.of(target)
                 if dtype == "bool" or (dtype == "int32" and isinstance(operation, ast.Div)):
-                    self.fail(node, f"{ast.unparse(node)}: {ast.unparse(target)} is {dtype}, the result is a number of "
-                                    "another type; write the assignment out")  # fmt: skip
+                    self.fail(
+                        node,
+                        f"{ast.unparse(node)}: {ast.unparse(target)} is {dtype}, the result is a number of "
+                        "another type; write the assignment out",
+                    )
                 new = ast.AugAssign(target, operation, self.cast(value, dtype))
             case ast.AnnAssign(target, annotation, value, simple):
                 assert value is not None

@@ -62,17 +62,13 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         neuron = NeuronReferences(source)
         translator = Translator(neuron)
         blocks = _neuron_blocks(translator, neuron, to_clear)
-        aliases = {
-            f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"
-        }
+        aliases = {f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"}
     for count, names in enumerate(translator.eachindex_loops):
         aliases[f"__unique_loopvar{count}"] = names
     label = name.replace(".", "_")
     nests = [make_nest(f"{label}_{index}", block, buffers) for index, block in enumerate(blocks)]
     used = {argument for nest in nests for argument in nest.arguments}
-    return Program(
-        name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases
-    )
+    return Program(name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases)
 
 
 def _clearable(ensemble: Ensemble, phase: str) -> list[str]:
@@ -146,8 +142,7 @@ def _share_locals(
     for name, dtype in types.locals.items():
         uses = [first_use([statement], name) for statement in body if mentions(statement, name)]
         plain = any(
-            isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id == name
-            for s in body
+            isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id == name for s in body
         )
         if not plain and all(use == "store" for use in uses):
             continue
@@ -176,9 +171,7 @@ def _structural_aliases(ensemble: Ensemble, body: list[ast.stmt]) -> dict[str, t
     """``_neuron_index_i`` → the loop variables that are subscript i of a batch field, by itself."""
     found: dict[str, list[str]] = {}
     names = [name for name in _BATCH_FIELDS if ensemble.batched or name not in ("value", "grad")]
-    names += [
-        f"{grad}{edge.name}" for edge in ensemble.connections for grad in ("", "grad_") if not edge.is_label
-    ]
+    names += [f"{grad}{edge.name}" for edge in ensemble.connections for grad in ("", "grad_") if not edge.is_label]
     for statement in body:
         for element in references(statement):
             if name_of(element) in names:

@@ -150,9 +150,7 @@ class NeuronReferences(References):
         check_constant_subscripts(self.scope, node, relative, [window.extent for window in windows])
         conditions: list[ast.expr] = []
         positions = []
-        for window, index, extent, pads in zip(
-            windows, relative, connection.shape, connection.padding, strict=True
-        ):
+        for window, index, extent, pads in zip(windows, relative, connection.shape, connection.padding, strict=True):
             position = window.start + index * window.step
             if connection.clamp:
                 position = maximum(0, minimum(extent - 1, position))
@@ -270,9 +268,7 @@ class ArrayReferences(References):
                 f"write {ast.unparse(node)}[…]",
             )
         if len(indices) != len(shape):
-            self.scope.fail(
-                node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts"
-            )
+            self.scope.fail(node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts")
         trees: list[ast.expr] = []
         for position, index in enumerate(indices):
             indirect = self._indirect(index)

@@ -107,9 +107,7 @@ class Translator:
         """What is assigned to: a local or an element."""
         if isinstance(node, ast.Name):
             if node.id in self.scope.buffers and node.id in self.scope.body.parameters:
-                self.scope.fail(
-                    node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …"
-                )
+                self.scope.fail(node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …")
             if node.id in self.scope.loops or node.id in self.scope.many:
                 self.scope.fail(node, f"the loop variable {node.id} cannot be assigned")
             return ast.Name(self.scope.local(node.id), ast.Store())
@@ -188,9 +186,7 @@ class Translator:
                 self.scope.fail(node, f"{ast.unparse(node.target)} cannot be a loop variable")
             self.scope.check_name(part.id, node)
             if part.id in self.scope.locals:
-                self.scope.fail(
-                    node, f"the loop variable {part.id!r} is a local variable too", "choose another name"
-                )
+                self.scope.fail(node, f"the loop variable {part.id!r} is a local variable too", "choose another name")
             if part.id in self.scope.buffers or part.id in WORDS:
                 self.scope.fail(
                     node,

@@ -112,12 +112,6 @@ def read_body(function: Callable[..., Any]) -> Body:
         body.fail(definition, f"{name} has a decorator, which would not be compiled", "remove it")
     if not arguments.args:
         body.fail(definition, f"{name} has no argument self")
-    if (
-        arguments.vararg
-        or arguments.kwarg
-        or arguments.kwonlyargs
-        or arguments.posonlyargs
-        or arguments.defaults
-    ):
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
         body.fail(definition, f"{name} may have plain arguments only, no defaults and no *")
     return body

@@ -19,13 +19,18 @@ def recorded(name: str, arguments: tuple[Any, ...], options: dict[str, Any], pla
     Raises:
         CommandError: there is no such phase.
     """
-    found = [Recorded(name, args, tuple(opts.items()), place)
-             for name, args, opts in spelled_anew(name, arguments, options, place)]  # fmt: skip
+    found = [
+        Recorded(name, args, tuple(opts.items()), place)
+        for name, args, opts in spelled_anew(name, arguments, options, place)
+    ]
     for command in found:
         if command.name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
             phase = _phase_of(command)
-            raise CommandError(f"{command.text}: no phase named {phase!r}", place=place,
-                               way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}")  # fmt: skip
+            raise CommandError(
+                f"{command.text}: no phase named {phase!r}",
+                place=place,
+                way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
+            )
     return found
 
 

@@ -155,8 +155,11 @@ class Ensemble:
             return tuple(f"_neuron_index_{d + 1}" for d in range(self.ndim)), "_neuron_index_0"
         names = tuple(dims)
         if len(names) != self.ndim or len({*names, "n"}) != len(names) + 1:
-            raise DeclarationError(f"dims {names} must be {self.ndim} different names, as many as {self.shape} has",
-                                   place=self.place, way_out="the batch, n, is not among them")  # fmt: skip
+            raise DeclarationError(
+                f"dims {names} must be {self.ndim} different names, as many as {self.shape} has",
+                place=self.place,
+                way_out="the batch, n, is not among them",
+            )
         for name in names:
             if not is_name(name) or name in RESERVED:
                 raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
@@ -181,14 +184,20 @@ class Ensemble:
                 return found
         known = [attribute for attribute in dir(self) if not attribute.startswith("_")]
         hint = nearest(name, [*COMMANDS, *known])
-        raise UnknownName(f"{self!r} has no command or attribute {name!r}", place=user_place(),
-                          way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}")  # fmt: skip
+        raise UnknownName(
+            f"{self!r} has no command or attribute {name!r}",
+            place=user_place(),
+            way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}",
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets attributes as usual, but not those with a field's name: a field has a setter."""
         if self.__dict__.get("settings") is not None and name not in self.__dict__ and name in self.fields():
-            raise CommandError(f"{name} of {self!r} is data that the compiled net holds, not an attribute",
-                               place=user_place(), way_out=f"set_{name}(array), once the net is compiled")  # fmt: skip
+            raise CommandError(
+                f"{name} of {self!r} is data that the compiled net holds, not an attribute",
+                place=user_place(),
+                way_out=f"set_{name}(array), once the net is compiled",
+            )
         super().__setattr__(name, value)
 
     # --- commands -------------------------------------------------------------------------------------------
@@ -229,8 +238,9 @@ class Ensemble:
 
     def _check_open(self, command: str, place: str | None) -> None:
         if self.settings is not None and self.settings.compiled:
-            raise CommandError(f"{command}: the net is compiled already", place=place,
-                               way_out="give commands before net.compile()")  # fmt: skip
+            raise CommandError(
+                f"{command}: the net is compiled already", place=place, way_out="give commands before net.compile()"
+            )
 
     # --- properties -----------------------------------------------------------------------------------------
     @property
@@ -352,9 +362,7 @@ class Ensemble:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever order they are
         drawn."""
         specs = self.fields()
-        return specs[name].initial(
-            np.random.default_rng([self._known.seed, self.position, list(specs).index(name)])
-        )
+        return specs[name].initial(np.random.default_rng([self._known.seed, self.position, list(specs).index(name)]))
 
 
 class DataEnsemble(Ensemble):

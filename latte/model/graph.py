@@ -119,8 +119,7 @@ class Graph:
         """See :meth:`latte.net.Net.keep`."""
         place = user_place()
         if self.settings.compiled:
-            raise CommandError("keep: the net is compiled already", place=place,
-                               way_out="call it before net.compile()")  # fmt: skip
+            raise CommandError("keep: the net is compiled already", place=place, way_out="call it before net.compile()")
         for ensemble in ensembles:
             if ensemble not in self:
                 raise DeclarationError(f"keep: {ensemble!r} is not in this net", place=place)
@@ -166,9 +165,7 @@ class Graph:
                 check_reach(windows, shape, pads, mapping)
         if not clamp:  # whose mapping counts from the source's own first element
             source.asked_padding = None
-        return self._connect(
-            Connection(source, sink, _input_name(sink), windows, pads, clamp, view, place=place)
-        )
+        return self._connect(Connection(source, sink, _input_name(sink), windows, pads, clamp, view, place=place))
 
     def connect_one_to_one(self, source: Ensemble, sink: Ensemble) -> Connection:
         """See :meth:`latte.net.Net.add_one_to_one_connections`."""
@@ -182,9 +179,7 @@ class Graph:
             )
         windows = None
         if not sink.explicit:
-            indices = [
-                variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)
-            ]
+            indices = [variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)]
             windows = tuple(Window(index, index + 1) for index in indices)
         padding = ((0, 0),) * source.ndim
         return self._connect(
@@ -220,9 +215,7 @@ class Graph:
             DeclarationError: there are no layers, or one reads nothing.
         """
         if not self.ensembles:
-            raise DeclarationError(
-                "the net has no layers", place=user_place(), way_out="add some before net.compile()"
-            )
+            raise DeclarationError("the net has no layers", place=user_place(), way_out="add some before net.compile()")
         for ensemble in self.ensembles:
             if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
                 raise DeclarationError(
@@ -241,8 +234,9 @@ class Graph:
 
     def _check_not_compiled(self, place: str | None) -> None:
         if self.settings.compiled:
-            raise DeclarationError("the net is compiled already", place=place,
-                                   way_out="add layers and connections before net.compile()")  # fmt: skip
+            raise DeclarationError(
+                "the net is compiled already", place=place, way_out="add layers and connections before net.compile()"
+            )
 
     def _check_edge(self, source: Ensemble, sink: Ensemble, place: str | None) -> None:
         self._check_not_compiled(place)
@@ -298,9 +292,7 @@ def _checked_view(
     if sink.explicit:
         raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", place=place)
     if int(np.prod(view)) != len(source):
-        raise DeclarationError(
-            f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place
-        )
+        raise DeclarationError(f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place)
     return view if view != source.shape else None
 
 

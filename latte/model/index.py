@@ -80,11 +80,7 @@ class Index:
                 part = _parenthesised(part) if factor < 0 and size == 1 else part
                 text += f" {'+' if factor > 0 else '-'} {part}"
             else:
-                text = (
-                    part
-                    if factor > 0
-                    else f"-{_parenthesised(atom.text)}" + (f" * {size}" if size != 1 else "")
-                )
+                text = part if factor > 0 else f"-{_parenthesised(atom.text)}" + (f" * {size}" if size != 1 else "")
         if not text:
             return str(self.constant)
         if self.constant:
@@ -214,9 +210,7 @@ class Index:
 
     def __index__(self) -> int:
         if self.value is None:
-            raise NotAffine(
-                f"it needs the number that {self} stands for (only +, -, *, //, %, min, max are known)"
-            )
+            raise NotAffine(f"it needs the number that {self} stands for (only +, -, *, //, %, min, max are known)")
         return self.value
 
     __int__ = __index__
@@ -228,10 +222,7 @@ class Index:
 def _parenthesised(text: str) -> str:
     return (
         text
-        if text.isidentifier()
-        or text.endswith(")")
-        and text.startswith(("min(", "max("))
-        and (_closes_at_end(text))
+        if text.isidentifier() or text.endswith(")") and text.startswith(("min(", "max(")) and (_closes_at_end(text))
         else f"({text})"
     )
 

@@ -144,13 +144,9 @@ def _array_field(
     leading = tuple(dims[d] for d in own)
     if name in written and not has_gradient:
         return Field(*batch, *leading, shape=array.shape, dtype=_dtype(array))
-    values = np.stack([getattr(neuron, name) for neuron in holders.flat]).reshape(
-        *holders.shape, *array.shape
-    )
+    values = np.stack([getattr(neuron, name) for neuron in holders.flat]).reshape(*holders.shape, *array.shape)
     kind = Param if has_gradient else State
-    return kind(
-        *leading, shape=array.shape, init=given(values) if values.any() else zeros, dtype=_dtype(array)
-    )
+    return kind(*leading, shape=array.shape, init=given(values) if values.any() else zeros, dtype=_dtype(array))
 
 
 def _dtype(array: np.ndarray) -> str:

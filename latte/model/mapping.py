@@ -92,9 +92,7 @@ def mapping_place(mapping: Callable[..., Any]) -> str | None:
     return place_of(code) if code is not None else None
 
 
-def trace(
-    mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int], rank: int
-) -> tuple[Window, ...]:
+def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int], rank: int) -> tuple[Window, ...]:
     """Call ``mapping`` once with symbolic indices.
 
     Args:

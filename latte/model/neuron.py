@@ -71,9 +71,7 @@ def given(array: np.ndarray) -> Initialiser:
 
     def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
         if array.shape != shape:
-            raise DeclarationError(
-                f"an initial array of shape {array.shape} was given for a field of shape {shape}"
-            )
+            raise DeclarationError(f"an initial array of shape {array.shape} was given for a field of shape {shape}")
         return np.array(array)
 
     return init
@@ -203,9 +201,7 @@ class FieldSpec:
         """
         array: np.ndarray = np.asarray(self.init(self.shape, self.fan_in, generator), DTYPES[self.dtype])
         if array.shape != self.shape:
-            raise DeclarationError(
-                f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}"
-            )
+            raise DeclarationError(f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}")
         return np.ascontiguousarray(array)
 
 
@@ -315,9 +311,7 @@ class BiasNeuron(Neuron):
 # --- words of bodies: their source is read, so that calling them is a mistake -------------------------------
 def _only_in_bodies(name: str) -> Callable[..., Any]:
     def word(*_: Any) -> Any:
-        raise DeclarationError(
-            f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run"
-        )
+        raise DeclarationError(f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run")
 
     word.__name__ = name
     return word

@@ -46,13 +46,19 @@ def _prefetches(
     result = []
     given = prefetch_dict_list if isinstance(prefetch_dict_list, (list, tuple)) else [prefetch_dict_list or {}]
     if not all(isinstance(one, Mapping) for one in given):
-        raise CommandError(f"prefetch: {prefetch_dict_list!r} is neither a dictionary of buffers nor a list of such",
-                           place=place, way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)")  # fmt: skip
+        raise CommandError(
+            f"prefetch: {prefetch_dict_list!r} is neither a dictionary of buffers nor a list of such",
+            place=place,
+            way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)",
+        )
     for buffer, entry in ((buffer, entry) for one in given for buffer, entry in one.items()):
         whole = isinstance(entry, (list, tuple)) and len(entry) == {1: 8, 2: 11}.get(entry[0] if entry else 0)
         if not whole or not all(type(entry[place]) is int for place in (-3, -2, -1)) or not isinstance(entry[-4], str):
-            raise CommandError(f"prefetch of {buffer!r}: {entry!r} is not a list of an older program", place=place,
-                               way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)")  # fmt: skip
+            raise CommandError(
+                f"prefetch of {buffer!r}: {entry!r} is not a list of an older program",
+                place=place,
+                way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)",
+            )
         loop, multiplier, ahead, hint = entry[-4:]
         result.append((str(phase), str(buffer), loop, max(1, ahead // max(1, multiplier)), min(3, hint + 1)))
     return result

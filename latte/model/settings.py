@@ -42,9 +42,7 @@ class NetSettings:
                 f"the batch size must be a positive integer{bound}, not {batch_size!r}", place=user_place()
             )
         if seed is not None and not (is_integer(seed) and 0 <= seed < 2**31):
-            raise DeclarationError(
-                f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place()
-            )
+            raise DeclarationError(f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place())
         if keep not in (None, "all"):
             raise DeclarationError(
                 f"keep must be 'all', not {keep!r}", place=user_place(), way_out="net.keep(conv1) keeps one layer"

@@ -50,8 +50,12 @@ def chain_name(members: Sequence[Ensemble]) -> str:
     return "_".join(member.name for member in members)
 
 
-def find_chains(graph: Graph, seeded: frozenset[str] = frozenset(),
-                left: Mapping[tuple[str, str], str] | None = None, read: Reader = read_recipe) -> Chains:  # fmt: skip
+def find_chains(
+    graph: Graph,
+    seeded: frozenset[str] = frozenset(),
+    left: Mapping[tuple[str, str], str] | None = None,
+    read: Reader = read_recipe,
+) -> Chains:
     """The chains of a net. If several fit in a phase, the longest is taken; among equals, the one that starts first.
 
     Args:
@@ -130,15 +134,21 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     """
     asked = [layers] if isinstance(layers, (str, Ensemble)) else layers
     if not isinstance(asked, (list, tuple)) or not asked or not all(isinstance(e, (str, Ensemble)) for e in asked):
-        raise CommandError(f"use_recipe is for a layer, a kind or a list of layers, not for {layers!r}",
-                           place=user_place(), way_out='net.use_recipe(conv1, path), or "conv"')  # fmt: skip
+        raise CommandError(
+            f"use_recipe is for a layer, a kind or a list of layers, not for {layers!r}",
+            place=user_place(),
+            way_out='net.use_recipe(conv1, path), or "conv"',
+        )
     names = [one if isinstance(one, str) else one.name for one in asked]
     name, known = "_".join(names), {name for e in graph.ensembles for name in (e.name, e.kind)}
     if name in known or name in possible_names(graph):
         return name
     if len(names) > 1:
-        raise CommandError(f"{', '.join(names)} is not a chain of neighbours: each layer reads the one before it",
-                           place=user_place(), way_out="name them from the source to the reader")  # fmt: skip
+        raise CommandError(
+            f"{', '.join(names)} is not a chain of neighbours: each layer reads the one before it",
+            place=user_place(),
+            way_out="name them from the source to the reader",
+        )
     way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
     raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
 

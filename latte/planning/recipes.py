@@ -59,9 +59,7 @@ def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
     return Choice.SHIPPED if _chosen_path(graph, ensemble) is None else Choice.FOLDER
 
 
-def member_recipe(
-    graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe
-) -> Recipe | None:
+def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe) -> Recipe | None:
     """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the one
     that a layer of this kind would get."""
     member = next((member for member in members if member.kind == kind), None)
@@ -136,8 +134,11 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
             )
         own = {graph.recipes.get(key) for ensemble in graph.ensembles for key in (ensemble.name, ensemble.kind)}
         if choice == Choice.NET and path not in own:
-            raise RecipeError(f"declares no chain, but is used for {', '.join(kinds)}", place=recipe.name,
-                              way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})")  # fmt: skip
+            raise RecipeError(
+                f"declares no chain, but is used for {', '.join(kinds)}",
+                place=recipe.name,
+                way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})",
+            )
     return None
 
 

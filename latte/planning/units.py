@@ -135,8 +135,9 @@ def _alone(
     elsewhere = sorted(whole.programs.keys() - item.programs.keys())
     names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
     members = (item.ensemble,)
-    return Unit(item.ensemble.name, members, parts, recipe, lays_out=_lays_out(members, first_readers),
-                names={"": names})  # fmt: skip
+    return Unit(
+        item.ensemble.name, members, parts, recipe, lays_out=_lays_out(members, first_readers), names={"": names}
+    )
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
@@ -155,9 +156,7 @@ def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
     return Unit(chain.name, chain.members, parts, chain.recipe, local, names=names)
 
 
-def _internal(
-    unit: Unit, joined: Sequence[Unit], rest: Iterable[LayerPrograms]
-) -> dict[str, frozenset[str]]:
+def _internal(unit: Unit, joined: Sequence[Unit], rest: Iterable[LayerPrograms]) -> dict[str, frozenset[str]]:
     """Phase → storage of the inner layers that no program outside of the unit needs."""
     inner = {f"{member.name}.{name}" for member in unit.members[:-1] for name in ("value", "grad")}
     others = [(phase, program) for item in rest for phase, program in item.programs.items()]

@@ -57,8 +57,9 @@ class Accessors:
                 return storage
         hint = nearest(field, buffers)
         names = ", ".join(sorted(buffers))
-        raise UnknownName(f"{self._ensemble!r} has no field {field!r}", place=user_place(),
-                          way_out=f"{hint}its fields are {names}")  # fmt: skip
+        raise UnknownName(
+            f"{self._ensemble!r} has no field {field!r}", place=user_place(), way_out=f"{hint}its fields are {names}"
+        )
 
     def _running(self, what: str) -> Session:
         session = self._session()

@@ -24,9 +24,7 @@ def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
         raise DataError("the net has no data layer", place=user_place(), way_out="MemoryDataLayer(net, shape)")
     if len(arrays) != len(layers):
         names = ", ".join(layer.name for layer in layers)
-        raise DataError(
-            f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}", place=user_place()
-        )
+        raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}", place=user_place())
     checked = {}
     for layer, values in zip(layers, arrays, strict=True):
         array = check_array(values, None, layer.name)
@@ -34,8 +32,7 @@ def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
             array = array[:, None]
         if array.ndim == 0 or array.shape[1:] != layer.shape:
             raise DataError(
-                f"{layer.name}: the shape is {array.shape}, but "
-                f"(batch, {', '.join(map(str, layer.shape))}) is needed",
+                f"{layer.name}: the shape is {array.shape}, but (batch, {', '.join(map(str, layer.shape))}) is needed",
                 place=user_place(),
                 way_out="the arrays are given in the order of the data layers",
             )
@@ -54,8 +51,11 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
     except ValueError as error:
         raise DataError(f"{what}: {error}", place=user_place()) from error
     if array.dtype.kind not in "fiub":
-        raise DataError(f"{what}: real numbers are needed, not {array.dtype}", place=user_place(),
-                        way_out="convert with array.astype(np.float32)")  # fmt: skip
+        raise DataError(
+            f"{what}: real numbers are needed, not {array.dtype}",
+            place=user_place(),
+            way_out="convert with array.astype(np.float32)",
+        )
     if shape is not None and array.shape != shape:
         raise DataError(f"{what}: the shape is {array.shape}, but {shape} is needed", place=user_place())
     return array
@@ -70,5 +70,8 @@ def check_labels(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
         wrong = np.flatnonzero((values < 0) | (values >= classes) | (values != np.floor(values)))
         if wrong.size:
             first = int(wrong[0])
-            raise DataError(f"labels of {edge.sink.name} must be class numbers from 0 to {classes - 1}; "
-                            f"number {first} is {values.flat[first]}", place=user_place())  # fmt: skip
+            raise DataError(
+                f"labels of {edge.sink.name} must be class numbers from 0 to {classes - 1}; "
+                f"number {first} is {values.flat[first]}",
+                place=user_place(),
+            )

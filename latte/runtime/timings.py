@@ -78,9 +78,7 @@ class Timings:
         console = console or Console()
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         runs = "1 run" if self.repeat == 1 else f"{self.repeat} runs"
-        console.print(
-            f"{self.phase}, batch size {self.batch_size}, {threads}, median of {runs}", highlight=False
-        )
+        console.print(f"{self.phase}, batch size {self.batch_size}, {threads}, median of {runs}", highlight=False)
         console.print(self.table())
 
     def __str__(self) -> str:
@@ -112,9 +110,7 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
         way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
         raise CommandError(f"timings: no phase named {phase!r}", place=user_place(), way_out=way_out)
     if not is_integer(repeat) or repeat < 1:
-        raise CommandError(
-            f"timings: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place()
-        )
+        raise CommandError(f"timings: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place())
     with executable.views.in_storage():
         kept = {
             name: executable.arrays[name].copy()

@@ -87,9 +87,7 @@ def fit(
             f"fit needs a solver, not {solver!r}", place=place, way_out="latte.solver.SGD(net, learning_rate)"
         )
     if not is_integer(epochs) or epochs < 0:
-        raise DataError(
-            f"the number of epochs must be a whole number, at least 0, not {epochs!r}", place=place
-        )
+        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}", place=place)
     history = History()
     _prepare_rest(session, len(images))
     columns = (

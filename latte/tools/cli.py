@@ -76,8 +76,7 @@ def load_net(path: Path) -> Net:
         raise LatteError(
             "defines no net",
             place=str(path),
-            way_out="def net(): … return net, or a module-level net; training belongs under"
-            ' if __name__ == "__main__"',
+            way_out='def net(): … return net, or a module-level net; training belongs under if __name__ == "__main__"',
         )
     return found
 
@@ -117,8 +116,15 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 @click.option("--list", "as_list", is_flag=True, help="list the stages of the layer, with the commands that made them")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
-def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as_list: bool, target: str | None,
-         as_json: bool) -> None:  # fmt: skip
+def show(
+    file: Path,
+    layer: str | None,
+    phase: str | None,
+    stage: str | None,
+    as_list: bool,
+    target: str | None,
+    as_json: bool,
+) -> None:
     """Compile the net of FILE, and show what became of a layer or a chain: one stage, or the whole explanation.
 
     FILE has a function net() or a module-level net; training in it belongs under if __name__ == "__main__".
@@ -126,8 +132,9 @@ def show(file: Path, layer: str | None, phase: str | None, stage: str | None, as
     with _plain_errors():
         net = _compiled(file, target)
         if layer is None and (stage is not None or as_list or phase is not None or as_json):
-            raise CommandError("--phase, --stage, --list and --json are about one layer",
-                               way_out="name it: --layer conv1")  # fmt: skip
+            raise CommandError(
+                "--phase, --stage, --list and --json are about one layer", way_out="name it: --layer conv1"
+            )
         if layer is None:
             for ensemble in net.ensembles:
                 phases = ", ".join(
@@ -194,8 +201,9 @@ def time_command(file: Path, phase: str, repeat: int, target: str | None) -> Non
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--threads", type=click.IntRange(1, 4096), help="by default all cores")
 @click.option("--once", is_flag=True, help="do not watch: compile, time, and end (exit status 1 if that fails)")
-def tune_by_hand(file: Path, layer: str, phase: str, recipe: Path | None, target: str | None, threads: int | None,
-                 once: bool) -> None:  # fmt: skip
+def tune_by_hand(
+    file: Path, layer: str, phase: str, recipe: Path | None, target: str | None, threads: int | None, once: bool
+) -> None:
     """Watch the recipe file of a layer: after each save, compile that layer alone, and time it.
 
     Shows the time beside that of the version before (measured in turn), and the shares of what the machine can do at
@@ -221,12 +229,8 @@ def tune_by_hand(file: Path, layer: str, phase: str, recipe: Path | None, target
 @click.argument("first", type=Source)
 @click.argument("second", type=Source)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the data")
-@click.option(
-    "--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer"
-)
-@click.option(
-    "--compiled", type=click.Choice(list(TARGETS)), help="compile both for a target, in place of Python"
-)
+@click.option("--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer")
+@click.option("--compiled", type=click.Choice(list(TARGETS)), help="compile both for a target, in place of Python")
 def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: str | None) -> None:
     """Run two stages that SWIRL_DUMP wrote on the same data.
 
@@ -244,17 +248,22 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
 @click.option("--layer", help="only this ensemble, or chain (conv1_relu1)")
 @click.option("--phase", help="only this phase")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the data")
-@click.option(
-    "--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer"
-)
+@click.option("--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer")
 @click.option(
     "--compiled",
     type=click.Choice(list(TARGETS)),
     help="run the stages compiled for a target; by default Python runs them, or, for large layers, the portable target",
 )
 @click.option("--target", type=click.Choice(list(TARGETS)), help="of the C++; by default the best that runs here")
-def bisect(file: Path, layer: str | None, phase: str | None, seed: int, tolerance: float, compiled: str | None,
-           target: str | None) -> None:  # fmt: skip
+def bisect(
+    file: Path,
+    layer: str | None,
+    phase: str | None,
+    seed: int,
+    tolerance: float,
+    compiled: str | None,
+    target: str | None,
+) -> None:
     """Find the first stage of the compiler that computes something else than the stage before.
 
     FILE defines a net, or is a folder that SWIRL_DUMP wrote (its stages may have been edited since). At the end, the

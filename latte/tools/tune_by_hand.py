@@ -81,8 +81,16 @@ class Bench:
         CommandError: there is no such layer or phase, or the layer has no recipe file.
     """
 
-    def __init__(self, net: Net, layer: str, phase: str, target: Target, recipe: Path | None = None,
-                 threads: int | None = None, whole_numbers: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        net: Net,
+        layer: str,
+        phase: str,
+        target: Target,
+        recipe: Path | None = None,
+        threads: int | None = None,
+        whole_numbers: bool = False,
+    ):
         self.graph, self.target, self.whole_numbers = net.graph, target, whole_numbers
         self.layer = layer
         chains = {chain.name: chain.members for chain in find_chains(net.graph).found}
@@ -122,8 +130,11 @@ class Bench:
             item = until_settled(lambda left: self._scheduled(left, memos))
             self.paths = _sources(item.result.files)
             if self.phase not in item.result.stages:
-                raise CommandError(f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of "
-                                   "another", place=str(self.paths[0]), way_out="--phase backward")  # fmt: skip
+                raise CommandError(
+                    f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of another",
+                    place=str(self.paths[0]),
+                    way_out="--phase backward",
+                )
             finished = item.finished(self.phase, item.result.state, self.target)
             source = generate(finished, self.target, memo=item.memo)
         taken = perf_counter() - start
@@ -172,8 +183,11 @@ class Bench:
         used = next(unit.recipe for unit in units if self._holds(unit))
         if self.recipe is not None and (used is None or used.path != self.recipe):
             reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]
-            raise CommandError(f"{self.recipe.name} does not schedule {self.layer}.{self.phase}",
-                               place=str(self.recipe), way_out="; ".join(dict.fromkeys(reasons)) or None)  # fmt: skip
+            raise CommandError(
+                f"{self.recipe.name} does not schedule {self.layer}.{self.phase}",
+                place=str(self.recipe),
+                way_out="; ".join(dict.fromkeys(reasons)) or None,
+            )
         return units
 
     def _use(self, file: Path) -> None:
@@ -184,12 +198,18 @@ class Bench:
             fitting = [path for path in neighbours(self.graph) if tuple(member.kind for member in path) == kinds]
             names = [chain_name(path) for path in fitting if all(member in path for member in self.members)]
             if not names:
-                raise CommandError(f"{self.layer} is in no chain {', '.join(kinds)}", place=str(file),
-                                   way_out="without `chain` it is a recipe for one layer")  # fmt: skip
+                raise CommandError(
+                    f"{self.layer} is in no chain {', '.join(kinds)}",
+                    place=str(file),
+                    way_out="without `chain` it is a recipe for one layer",
+                )
         elif len(self.members) > 1:
             kinds = tuple(member.kind for member in self.members)
-            raise CommandError(f"declares no chain, but is used for {self.layer}", place=str(file),
-                               way_out=f"chain = {kinds} at its top, or --layer with one layer")  # fmt: skip
+            raise CommandError(
+                f"declares no chain, but is used for {self.layer}",
+                place=str(file),
+                way_out=f"chain = {kinds} at its top, or --layer with one layer",
+            )
         else:
             names = [member.name for member in self.members]
         self._chosen = names[0]
@@ -265,8 +285,10 @@ def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None)
     applied = sum(outcome.status == "applied" for outcome in trial.outcomes)
     skipped = [outcome for outcome in trial.outcomes if outcome.status == "skipped"]
     compiler = f"{trial.compiling:.1f} s in the C++ compiler" if trial.compiling else "the kernel was in the cache"
-    lines.append(f"{'':11}   {applied} commands applied, {len(skipped)} skipped; "
-                 f"scheduled in {trial.scheduling:.1f} s, {compiler}")  # fmt: skip
+    lines.append(
+        f"{'':11}   {applied} commands applied, {len(skipped)} skipped; "
+        f"scheduled in {trial.scheduling:.1f} s, {compiler}"
+    )
     for outcome in skipped:
         place = f"{outcome.command.place}: " if outcome.command.place else ""
         lines += [f"  skipped  {place}{outcome.command.text}", *(f"    {line}" for line in outcome.reason.splitlines())]

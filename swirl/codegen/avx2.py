@@ -39,9 +39,7 @@ class Avx2(Instructions):
             return call("_mm256_loadu_si256", pointer("const __m256i", address))
         return self.op("loadu", dtype, address)
 
-    def store(
-        self, address: Expression, value: Expression, dtype: str, mask: Expression | None
-    ) -> Expression:
+    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
         if dtype == "bool":
             return call("store_bool", address, value, *([mask] if mask is not None else []))
         if mask is not None:
@@ -59,8 +57,9 @@ class Avx2(Instructions):
         lanes = _to_float(mask) if dtype == "float32" else mask
         return self.op("mask_i32gather", dtype, zero, base, index, lanes, constant(4, "int32"))
 
-    def scatter(self, base: Expression, index: Expression, value: Expression, dtype: str,
-                mask: Expression | None) -> Expression:  # fmt: skip
+    def scatter(
+        self, base: Expression, index: Expression, value: Expression, dtype: str, mask: Expression | None
+    ) -> Expression:
         name = "scatter_bool" if dtype == "bool" else "scatter"
         return call(name, base, index, value, *([mask] if mask is not None else []))
 

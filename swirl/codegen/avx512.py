@@ -49,9 +49,7 @@ class Avx512(Instructions):
             return self.op("loadu", dtype, address)
         return self.op("maskz_loadu", dtype, mask, address)
 
-    def store(
-        self, address: Expression, value: Expression, dtype: str, mask: Expression | None
-    ) -> Expression:
+    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
         if dtype == "bool":
             return call("store_bool", address, value, *([mask] if mask is not None else []))
         if mask is None:
@@ -66,8 +64,9 @@ class Avx512(Instructions):
         zero = self.broadcast(constant(0, dtype), dtype)
         return self.op("mask_i32gather", dtype, zero, mask, index, base, constant(4, "int32"))
 
-    def scatter(self, base: Expression, index: Expression, value: Expression, dtype: str,
-                mask: Expression | None) -> Expression:  # fmt: skip
+    def scatter(
+        self, base: Expression, index: Expression, value: Expression, dtype: str, mask: Expression | None
+    ) -> Expression:
         if dtype == "bool":
             return call("scatter_bool", base, index, value, *([mask] if mask is not None else []))
         if mask is None:

@@ -150,9 +150,7 @@ class Context:
         for the start itself."""
         assert isinstance(node.value, ast.Name)
         distance, stride = Congruence(0, 0), 1
-        for index, extent in zip(
-            reversed(subscripts(node)), reversed(self.shape_of(node.value.id)), strict=True
-        ):
+        for index, extent in zip(reversed(subscripts(node)), reversed(self.shape_of(node.value.id)), strict=True):
             distance = distance.plus(congruence(index, self.grids, self.ranges).times(stride))
             stride *= extent
         return distance.divisor

@@ -75,11 +75,36 @@ with (
     from ctree.util import flatten
 
 __all__ = [
-    "Assign", "AugAssign", "BinaryOp", "Block", "CNode", "Constant", "Declaration", "Expression", "For",
-    "FunctionCall", "If", "Literal", "NamedCast", "Node", "Op", "Pragma", "SymbolRef", "TernaryOp",
-    "UnaryOp", "address_of", "array_ref", "binary", "call", "constant", "float_text",
-    "logical_and", "logical_not", "print_nodes", "symbol",
-]  # fmt: skip
+    "Assign",
+    "AugAssign",
+    "BinaryOp",
+    "Block",
+    "CNode",
+    "Constant",
+    "Declaration",
+    "Expression",
+    "For",
+    "FunctionCall",
+    "If",
+    "Literal",
+    "NamedCast",
+    "Node",
+    "Op",
+    "Pragma",
+    "SymbolRef",
+    "TernaryOp",
+    "UnaryOp",
+    "address_of",
+    "array_ref",
+    "binary",
+    "call",
+    "constant",
+    "float_text",
+    "logical_and",
+    "logical_not",
+    "print_nodes",
+    "symbol",
+]
 
 Node = Any
 """A ctree node; ctree has no type hints."""
@@ -115,8 +140,9 @@ class Declaration(CNode):
 
     _fields = ["value"]
 
-    def __init__(self, type_name: str, names: str | list[str], value: Expression | None = None,
-                 shape: tuple[int, ...] = ()):  # fmt: skip
+    def __init__(
+        self, type_name: str, names: str | list[str], value: Expression | None = None, shape: tuple[int, ...] = ()
+    ):
         self.type_name = type_name
         self.names = [names] if isinstance(names, str) else names
         self.value = value
@@ -150,10 +176,22 @@ def call(function: str, *args: Expression) -> Expression:
 
 
 _OPERATORS = {
-    "+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div, "%": Op.Mod, "&": Op.BitAnd, "|": Op.BitOr,
-    "<": Op.Lt, "<=": Op.LtE, ">": Op.Gt, ">=": Op.GtE, "==": Op.Eq, "!=": Op.NotEq,
-    "&&": Op.And, "||": Op.Or,
-}  # fmt: skip
+    "+": Op.Add,
+    "-": Op.Sub,
+    "*": Op.Mul,
+    "/": Op.Div,
+    "%": Op.Mod,
+    "&": Op.BitAnd,
+    "|": Op.BitOr,
+    "<": Op.Lt,
+    "<=": Op.LtE,
+    ">": Op.Gt,
+    ">=": Op.GtE,
+    "==": Op.Eq,
+    "!=": Op.NotEq,
+    "&&": Op.And,
+    "||": Op.Or,
+}
 
 
 def binary(operator: str, left: Expression, right: Expression) -> Expression:

@@ -92,8 +92,9 @@ def listing(program: Program, target: Target, *, contract: bool = True) -> str:
     return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body))
 
 
-def _translate(program: Program, target: Target, contract: bool,
-               standalone: bool) -> tuple[list[str], list[_Parameter], str]:  # fmt: skip
+def _translate(
+    program: Program, target: Target, contract: bool, standalone: bool
+) -> tuple[list[str], list[_Parameter], str]:
     names = _buffers_in_order(program)
     buffers = {name: program.buffers[name] for name in names}
     vectors, width = _vector_loops(target)
@@ -117,9 +118,7 @@ def _vector_loops(target: Target) -> tuple[VectorLoops, int]:
         return RegisterLanes(Avx2()), 8
     if target.name == "portable":
         return PlainLanes(), 0
-    raise Unsupported(
-        f"no code can be generated for a target {target.name!r}", way_out="avx512, avx2 or portable"
-    )
+    raise Unsupported(f"no code can be generated for a target {target.name!r}", way_out="avx512, avx2 or portable")
 
 
 def _buffers_in_order(program: Program) -> list[str]:

@@ -28,8 +28,9 @@ class Instructions(ABC):
         """The C++ type of a register, or of a mask for bool."""
         types = {"float32": self.register, "int32": self.register + "i", "bool": self.mask_type}
         if dtype not in types:
-            raise Unsupported(f"there are no vector loops over {dtype} on this target",
-                              way_out="use the portable target")  # fmt: skip
+            raise Unsupported(
+                f"there are no vector loops over {dtype} on this target", way_out="use the portable target"
+            )
         return types[dtype]
 
     def op(self, name: str, dtype: str, *args: Expression) -> Expression:
@@ -122,9 +123,7 @@ class Instructions(ABC):
             return call(f"{self.prefix}_cvtepi32_ps", value)
         if (dtype, to) == ("float32", "int32"):
             return call(f"{self.prefix}_cvttps_epi32", value)
-        raise Unsupported(
-            f"there are no vector loops over {to} on this target", way_out="use the portable target"
-        )
+        raise Unsupported(f"there are no vector loops over {to} on this target", way_out="use the portable target")
 
     @abstractmethod
     def from_mask(self, mask: Expression, dtype: str) -> Expression:
@@ -136,13 +135,12 @@ class Instructions(ABC):
         """Consecutive elements; those masked out are zero and not touched."""
 
     @abstractmethod
-    def store(
-        self, address: Expression, value: Expression, dtype: str, mask: Expression | None
-    ) -> Expression:
+    def store(self, address: Expression, value: Expression, dtype: str, mask: Expression | None) -> Expression:
         """Consecutive elements; those masked out are not touched."""
 
-    def stream(self, address: Expression, value: Expression, dtype: str, mask: Expression | None,
-               aligned: bool) -> Expression:  # fmt: skip
+    def stream(
+        self, address: Expression, value: Expression, dtype: str, mask: Expression | None, aligned: bool
+    ) -> Expression:
         """The same past the caches; where whole registers are not certainly ``aligned``, that is tested at run time."""
         if not aligned:
             return call("stream_lanes", address, value, *([mask] if mask is not None else []))
@@ -166,8 +164,9 @@ class Instructions(ABC):
         """``base[index]`` for each lane."""
 
     @abstractmethod
-    def scatter(self, base: Expression, index: Expression, value: Expression, dtype: str,
-                mask: Expression | None) -> Expression:  # fmt: skip
+    def scatter(
+        self, base: Expression, index: Expression, value: Expression, dtype: str, mask: Expression | None
+    ) -> Expression:
         """``base[index] = value`` for each lane."""
 
     # --- masks ----------------------------------------------------------------------------------------------

@@ -113,9 +113,7 @@ class LaneValues(LaneIndices):
             if dtype != "int32":
                 raise Unsupported(f"{operator} is for integers", node, "divide and call floor")
             divisor = self.register(right, dtype)
-            return self.of(
-                self.instructions.floored(operator, self.register(left, dtype), right, divisor), dtype
-            )
+            return self.of(self.instructions.floored(operator, self.register(left, dtype), right, divisor), dtype)
         sides = self.register(left, dtype), self.register(right, dtype)
         return self.of(self.instructions.binary(operator, *sides, dtype), dtype)
 
@@ -150,9 +148,7 @@ class LaneValues(LaneIndices):
 
     def unary(self, node: ast.UnaryOp, chunk: int, mask: Expression | None) -> Value:
         if isinstance(node.op, ast.Not):
-            return self.of(
-                self.instructions.mask_not(self.lanes(node.operand, "bool", chunk, mask), None), "bool"
-            )
+            return self.of(self.instructions.mask_not(self.lanes(node.operand, "bool", chunk, mask), None), "bool")
         value = self.value(node.operand, chunk, mask)
         dtype = "int32" if value.dtype == "bool" else value.dtype
         if isinstance(node.op, ast.UAdd):
@@ -182,9 +178,7 @@ class LaneValues(LaneIndices):
         result = self.lanes(first, "bool", chunk, mask)
         for part in others:
             wanted = self.both(mask, result) if is_and else self.instructions.mask_not(result, mask)
-            result = self.instructions.mask_op(
-                "&" if is_and else "|", result, self.lanes(part, "bool", chunk, wanted)
-            )
+            result = self.instructions.mask_op("&" if is_and else "|", result, self.lanes(part, "bool", chunk, wanted))
         return self.of(result, "bool")
 
     def choice(self, node: ast.IfExp, chunk: int, mask: Expression | None) -> Value:
@@ -199,9 +193,7 @@ class LaneValues(LaneIndices):
             branches = self.value(node.body, chunk, mask), self.value(node.orelse, chunk, mask)
             dtype = self.joint(*branches)
             condition = self.statements.expressions.condition(node.test)
-            return self.of(
-                TernaryOp(condition, *(self.register(branch, dtype) for branch in branches)), dtype
-            )
+            return self.of(TernaryOp(condition, *(self.register(branch, dtype) for branch in branches)), dtype)
         condition = self.lanes(node.test, "bool", chunk, mask)
         then = self.value(node.body, chunk, self.both(mask, condition))
         otherwise = self.value(node.orelse, chunk, self.instructions.mask_not(condition, mask))

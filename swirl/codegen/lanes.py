@@ -34,9 +34,7 @@ class PlainLanes:
         with statements.context.scope():
             return _Lanes(statements, loop, count).body(body, [])
 
-    def declare(
-        self, context: Context, name: str, dtype: str, shape: tuple[int, ...]
-    ) -> tuple[Local, list[Node]]:
+    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         raise Unsupported(f"{name}: the portable target has no vector registers")
 
     def element(self, local: Local, key: tuple[int, ...]) -> Expression:
@@ -59,9 +57,7 @@ class _Lanes:
             elif isinstance(statement, ast.AnnAssign) and not local_type(statement).shape:
                 result += self.declaration(statement, guards)
             elif isinstance(statement, (ast.Assign, ast.AugAssign)):
-                result.append(
-                    self.each(guards, lambda statement=statement: self.statements.statement(statement))
-                )
+                result.append(self.each(guards, lambda statement=statement: self.statements.statement(statement)))
             elif not isinstance(statement, ast.Pass):
                 raise Unsupported(
                     "a vector loop holds assignments, declarations of one value for each lane, and if", statement

@@ -15,8 +15,9 @@ from swirl.ir.affine import affine
 from swirl.ir.nest import reference, subscripts
 
 
-def register_place(context: Context, width: int, local: Local, node: ast.Subscript, lane: str,
-                   chunk: int) -> tuple[tuple[int, ...], int]:  # fmt: skip
+def register_place(
+    context: Context, width: int, local: Local, node: ast.Subscript, lane: str, chunk: int
+) -> tuple[tuple[int, ...], int]:
     """The register that holds the first lane of a chunk of ``array[…, lane + constant]``, and the place in it."""
     ranges = {name: limits for name, limits in context.ranges.items() if name != lane}
     forms = [affine(index, ranges, fix=True) for index in subscripts(node)]
@@ -51,8 +52,9 @@ class LaneMemory:
         base, index = self.scattered(node, chunk, mask)
         return self.instructions.gather(base, index, dtype, mask)
 
-    def store(self, node: ast.Subscript, value: Expression, chunk: int, mask: Expression | None,
-              past_caches: bool = False) -> Node:  # fmt: skip
+    def store(
+        self, node: ast.Subscript, value: Expression, chunk: int, mask: Expression | None, past_caches: bool = False
+    ) -> Node:
         """Writes the lanes of a reference; ``past_caches`` asks for a non-temporal store where the lanes are
         neighbours."""
         assert isinstance(node.value, ast.Name)
@@ -87,8 +89,9 @@ class LaneMemory:
     def coefficient(self, index: ast.expr) -> int | None:
         """By how much a subscript grows from lane to lane; None where that is not constant."""
         form = affine(index, self.context.ranges, fix=True)
-        if form is None or any(self.values.varies(atom) for key, atom in form.atoms.items()
-                               if key in form.terms and key != self.lane):  # fmt: skip
+        if form is None or any(
+            self.values.varies(atom) for key, atom in form.atoms.items() if key in form.terms and key != self.lane
+        ):
             return None
         return form.coefficient(self.lane)
 
@@ -127,16 +130,12 @@ class LaneMemory:
             self.context.ranges[self.lane] = (lane, lane)
             return [self.statements.expressions.integer(index) for index in indices]
 
-    def scattered(
-        self, node: ast.Subscript, chunk: int, mask: Expression | None
-    ) -> tuple[Expression, Expression]:
+    def scattered(self, node: ast.Subscript, chunk: int, mask: Expression | None) -> tuple[Expression, Expression]:
         """A base address and a register of element distances from it, for lanes that are not neighbours."""
         assert isinstance(node.value, ast.Name)
         shape = self.context.shape_of(node.value.id)
         if prod(shape) >= 2**31:
-            raise Unsupported(
-                "an array of 2^31 elements or more cannot be gathered from or scattered to", node
-            )
+            raise Unsupported("an array of 2^31 elements or more cannot be gathered from or scattered to", node)
         indices = subscripts(node)
         base: list[ast.expr] = []
         distance: Expression | None = None

@@ -71,9 +71,7 @@ class WorkSharing:
         written = sorted(set(stored_in(body)) & set(outer))
         inside = [*self.statements.block(body), *self.fence(body)]
         names = [c_name for name in written for c_name in outer[name].names.values()]
-        return [
-            Pragma(f"omp single copyprivate({', '.join(names)})" if names else "omp single", Block(inside))
-        ]
+        return [Pragma(f"omp single copyprivate({', '.join(names)})" if names else "omp single", Block(inside))]
 
     def redundant(self, body: Sequence[ast.stmt]) -> list[Node]:
         """Statements that write locals only: each thread runs them."""
@@ -161,9 +159,7 @@ class WorkSharing:
 
     def _refuse_shared_locals(self, loop: Loop, body: Sequence[ast.stmt]) -> None:
         declared = {name for statement in body for name in declared_in(statement)}
-        shared = set(stored_in(body)) & set(
-            self.context.locals
-        ) - declared
+        shared = set(stored_in(body)) & set(self.context.locals) - declared
         if shared:
             raise Unsupported(
                 f"the parallel loop over {loop.var} writes {', '.join(sorted(shared))}, declared outside",

@@ -20,8 +20,9 @@ def physical(program: Program) -> Program:
     laid_out = {name: buffer for name, buffer in program.buffers.items() if buffer.layout != Layout()}
     if not laid_out:
         return program
-    buffers = {name: replace(buffer, shape=buffer.physical_shape, layout=Layout())
-               for name, buffer in program.buffers.items()}  # fmt: skip
+    buffers = {
+        name: replace(buffer, shape=buffer.physical_shape, layout=Layout()) for name, buffer in program.buffers.items()
+    }
     nests = [_physical_nest(nest, laid_out, buffers) for nest in program.nests]
     return replace(program, nests=tuple(nests), buffers=buffers)
 

@@ -49,9 +49,7 @@ _LIBRARY = {
 class ScalarExpressions:
     """Turns expressions into C++; ``element`` says how one element of a local held in registers is read."""
 
-    def __init__(
-        self, context: Context, lane_reader: Callable[[Local, tuple[int, ...]], Expression] | None = None
-    ):
+    def __init__(self, context: Context, lane_reader: Callable[[Local, tuple[int, ...]], Expression] | None = None):
         self.context = context
         self.lane_reader = lane_reader
 
@@ -232,9 +230,7 @@ class ScalarExpressions:
             return self.value(node.body if known else node.orelse)
         then, otherwise = self.value(node.body), self.value(node.orelse)
         dtype = joint_type(then, otherwise)
-        return Value(
-            TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype
-        )
+        return Value(TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype)
 
     def call(self, name: str, node: ast.Call) -> Value:
         """A call of the closed table; ``exp``, ``log``, ``tanh`` and ``pow`` are the C library's."""

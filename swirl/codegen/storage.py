@@ -38,9 +38,7 @@ def _decide(body: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int, resul
             _decide(statement.orelse, loops, width, result)
 
 
-def _storage(
-    declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int
-) -> str:
+def _storage(declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int) -> str:
     assert isinstance(declaration.target, ast.Name)
     kind = local_type(declaration)
     forms = {_form(*use, width) for use in local_uses(scope, declaration.target.id, loops)}

@@ -53,9 +53,7 @@ class VectorLoops(Protocol):
     def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
         """The statements of one vector loop."""
 
-    def declare(
-        self, context: Context, name: str, dtype: str, shape: tuple[int, ...]
-    ) -> tuple[Local, list[Node]]:
+    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         """A local array whose last dimension is held in vector registers."""
 
     def element(self, local: Local, key: tuple[int, ...]) -> Expression:
@@ -216,9 +214,7 @@ class Statements:
         literals = [number for number in known if number is not None]
         most = min([*literals, *([limits[1]] if limits is not None else [])], default=None)
         if most is None:
-            raise Unsupported(
-                "the number of lanes has no literal limit", loop.node([ast.Pass()]), "vector(min(16, …))"
-            )
+            raise Unsupported("the number of lanes has no literal limit", loop.node([ast.Pass()]), "vector(min(16, …))")
         if isinstance(stop, ast.Call):  # the literal limit of min() is implied by the number of registers
             rest = [arg for arg in stop.args if not isinstance(arg, ast.Constant)]
             if len(rest) == 1 and isinstance(stop.func, ast.Name) and stop.func.id == "min":

@@ -33,9 +33,7 @@ class RegisterLanes:
         with statements.context.scope():
             return _Body(self.instructions, statements, loop, count, active).emit(body)
 
-    def declare(
-        self, context: Context, name: str, dtype: str, shape: tuple[int, ...]
-    ) -> tuple[Local, list[Node]]:
+    def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         """Registers for an array whose last dimension is lanes."""
         count = -(-shape[-1] // self.instructions.width)
         extents = (*shape[:-1], count) if count > 1 else shape[:-1]
@@ -55,8 +53,9 @@ class RegisterLanes:
 class _Body:
     """One vector loop while it is emitted."""
 
-    def __init__(self, instructions: Instructions, statements: Statements, loop: Loop, count: int,
-                 active: ast.expr | None):  # fmt: skip
+    def __init__(
+        self, instructions: Instructions, statements: Statements, loop: Loop, count: int, active: ast.expr | None
+    ):
         self.instructions = instructions
         self.statements = statements
         self.context = statements.context
@@ -178,9 +177,7 @@ class _Body:
         if isinstance(target, ast.Name):
             local = self.context.locals.get(target.id)
             if local is None or local.storage != "lanes":
-                raise Unsupported(
-                    f"every lane of the loop over {self.loop.var} would write {target.id}", target
-                )
+                raise Unsupported(f"every lane of the loop over {self.loop.var} would write {target.id}", target)
             return [self.assign_local(local, value, chunk) for chunk in self.chunks]
         assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
         if not self.values.varies(target):
@@ -210,9 +207,7 @@ class _Body:
         return self.statements.assignment(target, value)
 
     def assign_register(self, local: Local, target: ast.Subscript, value: ast.expr, chunk: int) -> Node:
-        register, _ = register_place(
-            self.context, self.instructions.width, local, target, self.loop.var, chunk
-        )
+        register, _ = register_place(self.context, self.instructions.width, local, target, self.loop.var, chunk)
         place = symbol(local.names[register])
         new = self.values.lanes(value, local.dtype, chunk, self.masks[chunk])
         width = self.instructions.width

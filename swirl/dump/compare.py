@@ -90,8 +90,9 @@ def _functions(program: Program) -> set[str]:
     return {re.sub(r"_\d+$", "", nest.function.name) for nest in program.nests}
 
 
-def compare_stages(first: str | Path, second: str | Path, *, seed: int = 0, tolerance: float = TOLERANCE,
-                   target: str | None = None) -> Comparison:  # fmt: skip
+def compare_stages(
+    first: str | Path, second: str | Path, *, seed: int = 0, tolerance: float = TOLERANCE, target: str | None = None
+) -> Comparison:
     """Run two dumped stages on the same data and compare every buffer that both have.
 
     Args:
@@ -179,8 +180,9 @@ def _written(program: Program) -> list[str]:
     return [name for name in names if name in program.buffers]
 
 
-def differences(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray],
-                tolerance: float = TOLERANCE) -> Iterator[Difference]:  # fmt: skip
+def differences(
+    first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], tolerance: float = TOLERANCE
+) -> Iterator[Difference]:
     """The difference of every buffer of ``first`` from that of ``second``."""
     for name, left in first.items():
         right = second[name]

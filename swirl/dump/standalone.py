@@ -253,8 +253,13 @@ def main(file: str) -> None:
     parser.add_argument("--load", metavar="FILE.npz", help="contents by storage name; those missing are made")
     parser.add_argument("--save", metavar="FILE.npz", help="keep all buffers, by storage name")
     parser.add_argument("--check", action="store_true", help="run in checking mode: races, lanes, subscripts")
-    parser.add_argument("--compile", nargs="?", const="portable", metavar="TARGET",
-                        help="also compile (portable, avx2 or avx512), and compare")  # fmt: skip
+    parser.add_argument(
+        "--compile",
+        nargs="?",
+        const="portable",
+        metavar="TARGET",
+        help="also compile (portable, avx2 or avx512), and compare",
+    )
     options = parser.parse_args()
     before = make_arrays(options.seed)
     if options.load:

@@ -44,9 +44,7 @@ def dump_stages(folder: Path, stages: Sequence[Stage]) -> list[Path]:
             physical = stage.name == "physical"
             if not physical:
                 logical |= stage.program.buffers
-            title = (
-                f"{stage.program.name}: stage {number} of {len(stages) - 1}, {stage.command or stage.name}"
-            )
+            title = f"{stage.program.name}: stage {number} of {len(stages) - 1}, {stage.command or stage.name}"
             buffers = {name: logical.get(name, buffer) for name, buffer in stage.program.buffers.items()}
             path = folder / f"{number:02}_{stage.name}.py"
             path.write_text(stage_text(stage.program, title, buffers, physical, values), encoding="utf-8")
@@ -70,12 +68,15 @@ def dump_kernel(folder: Path, source: KernelSource, command: str) -> None:
 
 
 def _not_written(folder: Path, error: OSError) -> LatteError:
-    return LatteError(f"{folder}: the stages cannot be written: {error.strerror}",
-                      way_out="SWIRL_DUMP names a folder that you can write, or is unset")  # fmt: skip
+    return LatteError(
+        f"{folder}: the stages cannot be written: {error.strerror}",
+        way_out="SWIRL_DUMP names a folder that you can write, or is unset",
+    )
 
 
-def stage_text(program: Program, title: str, buffers: Mapping[str, Buffer], physical: bool,
-               values: Mapping[str, int | str]) -> str:  # fmt: skip
+def stage_text(
+    program: Program, title: str, buffers: Mapping[str, Buffer], physical: bool, values: Mapping[str, int | str]
+) -> str:
     """The file of one stage.
 
     Args:
@@ -138,9 +139,7 @@ class _Explicit(ast.NodeTransformer):
         assert node.value is not None
         if kind.shape:
             call = "empty" if kind.dtype == "float32" else f"empty_{kind.dtype}"
-            value: ast.expr = ast.Call(
-                ast.Name(call, ast.Load()), [ast.Constant(extent) for extent in kind.shape], []
-            )
+            value: ast.expr = ast.Call(ast.Name(call, ast.Load()), [ast.Constant(extent) for extent in kind.shape], [])
         else:
             value = ast.Call(ast.Name(kind.dtype, ast.Load()), [node.value], [])
         return ast.AnnAssign(node.target, node.annotation, value, node.simple)
@@ -191,8 +190,11 @@ def _subscript_buffers(node: ast.Subscript, program: Program) -> dict[str, int |
     if not isinstance(node.value, ast.Name) or node.value.id not in program.buffers:
         return {}
     shape = program.buffers[node.value.id].shape
-    return {name: extent for index, extent in zip(subscripts(node), shape, strict=True)
-            for name in _buffers_in(index, program)}  # fmt: skip
+    return {
+        name: extent
+        for index, extent in zip(subscripts(node), shape, strict=True)
+        for name in _buffers_in(index, program)
+    }
 
 
 def _variable(node: ast.expr) -> str | None:

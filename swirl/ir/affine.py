@@ -28,9 +28,7 @@ class Affine:
     atoms: dict[str, ast.expr] = field(default_factory=dict)
 
     def add(self, other: Affine, factor: int = 1) -> Affine:
-        result = Affine(
-            dict(self.terms), self.constant + factor * other.constant, {**self.atoms, **other.atoms}
-        )
+        result = Affine(dict(self.terms), self.constant + factor * other.constant, {**self.atoms, **other.atoms})
         for atom, coefficient in other.terms.items():
             total = result.terms.get(atom, 0) + factor * coefficient
             if total:
@@ -49,9 +47,7 @@ class Affine:
     def mentions(self, var: str) -> bool:
         """Whether ``var`` occurs at all, inside atoms included."""
         return any(
-            isinstance(node, ast.Name) and node.id == var
-            for key in self.terms
-            for node in nodes(self.atoms[key])
+            isinstance(node, ast.Name) and node.id == var for key in self.terms for node in nodes(self.atoms[key])
         )
 
     def to_expr(self) -> ast.expr:
@@ -135,9 +131,7 @@ def _divide(value: Affine, divisor: int, modulo: bool, ranges: Ranges) -> Affine
     quotient, rest = Affine(atoms=dict(value.atoms)), Affine(atoms=dict(value.atoms))
     for atom, coefficient in value.terms.items():
         (quotient if coefficient % divisor == 0 else rest).terms[atom] = coefficient
-    quotient = Affine(
-        {k: c // divisor for k, c in quotient.terms.items()}, value.constant // divisor, quotient.atoms
-    )
+    quotient = Affine({k: c // divisor for k, c in quotient.terms.items()}, value.constant // divisor, quotient.atoms)
     rest.constant = value.constant % divisor
     limits = bounds(rest, ranges)
     if limits is not None and limits[0] // divisor == limits[1] // divisor:
@@ -243,12 +237,8 @@ class _Simplifier(ast.NodeTransformer):
         # A vector loop keeps its bound on the number of lanes, whatever that number is here.
         fix = loop_of(node).kind != "vector"
         node.iter.args = [simplify(arg, self.ranges, fix=fix) for arg in node.iter.args]
-        if (
-            lanes is not None and literal_lanes(node.iter.args[0]) is None
-        ):  # the number of lanes stays visible
-            node.iter.args = [
-                ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])
-            ]
+        if lanes is not None and literal_lanes(node.iter.args[0]) is None:  # the number of lanes stays visible
+            node.iter.args = [ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])]
         loop = loop_of(node)
         outer, self.ranges = self.ranges, {**self.ranges, **loop_range(loop, self.ranges)}
         node.body = [self.visit(statement) for statement in node.body]
@@ -350,11 +340,7 @@ def _atom_to_isl(node: ast.expr) -> str | None:
         divisor = constant(node.right)
         if inner is None:
             return None
-        return (
-            f"floor(({inner})/{divisor})"
-            if isinstance(node.op, ast.FloorDiv)
-            else f"(({inner}) mod {divisor})"
-        )
+        return f"floor(({inner})/{divisor})" if isinstance(node.op, ast.FloorDiv) else f"(({inner}) mod {divisor})"
     assert isinstance(node, ast.Call)
     parts = [to_isl(arg) for arg in node.args]
     if any(part is None for part in parts):

@@ -56,10 +56,7 @@ class Conflict:
         moving = self._moving()
 
         def instance(values: dict[str, int]) -> str:
-            return (
-                ", ".join(f"{var}={value}" for var, value in values.items() if var in moving)
-                or "an iteration"
-            )
+            return ", ".join(f"{var}={value}" for var, value in values.items() if var in moving) or "an iteration"
 
         verb = {"read": "reads", "write": "writes"}
         one, two = self.first_access.kind, self.second_access.kind
@@ -108,15 +105,19 @@ def _pairs(first: Statement, second: Statement, a: Access, b: Access, constraint
     return f"{{ [{', '.join(names)}] : {' and '.join([*parts, *constraints] or ['1 = 1'])} }}"
 
 
-def _conflict(
-    first: Statement, second: Statement, a: Access, b: Access, constraints: list[str]
-) -> Conflict | None:
+def _conflict(first: Statement, second: Statement, a: Access, b: Access, constraints: list[str]) -> Conflict | None:
     split = len(first.loops)
     point = least(_pairs(first, second, a, b, constraints), split + len(second.loops))
     if point is None:
         return None
-    return Conflict(first, second, a, b, dict(zip(first.variables(), point[:split], strict=True)),
-                    dict(zip(second.variables(), point[split:], strict=True)))  # fmt: skip
+    return Conflict(
+        first,
+        second,
+        a,
+        b,
+        dict(zip(first.variables(), point[:split], strict=True)),
+        dict(zip(second.variables(), point[split:], strict=True)),
+    )
 
 
 def outside(statement: Statement, access: Access, shape: tuple[int, ...]) -> dict[str, int] | None:
@@ -162,9 +163,7 @@ def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[
     return equal
 
 
-def _rest_is_small(
-    first: Statement, second: Statement, one: Affine, two: Affine, var: str, equal: set[str]
-) -> bool:
+def _rest_is_small(first: Statement, second: Statement, one: Affine, two: Affine, var: str, equal: set[str]) -> bool:
     """Whether everything but ``var`` differs by less than one step of it (or by nothing that is a
     multiple)."""
     low = high = one.constant - two.constant
@@ -203,8 +202,12 @@ def _decisions(first: Statement, second: Statement, equal: set[str]) -> tuple[st
     return (*result, "=")
 
 
-def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a", "_b"),
-           places: Mapping[str, str] | None = None) -> str:  # fmt: skip
+def before(
+    first: Statement,
+    second: Statement,
+    suffixes: tuple[str, str] = ("_a", "_b"),
+    places: Mapping[str, str] | None = None,
+) -> str:
     """The constraint that an instance of ``first`` runs before one of ``second``, for isl.
 
     Args:
@@ -223,8 +226,9 @@ def before(first: Statement, second: Statement, suffixes: tuple[str, str] = ("_a
 
 
 # --- the questions that commands ask --------------------------------------------------------------------
-def carried(body: list[ast.stmt], path: Path, *, reductions: bool,
-            known: list[Statement] | None = None) -> Conflict | None:  # fmt: skip
+def carried(
+    body: list[ast.stmt], path: Path, *, reductions: bool, known: list[Statement] | None = None
+) -> Conflict | None:
     """A conflict between two iterations of the loop at ``path`` within one iteration of the loops around it,
     or None.
 
@@ -292,9 +296,7 @@ def remapped(body: list[ast.stmt], path: Path, value: ast.expr) -> Conflict | No
     return None
 
 
-def _same_order(
-    one: Statement, two: Statement, new_one: Statement, new_two: Statement, a: Access, b: Access
-) -> bool:
+def _same_order(one: Statement, two: Statement, new_one: Statement, new_two: Statement, a: Access, b: Access) -> bool:
     """Whether instances that meet in the two accesses certainly keep their order."""
     equal = pinned(one, two, a, b, set())
     old, new = _decisions(one, two, equal), _decisions(new_one, new_two, equal)
@@ -302,8 +304,9 @@ def _same_order(
 
 
 # --- the questions that derivation asks -----------------------------------------------------------------
-def meets_later(first: Statement, a: Access, second: Statement, b: Access, *, carried_by: Path | None = None,
-                itself: bool = False) -> bool:  # fmt: skip
+def meets_later(
+    first: Statement, a: Access, second: Statement, b: Access, *, carried_by: Path | None = None, itself: bool = False
+) -> bool:
     """Whether an instance of ``first`` may touch in ``a`` an element that a later instance of ``second`` touches in
     ``b``; also if that takes too much work to disprove.
 

@@ -145,15 +145,12 @@ def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: obje
             other = owner.get(element, readers.get(element))
             if other is not None and other != iteration:
                 name, index = element
-                raise RaceError(
-                    f"iterations {other} and {iteration} of a parallel loop share {name}{list(index)}"
-                )
+                raise RaceError(f"iterations {other} and {iteration} of a parallel loop share {name}{list(index)}")
         for element in frame["reads"]:
             if owner.get(element, iteration) != iteration:
                 name, index = element
                 raise RaceError(
-                    f"iterations {owner[element]} and {iteration} of a parallel loop share"
-                    f" {name}{list(index)}"
+                    f"iterations {owner[element]} and {iteration} of a parallel loop share {name}{list(index)}"
                 )
         owner |= dict.fromkeys(frame["writes"], iteration)
         readers |= dict.fromkeys(frame["reads"], iteration)
@@ -169,14 +166,13 @@ class _Lanes(ast.NodeTransformer):
             self.generic_visit(node)
             return node
         declared = declared_in(node)
-        result: list[ast.stmt] = [
-            ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)
-        ]  # fmt: skip
+        result: list[ast.stmt] = [ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)]
         result += self._each(node.body, loop.node, loop.var, declared)
         return result
 
-    def _each(self, body: list[ast.stmt], head: Callable[[list[ast.stmt]], ast.For], lane: str,
-              declared: set[str]) -> list[ast.stmt]:  # fmt: skip
+    def _each(
+        self, body: list[ast.stmt], head: Callable[[list[ast.stmt]], ast.For], lane: str, declared: set[str]
+    ) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         for statement in body:
             if isinstance(statement, ast.If):
@@ -260,8 +256,11 @@ def execute(
 def _arrays(program: Program, arrays: Mapping[str, np.ndarray], arithmetic: str) -> dict[str, Any]:
     """The arrays that the nests touch: those given, temporary ones made, those with a halo readable there."""
     names = {name for nest in program.nests for name in nest.arguments}
-    own = {name: _garbage(program.buffers[name], arithmetic) for name in sorted(names - set(arrays))
-           if name in program.buffers and program.buffers[name].role == "temporary"}  # fmt: skip
+    own = {
+        name: _garbage(program.buffers[name], arithmetic)
+        for name in sorted(names - set(arrays))
+        if name in program.buffers and program.buffers[name].role == "temporary"
+    }
     missing = sorted(names - set(arrays) - set(own))
     if missing:
         raise LatteError(f"{program.name}: no array given for {', '.join(missing)}")

@@ -19,8 +19,14 @@ WORDS = frozenset({*CALLS, *LOOP_KINDS, STREAM, PREFETCH, "empty"})
 def is_name(name: object) -> bool:
     """Whether a buffer, a local or a loop can have this name: an ASCII identifier, as isl reads no others, that is not
     reserved."""
-    return (isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
-            and name not in WORDS and name not in ("inf", "INFINITY"))  # fmt: skip
+    return (
+        isinstance(name, str)
+        and name.isascii()
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and name not in WORDS
+        and name not in ("inf", "INFINITY")
+    )
 
 
 def streamed(value: ast.expr) -> ast.expr | None:

@@ -26,10 +26,21 @@ T = TypeVar("T", bound=ast.AST)
 LOOP_KINDS = ("range", "parallel", "vector", "unrolled")
 # What an expression may call, and its number of arguments (None: two or more).
 CALLS: dict[str, int | None] = {
-    "sqrt": 1, "exp": 1, "log": 1, "tanh": 1, "abs": 1, "pow": 2, "min": None, "max": None,
-    "float32": 1, "float64": 1, "int32": 1, "bool": 1, "floor": 1, "rand": None,
-}  # fmt: skip
-
+    "sqrt": 1,
+    "exp": 1,
+    "log": 1,
+    "tanh": 1,
+    "abs": 1,
+    "pow": 2,
+    "min": None,
+    "max": None,
+    "float32": 1,
+    "float64": 1,
+    "int32": 1,
+    "bool": 1,
+    "floor": 1,
+    "rand": None,
+}
 
 
 # --- building -------------------------------------------------------------------------------------------
@@ -147,14 +158,19 @@ def loop_of(node: ast.For) -> Loop:
     stop = args[1] if len(args) > 1 else args[0]
     step = constant(args[2]) if len(args) > 2 else 1
     assert step is not None
-    options = tuple(
-        (k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant)
-    )
+    options = tuple((k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
     return Loop(node.target.id, node.iter.func.id, start, stop, step, options, getattr(node, "mark", None))
 
 
-def for_loop(var: str, stop: int | str | ast.expr, body: list[ast.stmt], *, start: int | str | ast.expr = 0,
-             step: int = 1, kind: str = "range") -> ast.For:  # fmt: skip
+def for_loop(
+    var: str,
+    stop: int | str | ast.expr,
+    body: list[ast.stmt],
+    *,
+    start: int | str | ast.expr = 0,
+    step: int = 1,
+    kind: str = "range",
+) -> ast.For:
     """``for var in kind(start, stop, step): body``."""
     return Loop(var, kind, expr(start), expr(stop), step).node(body)
 
@@ -291,8 +307,12 @@ class Program:
         return name.replace(".", "_") + nest.label.removeprefix(own) if nest.label.startswith(own) else nest.label
 
 
-def parse_program(source: str, buffers: Mapping[str, Buffer], name: str = "program",
-                  aliases: Mapping[str, tuple[str, ...]] | None = None) -> Program:  # fmt: skip
+def parse_program(
+    source: str,
+    buffers: Mapping[str, Buffer],
+    name: str = "program",
+    aliases: Mapping[str, tuple[str, ...]] | None = None,
+) -> Program:
     """A program from text: either function definitions (one a nest), or plain statements (one nest a
     statement)."""
     nests = []

@@ -181,12 +181,28 @@ def variables(node: ast.expr) -> set[str]:
 
 def _known(node: ast.expr, names: set[str]) -> bool:
     """Whether :func:`evaluate` knows the expression when it knows the variables ``names``."""
-    allowed = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.BinOp, ast.Name, ast.Constant, ast.Call,
-               ast.boolop, ast.unaryop, ast.cmpop, ast.operator, ast.expr_context)  # fmt: skip
+    allowed = (
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Compare,
+        ast.BinOp,
+        ast.Name,
+        ast.Constant,
+        ast.Call,
+        ast.boolop,
+        ast.unaryop,
+        ast.cmpop,
+        ast.operator,
+        ast.expr_context,
+    )
     calls = {ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     division = any(isinstance(n, (ast.Div, ast.Pow)) for n in ast.walk(node))
-    return (all(isinstance(n, allowed) for n in ast.walk(node)) and variables(node) <= names
-            and calls <= {"min", "max"} and not division)  # fmt: skip
+    return (
+        all(isinstance(n, allowed) for n in ast.walk(node))
+        and variables(node) <= names
+        and calls <= {"min", "max"}
+        and not division
+    )
 
 
 def grouped(names: Iterable[str], together: Iterable[Iterable[str]]) -> list[list[str]]:
@@ -256,12 +272,20 @@ def evaluate(node: ast.expr, points: Mapping[str, np.ndarray]) -> Any:
 
 
 _BINARY: dict[type[ast.operator], Any] = {
-    ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod,
-}  # fmt: skip
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod,
+}
 _COMPARE: dict[type[ast.cmpop], Any] = {
-    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
     ast.NotEq: np.not_equal,
-}  # fmt: skip
+}
 
 
 def image(node: ast.expr, boxes: Mapping[str, Values]) -> Values | None:

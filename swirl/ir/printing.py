@@ -8,12 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 _BINARY: dict[type, tuple[str, int]] = {
-    ast.Add: (" + ", 10), ast.Sub: (" - ", 10), ast.Mult: (" * ", 11), ast.Div: (" / ", 11), ast.Mod: (" % ", 11),
+    ast.Add: (" + ", 10),
+    ast.Sub: (" - ", 10),
+    ast.Mult: (" * ", 11),
+    ast.Div: (" / ", 11),
+    ast.Mod: (" % ", 11),
     ast.FloorDiv: (" // ", 11),
-}  # fmt: skip
+}
 _COMPARE: dict[type, str] = {
-    ast.Lt: " < ", ast.LtE: " <= ", ast.Gt: " > ", ast.GtE: " >= ", ast.Eq: " == ", ast.NotEq: " != ",
-}  # fmt: skip
+    ast.Lt: " < ",
+    ast.LtE: " <= ",
+    ast.Gt: " > ",
+    ast.GtE: " >= ",
+    ast.Eq: " == ",
+    ast.NotEq: " != ",
+}
 # How tight things bind, loosest first, as in the grammar of Python: select, or, and, not, comparison, …, sum, product,
 # sign.
 _SELECT, _OR, _AND, _NOT, _COMPARISON, _SIGN = 1, 2, 3, 4, 5, 12
@@ -79,8 +88,10 @@ def _rare(node: Any, kind: type, level: int) -> str:
         # ast.unparse binds each further operand tighter than the one before it.
         text = word.join([_expression(value, own + 1 + i) for i, value in enumerate(node.values)])
     elif kind is ast.IfExp:
-        test, body, orelse = (_expression(part, at) for part, at in
-                              ((node.test, _SELECT + 1), (node.body, _SELECT + 1), (node.orelse, _SELECT)))  # fmt: skip
+        test, body, orelse = (
+            _expression(part, at)
+            for part, at in ((node.test, _SELECT + 1), (node.body, _SELECT + 1), (node.orelse, _SELECT))
+        )
         text, own = f"{body} if {test} else {orelse}", _SELECT
     elif kind is ast.Constant and type(node.value) is bool:
         return repr(node.value)
@@ -141,14 +152,28 @@ def _pass(node: Any, lines: list[str], indent: str) -> None:
 
 def _function(node: Any, lines: list[str], indent: str) -> None:
     arguments = node.args
-    if (node.decorator_list or node.returns or arguments.posonlyargs or arguments.kwonlyargs or arguments.defaults
-            or arguments.vararg or arguments.kwarg or any(arg.annotation for arg in arguments.args)):  # fmt: skip
+    if (
+        node.decorator_list
+        or node.returns
+        or arguments.posonlyargs
+        or arguments.kwonlyargs
+        or arguments.defaults
+        or arguments.vararg
+        or arguments.kwarg
+        or any(arg.annotation for arg in arguments.args)
+    ):
         raise _Unknown
     lines.append(f"{indent}def {node.name}({', '.join([arg.arg for arg in arguments.args])}):")
     _block(node.body, lines, indent + "    ")
 
 
 _STATEMENTS: dict[type, Callable[[Any, list[str], str], None]] = {
-    ast.For: _for, ast.If: _if, ast.Assign: _assign, ast.AugAssign: _aug_assign, ast.AnnAssign: _ann_assign,
-    ast.Expr: _call, ast.Pass: _pass, ast.FunctionDef: _function,
-}  # fmt: skip
+    ast.For: _for,
+    ast.If: _if,
+    ast.Assign: _assign,
+    ast.AugAssign: _aug_assign,
+    ast.AnnAssign: _ann_assign,
+    ast.Expr: _call,
+    ast.Pass: _pass,
+    ast.FunctionDef: _function,
+}

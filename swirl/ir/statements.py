@@ -110,9 +110,7 @@ class Statement:
             if start is None or stop is None:
                 raise ValidationError(f"the bounds of loop {loop.var} are not quasi-affine")
             var = loop.var + "@"
-            constraints.append(
-                f"{start} <= {var} < {stop}" if loop.step > 0 else f"{stop} < {var} <= {start}"
-            )
+            constraints.append(f"{start} <= {var} < {stop}" if loop.step > 0 else f"{stop} < {var} <= {start}")
             if abs(loop.step) != 1:
                 constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
         return constraints + [renamed for renamed in self._conditions if renamed is not None]
@@ -169,9 +167,7 @@ class Statement:
         lanes: list[str] = []
         by_depth = dict(zip(self.loop_depths, self.loops, strict=True))
         for depth, (name, index) in enumerate(self.path):
-            result.append(
-                str(index + 1 if name == "body" else index + 1001)
-            )  # a condition counts as 0 in its branches
+            result.append(str(index + 1 if name == "body" else index + 1001))  # a condition counts as 0 in its branches
             if depth in by_depth:
                 loop = by_depth[depth]
                 value = loop.var + suffix if loop.step > 0 else f"(-{loop.var}{suffix})"
@@ -247,15 +243,20 @@ def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
     return [name for name in stored_in([loop]) if name in outside]
 
 
-def _collect(body: list[ast.stmt], field: str, prefix: Path, heads: tuple[Loop, ...], depths: tuple[int, ...],
-             guards: tuple[str, ...], scope: LocalLoops) -> Iterator[Statement]:  # fmt: skip
+def _collect(
+    body: list[ast.stmt],
+    field: str,
+    prefix: Path,
+    heads: tuple[Loop, ...],
+    depths: tuple[int, ...],
+    guards: tuple[str, ...],
+    scope: LocalLoops,
+) -> Iterator[Statement]:
     for index, node in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(node, ast.For):
             loop = loop_of(node)
-            yield from _collect(
-                node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope
-            )
+            yield from _collect(node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope)
         elif isinstance(node, ast.If):
             test = unparse(node.test)
             yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
@@ -337,9 +338,7 @@ def _access(target: ast.expr, kind: str, scope: LocalLoops) -> Access:
 def reduction_extremum(node: ast.Assign) -> tuple[str, ast.expr] | None:
     """``("max", e)`` for ``x = max(x, e)`` (and min), else None."""
     call = node.value
-    if not (
-        isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("max", "min")
-    ):
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("max", "min")):
         return None
     target = unparse(node.targets[0])
     others = [arg for arg in call.args if unparse(arg) != target]

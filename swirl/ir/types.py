@@ -33,9 +33,13 @@ DEFAULT = {WEAK_INT: "int32", WEAK_FLOAT: "float32"}
 """The type that a weak one becomes by default."""
 
 FOLDABLE: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def is_float(dtype: str) -> bool:
@@ -179,8 +183,12 @@ class Conversions:
         if isinstance(node, ast.For):
             return _with(node, body=self.block(node.body, {**scope, **of_loop(node)}))
         if isinstance(node, ast.If):
-            return _with(node, test=self.condition(node.test, scope), body=self.block(node.body, scope),
-                         orelse=self.block(node.orelse, scope))  # fmt: skip
+            return _with(
+                node,
+                test=self.condition(node.test, scope),
+                body=self.block(node.body, scope),
+                orelse=self.block(node.orelse, scope),
+            )
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             kind = local_type(node)
             return node if kind.shape else _with(node, value=self.value(node.value, kind.dtype, scope))
@@ -334,8 +342,10 @@ def explicit(program: Program) -> Program:
         ValidationError: a name that is not declared.
     """
     types = {name: buffer.dtype for name, buffer in program.buffers.items()}
-    nests = [_explicit(nest, tuple((name, types[name]) for name in nest.arguments if name in types))
-             for nest in program.nests]  # fmt: skip
+    nests = [
+        _explicit(nest, tuple((name, types[name]) for name in nest.arguments if name in types))
+        for nest in program.nests
+    ]
     changed = any(new is not old for new, old in zip(nests, program.nests, strict=True))
     return program.with_nests(nests) if changed else program
 

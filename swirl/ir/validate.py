@@ -118,9 +118,7 @@ class _Validator:
         if streamed(node.value) is not None:
             assert isinstance(node.value, ast.Call)
             target = node.targets[0]
-            in_buffer = (
-                isinstance(target, ast.Subscript) and unparse(target.value) in self.program.buffers
-            )
+            in_buffer = isinstance(target, ast.Subscript) and unparse(target.value) in self.program.buffers
             if not in_buffer or len(node.value.args) != 1 or node.value.keywords:
                 raise self.fail("stream(value) is for one value stored in a buffer", node)
         self.expression(stored_value(node.value), scope)

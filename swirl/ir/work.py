@@ -274,8 +274,9 @@ def _still_part(index: ast.expr, use: _Reference) -> str:
     form = affine(index)
     if form is None or _divided(index, use.still):
         return ast.unparse(index)
-    return " ".join(f"{factor}*{atom}" for atom, factor in sorted(form.terms.items())
-                    if variables(form.atoms[atom]) & use.still)  # fmt: skip
+    return " ".join(
+        f"{factor}*{atom}" for atom, factor in sorted(form.terms.items()) if variables(form.atoms[atom]) & use.still
+    )
 
 
 def _groups(uses: list[_Reference], rank: int) -> list[list[int]]:
@@ -319,8 +320,13 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> 
     return (most if single is None else single.within(extents[0])), False
 
 
-def _listed(indices: Sequence[ast.expr], boxes: Mapping[str, Values], conditions: Sequence[ast.expr],
-            extents: Sequence[int], shifted: bool) -> Values | None:  # fmt: skip
+def _listed(
+    indices: Sequence[ast.expr],
+    boxes: Mapping[str, Values],
+    conditions: Sequence[ast.expr],
+    extents: Sequence[int],
+    shifted: bool,
+) -> Values | None:
     """The values of subscripts, as one number, at the points of ``boxes`` that satisfy ``conditions``; None if
     there are too many. Other variables count as 0; unless ``shifted``, only what is inside of the extents."""
     points, mask = grid(boxes), satisfied(boxes, conditions)

@@ -155,8 +155,11 @@ def _identifier(value: Any, _: str) -> Any:
 def _nest(program: Program, nest: Any, _: Mapping[str, Any]) -> None:
     labels = [candidate.label for candidate in program.nests]
     if nest not in (*labels, *range(len(labels))):
-        raise CommandError(f"no nest {nest!r} in {program.name}", way_out=f"{nearest(nest, labels)}the nests are "
-                           + ", ".join(f"{index} {label}" for index, label in enumerate(labels)))  # fmt: skip
+        raise CommandError(
+            f"no nest {nest!r} in {program.name}",
+            way_out=f"{nearest(nest, labels)}the nests are "
+            + ", ".join(f"{index} {label}" for index, label in enumerate(labels)),
+        )
 
 
 def _buffers(program: Program, names: Any, _: Mapping[str, Any]) -> None:

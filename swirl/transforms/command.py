@@ -59,8 +59,9 @@ class Parameter:
         Raises:
             CommandError: it is of another kind.
         """
-        if self._simple and not any(isinstance(value, kind) and (kind is bool) == isinstance(value, bool)
-                                    for kind in self.kinds):  # fmt: skip
+        if self._simple and not any(
+            isinstance(value, kind) and (kind is bool) == isinstance(value, bool) for kind in self.kinds
+        ):
             raise CommandError(f"{self.name} must be {' or '.join(_KINDS[k] for k in self.kinds)}, not {value!r}")
         for argument in self._arguments(value):
             value = value if argument.alone is None else argument.alone(value, self.name)

@@ -54,9 +54,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, name: str) -> None:
     if different.any():
         where = tuple(np.argwhere(different)[0])
         count = int(different.sum())
-        pytest.fail(
-            f"{name}{[int(i) for i in where]}: {got[where]!r}, executed: {expected[where]!r} ({count} differ)"
-        )
+        pytest.fail(f"{name}{[int(i) for i in where]}: {got[where]!r}, executed: {expected[where]!r} ({count} differ)")
 
 
 def why_not_made(target: Target) -> str | None:
@@ -69,8 +67,9 @@ def why_not_made(target: Target) -> str | None:
     return None
 
 
-def run_source(source: KernelSource, arrays: Mapping[str, np.ndarray], target: Target, contract: bool = False,
-               threads: int = 2) -> dict[str, np.ndarray]:  # fmt: skip
+def run_source(
+    source: KernelSource, arrays: Mapping[str, np.ndarray], target: Target, contract: bool = False, threads: int = 2
+) -> dict[str, np.ndarray]:
     """The arrays after the kernel ran on copies of them; where it cannot run, it is compiled and the test skipped."""
     (built,) = build([TranslationUnit(source.name, source.source)], target, contract=contract)
     if reason := why_not(target):
@@ -100,8 +99,13 @@ def check(target: Target) -> Check:
     """``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for
     bit."""
 
-    def run(text: str, buffers: Mapping[str, Buffer], arrays: Mapping[str, np.ndarray] | None = None, *,
-            tolerance: float = 0.0) -> dict[str, np.ndarray]:  # fmt: skip
+    def run(
+        text: str,
+        buffers: Mapping[str, Buffer],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        *,
+        tolerance: float = 0.0,
+    ) -> dict[str, np.ndarray]:
         program = parse_program(text, buffers)
         given = {**arrays_for(buffers), **(arrays or {})}
         expected = {name: array.copy() for name, array in given.items()}

@@ -57,8 +57,15 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-PHASES = [("conv1", "forward"), ("conv1", "update"), ("batch_norm1", "forward"), ("batch_norm1", "backward"),
-          ("batch_norm1", "update"), ("softmax_loss1", "forward"), ("softmax_loss1", "backward")]  # fmt: skip
+PHASES = [
+    ("conv1", "forward"),
+    ("conv1", "update"),
+    ("batch_norm1", "forward"),
+    ("batch_norm1", "backward"),
+    ("batch_norm1", "update"),
+    ("softmax_loss1", "forward"),
+    ("softmax_loss1", "backward"),
+]
 
 
 def stages(dumped: Path, ensemble: str, phase: str) -> list[Path]:
@@ -104,9 +111,7 @@ def test_a_stage_runs_with_numpy_alone(dumped: Path, tmp_path: Path) -> None:
     printed = {}
     for path in (files[0], files[-1]):
         command = [sys.executable, str(path), "--seed", "3", "--save", str(tmp_path / f"{path.stem}.npz")]
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == 0, done.stderr
         printed[path] = done.stdout
     assert printed[files[0]] == printed[files[-1]]
@@ -124,8 +129,12 @@ def test_a_stage_takes_what_another_one_saved(dumped: Path, tmp_path: Path) -> N
 
 
 def run(path: Path, *options: str) -> str:
-    done = subprocess.run([sys.executable, str(path), *options], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(path), *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -89,9 +89,7 @@ def test_equal_programs_share_a_kernel():
 
 
 def test_unused_helpers_are_left_out():
-    source = emit(
-        small("for i in parallel(4):\n    y[i] = x[i] * 2.0\n", x=(4,), y=(4,)), TARGETS["avx512"]
-    ).source
+    source = emit(small("for i in parallel(4):\n    y[i] = x[i] * 2.0\n", x=(4,), y=(4,)), TARGETS["avx512"]).source
     assert "static inline" not in source
     assert "immintrin" not in source
 

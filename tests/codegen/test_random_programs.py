@@ -39,27 +39,42 @@ class Programs:
             return self.pick(self.element("x"), "a[i]", "0.5", "-1.25", "3.0", *local, *local)
         one, two = self.floating(depth - 1), self.floating(depth - 1)
         return self.pick(
-            f"({one} + {two})", f"({one} - {two})", f"{one} * {two}", f"({one} + {one} * {two})",
+            f"({one} + {two})",
+            f"({one} - {two})",
+            f"{one} * {two}",
+            f"({one} + {one} * {two})",
             f"(-{one})",
-            f"({one} * {two} - {self.floating(0)})", f"({two} - {one} * {two})",
+            f"({one} * {two} - {self.floating(0)})",
+            f"({two} - {one} * {two})",
             f"{one} / ({two} + 2.0)",
-            f"max({one}, {two})", f"min(1.0, {one}, {two})", f"max(0.0, {two})", f"sqrt(abs({one}))",
+            f"max({one}, {two})",
+            f"min(1.0, {one}, {two})",
+            f"max(0.0, {two})",
+            f"sqrt(abs({one}))",
             f"({one} if {self.truth(depth - 1)} else {two})",
-            f"float32({self.integer(depth - 1)})", f"floor({one})",
+            f"float32({self.integer(depth - 1)})",
+            f"floor({one})",
             f"float32({self.truth(depth - 1)})",
-        )  # fmt: skip
+        )
 
     def integer(self, depth: int) -> str:
         if depth == 0:
             return self.pick(self.element("n"), "v", "i", "3", "index[v]", *self.locals["int32"])
         one, two = self.integer(depth - 1), self.integer(depth - 1)
         return self.pick(
-            f"({one} + {two})", f"({one} - {two})", f"({one} % 64) * ({two} % 16)",
-            f"{one} // 4", f"{one} % 5",
-            f"max({one}, {two})", f"min({one}, 7, {two})",
-            f"({one} if {self.truth(depth - 1)} else {two})", f"int32({self.truth(depth - 1)})",
-            f"abs({one})", f"(-{one})", f"({one} // 3)",
-        )  # fmt: skip
+            f"({one} + {two})",
+            f"({one} - {two})",
+            f"({one} % 64) * ({two} % 16)",
+            f"{one} // 4",
+            f"{one} % 5",
+            f"max({one}, {two})",
+            f"min({one}, 7, {two})",
+            f"({one} if {self.truth(depth - 1)} else {two})",
+            f"int32({self.truth(depth - 1)})",
+            f"abs({one})",
+            f"(-{one})",
+            f"({one} // 3)",
+        )
 
     def truth(self, depth: int) -> str:
         if depth == 0:
@@ -71,7 +86,7 @@ class Programs:
             f"({self.truth(depth - 1)} and {self.truth(depth - 1)})",
             f"({self.truth(depth - 1)} or {self.truth(depth - 1)})",
             f"(not {self.truth(depth - 1)})",
-        )  # fmt: skip
+        )
 
     def expression(self, dtype: str) -> str:
         return {"float32": self.floating, "int32": self.integer, "bool": self.truth}[dtype](2)
@@ -119,10 +134,15 @@ class Programs:
 def test_random_vector_loops(check, seed):
     shape = (ROWS, LANES)
     buffers = {
-        "x": Buffer("x", shape), "n": Buffer("n", shape, "int32"), "m": Buffer("m", shape, "bool"),
-        "y": Buffer("y", shape), "k": Buffer("k", shape, "int32"), "b": Buffer("b", shape, "bool"),
-        "a": Buffer("a", (ROWS,)), "index": Buffer("index", (LANES,), "int32"),
-    }  # fmt: skip
+        "x": Buffer("x", shape),
+        "n": Buffer("n", shape, "int32"),
+        "m": Buffer("m", shape, "bool"),
+        "y": Buffer("y", shape),
+        "k": Buffer("k", shape, "int32"),
+        "b": Buffer("b", shape, "bool"),
+        "a": Buffer("a", (ROWS,)),
+        "index": Buffer("index", (LANES,), "int32"),
+    }
     text = Programs(seed).program()
     index = np.random.default_rng(seed).integers(0, LANES, LANES).astype(np.int32)
     check(text, buffers, {"index": index})

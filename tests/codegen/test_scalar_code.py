@@ -48,11 +48,21 @@ for i in range(9):
     )
 
 
-@pytest.mark.parametrize("call", ["max(x[i], y[j])", "min(x[i], y[j])", "max(0.0, x[i])",
-                                  "min(1, x[i], y[j])",
-                                  "x[i] if x[i] != y[j] else 3.0", "1.0 if x[i] <= y[j] else 0.0",
-                                  "1.0 if not x[i] < y[j] and y[j] > 0 or x[i] == 1 else 0.0",
-                                  "abs(x[i]) + 0.0 * y[j]", "floor(x[i])", "sqrt(x[i]) - y[j]"])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        "max(x[i], y[j])",
+        "min(x[i], y[j])",
+        "max(0.0, x[i])",
+        "min(1, x[i], y[j])",
+        "x[i] if x[i] != y[j] else 3.0",
+        "1.0 if x[i] <= y[j] else 0.0",
+        "1.0 if not x[i] < y[j] and y[j] > 0 or x[i] == 1 else 0.0",
+        "abs(x[i]) + 0.0 * y[j]",
+        "floor(x[i])",
+        "sqrt(x[i]) - y[j]",
+    ],
+)
 def test_special_values(check, call):
     check(
         f"""
@@ -72,10 +82,14 @@ for i in range(-9, 10):
     q[i + 9] = i // 4 * 100 + i % 4
     r[i + 9] = a[i + 9] // b[0] * 100 + a[i + 9] % b[0]
 """,
-        {"q": buffer(19, dtype="int32"), "r": buffer(19, dtype="int32"), "a": buffer(19, dtype="int32"),
-         "b": buffer(1, dtype="int32")},
+        {
+            "q": buffer(19, dtype="int32"),
+            "r": buffer(19, dtype="int32"),
+            "a": buffer(19, dtype="int32"),
+            "b": buffer(1, dtype="int32"),
+        },
         {"a": np.arange(-9, 10, dtype=np.int32), "b": np.array([-4], np.int32)},
-    )  # fmt: skip
+    )
 
 
 def test_steps_bounds_and_conditions(check):
@@ -239,9 +253,12 @@ for n in parallel(2):
     for c in range(1, 10):
         y[n, c, 0] += v[n, c - 1, 1]
 """,
-        {"y": buffer(2, 10, 5, layout=blocked), "v": buffer(2, 10, 5, layout=blocked),
-         "w": buffer(10, 5, layout=Layout(((1, 2), (0, 4))))},
-    )  # fmt: skip
+        {
+            "y": buffer(2, 10, 5, layout=blocked),
+            "v": buffer(2, 10, 5, layout=blocked),
+            "w": buffer(10, 5, layout=Layout(((1, 2), (0, 4)))),
+        },
+    )
 
 
 def test_large_local_arrays_are_no_stack_frames(check):

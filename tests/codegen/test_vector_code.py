@@ -29,9 +29,15 @@ for i in parallel(3):
         n[i, v] = n[i, v] * 3 + v
         m[i, v] = not m[i, v] and t < 1.0
 """,
-        {"x": buffer(3, lanes), "y": buffer(3, lanes), "a": buffer(3), "z": buffer(lanes, 3),
-         "n": buffer(3, lanes, dtype="int32"), "m": buffer(3, lanes, dtype="bool")},
-    )  # fmt: skip
+        {
+            "x": buffer(3, lanes),
+            "y": buffer(3, lanes),
+            "a": buffer(3),
+            "z": buffer(lanes, 3),
+            "n": buffer(3, lanes, dtype="int32"),
+            "m": buffer(3, lanes, dtype="bool"),
+        },
+    )
 
 
 @pytest.mark.parametrize("extent", [1, 7, 15, 16, 17, 37])
@@ -103,9 +109,14 @@ for n in parallel(2):
                 value[n, j, i * 16 + v] = max(0.0, acc[j, i, v])
     first[n] = acc[1, 1, 5]
 """,
-        {"bias": buffer(32), "weights": buffer(5, 32), "inputs": buffer(2, 5, 4), "value": buffer(2, 4, 32),
-         "first": buffer(2)},
-    )  # fmt: skip
+        {
+            "bias": buffer(32),
+            "weights": buffer(5, 32),
+            "inputs": buffer(2, 5, 4),
+            "value": buffer(2, 4, 32),
+            "first": buffer(2),
+        },
+    )
 
 
 @pytest.mark.parametrize("lanes", [5, 16, 21])
@@ -207,11 +218,17 @@ for i in range(3):
         b[v, i] = b[v, 0] != (k > 3)
         r[v, i] = r[{lanes - 1} - v, 3] + k
 """,
-        {"x": buffer(2 * lanes + 2, 4), "y": buffer(3, lanes), "z": buffer(lanes, 3), "table": buffer(9, 3),
-         "index": buffer(lanes, dtype="int32"), "b": buffer(lanes, 4, dtype="bool"),
-         "r": buffer(lanes, 4, dtype="int32")},
+        {
+            "x": buffer(2 * lanes + 2, 4),
+            "y": buffer(3, lanes),
+            "z": buffer(lanes, 3),
+            "table": buffer(9, 3),
+            "index": buffer(lanes, dtype="int32"),
+            "b": buffer(lanes, 4, dtype="bool"),
+            "r": buffer(lanes, 4, dtype="int32"),
+        },
         {"index": generator.integers(0, 9, lanes).astype(np.int32)},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("lanes", [1, 5, 8, 15, 16, 17, 21])
@@ -231,9 +248,15 @@ for i in range(3):
             z[i, {stride} * (w + v)] = x[i, {stride} * (w + v)]
             b[i, {stride} * (w + v)] = x[i, {stride} * (w + v)] > z[0, 0]
 """,
-        {"x": buffer(3, row), "y": buffer(3, row), "z": buffer(3, row), "b": buffer(3, row, dtype="bool"),
-         "n": buffer(3, row, dtype="int32"), "m": buffer(3, row, dtype="int32")},
-    )  # fmt: skip
+        {
+            "x": buffer(3, row),
+            "y": buffer(3, row),
+            "z": buffer(3, row),
+            "b": buffer(3, row, dtype="bool"),
+            "n": buffer(3, row, dtype="int32"),
+            "m": buffer(3, row, dtype="int32"),
+        },
+    )
 
 
 @pytest.mark.parametrize("lanes", [1, 7, 8, 16, 19, 32])
@@ -256,9 +279,13 @@ for i in parallel(3):
     if above[{lanes - 1}]:
         y[i, 0] = -1.0
 """,
-        {"x": buffer(3, lanes + 2), "y": buffer(3, lanes), "m": buffer(3, lanes, dtype="bool"),
-         "n": buffer(3, lanes, dtype="int32")},
-    )  # fmt: skip
+        {
+            "x": buffer(3, lanes + 2),
+            "y": buffer(3, lanes),
+            "m": buffer(3, lanes, dtype="bool"),
+            "n": buffer(3, lanes, dtype="int32"),
+        },
+    )
 
 
 def test_max_pooling_with_winners(check):
@@ -283,18 +310,39 @@ for n in parallel(2):
             for v in vector(13):
                 grad[n, y, j, v] = out[n, y, v] if winner[n, y, v] == j else 0.0
 """
-    check(text, {"x": buffer(2, 6, 26), "out": buffer(2, 3, 13), "winner": buffer(2, 3, 13, dtype="int32"),
-                 "grad": buffer(2, 3, 3, 13)})  # fmt: skip
+    check(
+        text,
+        {
+            "x": buffer(2, 6, 26),
+            "out": buffer(2, 3, 13),
+            "winner": buffer(2, 3, 13, dtype="int32"),
+            "grad": buffer(2, 3, 3, 13),
+        },
+    )
 
 
 @pytest.mark.parametrize(
     "call",
-    ["max(a[v], b[v])", "min(a[v], b[v])", "max(0.0, a[v])", "max(a[v], 0)", "min(1.0, a[v], b[v])", "-a[v]",
-     "abs(a[v]) - b[v]", "floor(a[v])", "sqrt(a[v]) * b[v]", "a[v] if a[v] != b[v] else 3.0",
-     "1.0 if a[v] <= b[v] else 0.0", "1.0 if not a[v] < b[v] and b[v] > 0 or a[v] == 1 else 0.0",
-     "2.0 if -1 < a[v] < b[v] else c[0]", "float32(a[v] >= b[v])", "1.0 if bool(a[v]) else -1.0",
-     "a[v] if c[0] > 0 else b[v]", "float32(v) + a[v]"],
-)  # fmt: skip
+    [
+        "max(a[v], b[v])",
+        "min(a[v], b[v])",
+        "max(0.0, a[v])",
+        "max(a[v], 0)",
+        "min(1.0, a[v], b[v])",
+        "-a[v]",
+        "abs(a[v]) - b[v]",
+        "floor(a[v])",
+        "sqrt(a[v]) * b[v]",
+        "a[v] if a[v] != b[v] else 3.0",
+        "1.0 if a[v] <= b[v] else 0.0",
+        "1.0 if not a[v] < b[v] and b[v] > 0 or a[v] == 1 else 0.0",
+        "2.0 if -1 < a[v] < b[v] else c[0]",
+        "float32(a[v] >= b[v])",
+        "1.0 if bool(a[v]) else -1.0",
+        "a[v] if c[0] > 0 else b[v]",
+        "float32(v) + a[v]",
+    ],
+)
 def test_special_values(check, call):
     check(
         f"""
@@ -306,11 +354,26 @@ for v in vector(81):
     )
 
 
-@pytest.mark.parametrize("call", ["a[v] // 4", "a[v] % 4", "a[v] // 3", "a[v] % 3", "a[v] // b[v]",
-                                  "a[v] % b[v]",
-                                  "max(a[v], b[v])", "min(3, a[v])", "abs(a[v])", "-a[v]", "a[v] * b[v] - v",
-                                  "int32(x[v] * 10.0)", "int32(a[v] < b[v])", "a[v] if a[v] >= b[v] else 7",
-                                  "a[v] if a[v] != b[v] or a[v] <= 0 else v"])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        "a[v] // 4",
+        "a[v] % 4",
+        "a[v] // 3",
+        "a[v] % 3",
+        "a[v] // b[v]",
+        "a[v] % b[v]",
+        "max(a[v], b[v])",
+        "min(3, a[v])",
+        "abs(a[v])",
+        "-a[v]",
+        "a[v] * b[v] - v",
+        "int32(x[v] * 10.0)",
+        "int32(a[v] < b[v])",
+        "a[v] if a[v] >= b[v] else 7",
+        "a[v] if a[v] != b[v] or a[v] <= 0 else v",
+    ],
+)
 def test_integers(check, call):
     generator = np.random.default_rng(3)
     divisors = generator.integers(1, 6, 19) * generator.choice([-1, 1], 19)
@@ -319,10 +382,14 @@ def test_integers(check, call):
 for v in vector(19):
     out[v] = {call}
 """,
-        {"a": buffer(19, dtype="int32"), "b": buffer(19, dtype="int32"), "out": buffer(19, dtype="int32"),
-         "x": buffer(19)},
+        {
+            "a": buffer(19, dtype="int32"),
+            "b": buffer(19, dtype="int32"),
+            "out": buffer(19, dtype="int32"),
+            "x": buffer(19),
+        },
         {"a": np.arange(-9, 10, dtype=np.int32), "b": divisors.astype(np.int32)},
-    )  # fmt: skip
+    )
 
 
 def test_selects_guard_what_they_read(check):
@@ -396,9 +463,13 @@ for n in parallel(2):
                 y[n, c_outer * 16 + c_inner, x] = v[n, c_outer * 16 + c_inner, x] * w[c_outer * 16 + c_inner,
                 0] + b[n]
 """,
-        {"y": buffer(2, 40, 4, layout=blocked), "v": buffer(2, 40, 4, layout=blocked), "b": buffer(2),
-         "w": buffer(40, 1)},
-    )  # fmt: skip
+        {
+            "y": buffer(2, 40, 4, layout=blocked),
+            "v": buffer(2, 40, 4, layout=blocked),
+            "b": buffer(2),
+            "w": buffer(40, 1),
+        },
+    )
 
 
 def test_vectors_outside_of_parallel_loops(check):

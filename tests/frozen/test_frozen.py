@@ -49,8 +49,10 @@ def test_nothing_has_changed(name: str, target: str) -> None:
 
 
 def _without_values(one: Record) -> Record:
-    return {key: {k: v for k, v in part.items() if k != "values"} if isinstance(part, dict) else part
-            for key, part in one.items()}  # fmt: skip
+    return {
+        key: {k: v for k, v in part.items() if k != "values"} if isinstance(part, dict) else part
+        for key, part in one.items()
+    }
 
 
 def test_renaming_is_no_difference_and_anything_else_is() -> None:

@@ -57,8 +57,15 @@ class Number:
 
     __slots__ = ("dtype", "factors", "grain", "high", "low", "size", "steps", "unknown", "value")
 
-    def __init__(self, value: float, dtype: str, size: float | None = None, steps: float = 0.0,
-                 grain: float | None = None, unknown: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        value: float,
+        dtype: str,
+        size: float | None = None,
+        steps: float = 0.0,
+        grain: float | None = None,
+        unknown: bool = False,
+    ):
         self.value, self.dtype, self.steps, self.unknown = value, dtype, steps, unknown
         if size is None:
             size = abs(value) if math.isfinite(value) else 0.0

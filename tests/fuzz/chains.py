@@ -38,10 +38,18 @@ class Chains:
             lines += self.reader("d", self.columns)
         side = max(self.rows, self.columns)
         extents = {
-            "d": (self.rows, self.columns), "e": (self.rows, self.columns), "h": (self.rows, -(-self.columns // 4), 4),
-            "x": (self.rows, self.columns + TAPS), "w": (side + TAPS,), "y": (side, side), "z": (side,), "s": (side,),
-            "u": (self.rows, self.columns + TAPS), "f": (1, side, side), "m": (side,),
-        }  # fmt: skip
+            "d": (self.rows, self.columns),
+            "e": (self.rows, self.columns),
+            "h": (self.rows, -(-self.columns // 4), 4),
+            "x": (self.rows, self.columns + TAPS),
+            "w": (side + TAPS,),
+            "y": (side, side),
+            "z": (side,),
+            "s": (side,),
+            "u": (self.rows, self.columns + TAPS),
+            "f": (1, side, side),
+            "m": (side,),
+        }
         used = "\n".join(lines)
         return lines, {name: shape for name, shape in extents.items() if f"{name}[" in used}
 
@@ -105,8 +113,12 @@ class Chains:
         if form == "shift":
             return self.loops([f"{e} = {self.element(source, f'{width - 1} - j')} + 1.0"], width), width
         inside = f"if j + k - 1 >= 0 and j + k - 1 < {width}:"
-        body = [f"{e} = 0.0", f"for k in range({TAPS}):", f"    {inside}",
-                f"        {e} += {self.element(source, 'j + k - 1')} * w[k]"]  # fmt: skip
+        body = [
+            f"{e} = 0.0",
+            f"for k in range({TAPS}):",
+            f"    {inside}",
+            f"        {e} += {self.element(source, 'j + k - 1')} * w[k]",
+        ]
         return self.loops(body, width), width
 
     def reader(self, source: str, width: int) -> Lines:
@@ -125,12 +137,19 @@ class Chains:
         if form == "indirect":
             return self.loops([f"z[i] += {d}"], width)
         if form == "product":
-            return self.loops(["for k in range(2):", f"    y[i, k] += {d} * f[0, j, k]"], width) if self.fits(2) else (
-                self.loops([f"y[i, 0] += {d}"], width))  # fmt: skip
+            return (
+                self.loops(["for k in range(2):", f"    y[i, k] += {d} * f[0, j, k]"], width)
+                if self.fits(2)
+                else (self.loops([f"y[i, 0] += {d}"], width))
+            )
         if form == "scatter":
             return self.loops([f"for k in range({TAPS}):", f"    u[i, j + k] += {d} * w[k]"], width)
-        update = {"add": f"y[i, j] += {d}", "sum": f"z[i] += {d}", "columns": f"s[j] += {d}",
-                  "greatest": f"z[i] = max(z[i], {d})"}[form]  # fmt: skip
+        update = {
+            "add": f"y[i, j] += {d}",
+            "sum": f"z[i] += {d}",
+            "columns": f"s[j] += {d}",
+            "greatest": f"z[i] = max(z[i], {d})",
+        }[form]
         return self.loops([update], width)
 
     def fits(self, columns: int) -> bool:

@@ -17,7 +17,12 @@ Command = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A command's name, its arguments, its options."""
 
 RECIPES: tuple[tuple[str, ...], ...] = (
-    (), (), (), (), (), (),
+    (),
+    (),
+    (),
+    (),
+    (),
+    (),
     ("flatten", "vectorize", "stream"),
     ("interchange", "vectorize", "unroll_and_jam", "scalar_replace"),
     ("tile_loop", "reorder", "vectorize", "parallelize"),
@@ -50,14 +55,22 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("reindex", "fuse_layers", "parallelize"),
     ("tile_loop", "fuse", "contract", "unroll_and_jam"),
     ("split", "fuse_layers", "contract", "vectorize"),
-)  # fmt: skip
+)
 """Names of commands that go well together; further ones are drawn."""
 
 NESTS = {
-    "flatten": "whole", "moments": "statistics", "canonicalise": "statistics", "partial_sums": "product",
-    "set_padding": "window", "reindex": "scatter", "pack": "whole", "if_convert": "map", "privatize": "scatter",
-    "reverse": "counts", "scalar_replace": "counts",
-}  # fmt: skip
+    "flatten": "whole",
+    "moments": "statistics",
+    "canonicalise": "statistics",
+    "partial_sums": "product",
+    "set_padding": "window",
+    "reindex": "scatter",
+    "pack": "whole",
+    "if_convert": "map",
+    "privatize": "scatter",
+    "reverse": "counts",
+    "scalar_replace": "counts",
+}
 """The first command of a recipe → nests that it is for, see :data:`tests.fuzz.shapes.SHAPES`."""
 JOINING = {"fuse_layers", "inline", "contract"}
 """Commands for neighbouring nests."""
@@ -110,10 +123,19 @@ class CommandMaker:
 
     def stored(self, lanes: bool = False) -> list[str]:
         """Buffers that are assigned; only those that vector loops assign where there are any."""
-        trees: list[ast.AST] = [node for nest in self.program.nests for _, node in loops(nest.body)
-                                if not lanes or loop_of(node).kind == "vector"]  # fmt: skip
-        found = [target for tree in trees for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.AugAssign))
-                 for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]  # fmt: skip
+        trees: list[ast.AST] = [
+            node
+            for nest in self.program.nests
+            for _, node in loops(nest.body)
+            if not lanes or loop_of(node).kind == "vector"
+        ]
+        found = [
+            target
+            for tree in trees
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Assign, ast.AugAssign))
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
         names = [name for name in dict.fromkeys(ast.unparse(t).split("[")[0] for t in found) if name in self.buffers]
         return names or (self.stored() if lanes else ["y"])
 
@@ -150,8 +172,13 @@ class CommandMaker:
 
     def nested(self) -> Any:
         """Two loops, directly nested for the most part."""
-        pairs = [(loop_of(node).var, loop_of(inner).var) for nest in self.program.nests for _, node in loops(nest.body)
-                 for inner in node.body if isinstance(inner, ast.For)]  # fmt: skip
+        pairs = [
+            (loop_of(node).var, loop_of(inner).var)
+            for nest in self.program.nests
+            for _, node in loops(nest.body)
+            for inner in node.body
+            if isinstance(inner, ast.For)
+        ]
         if pairs and self.pick((True, True, True, False)):
             return (list(self.pick(pairs)),), {}
         return ([self.pick(self.names), self.pick(self.names)],), {}
@@ -194,8 +221,15 @@ class CommandMaker:
         return (self.pick(self.stored()), self.pick(self.names)), {"copies": self.pick((2, 3, 8))}
 
     def reindex(self) -> Any:
-        forms = ("{a} + {b}", "2 * {a} + {b}", "{a} - {b} + 1", "3 - {a}", "3 * {a} - {b}", "{a} + 2 * {b}",
-                 "{a} + {b} - 1")  # fmt: skip
+        forms = (
+            "{a} + {b}",
+            "2 * {a} + {b}",
+            "{a} - {b} + 1",
+            "3 - {a}",
+            "3 * {a} - {b}",
+            "{a} + 2 * {b}",
+            "{a} + {b} - 1",
+        )
         form = self.pick(forms).format(a=self.pick(self.names), b=self.pick(self.names))
         return self.maybe_loop() if self.pick((False, False, True)) else (), {"r": form}
 

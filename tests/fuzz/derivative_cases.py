@@ -38,9 +38,7 @@ class Scope:
     arrays: list[str] = field(default_factory=list)
 
     def inner(self, **loops: range) -> Scope:
-        return Scope(
-            {**self.loops, **loops}, list(self.locals), list(self.flags), list(self.counts), list(self.arrays)
-        )
+        return Scope({**self.loops, **loops}, list(self.locals), list(self.flags), list(self.counts), list(self.arrays))
 
     @property
     def names(self) -> set[str]:
@@ -288,11 +286,16 @@ class Writer:
             return [self.store(scope)]
         inner = scope.inner(**{variable: range(1, STEPS)})
         row = self.index(scope, ROWS)
-        name, old = self.pick((f"h[{row}, {variable}]", f"h[{row}, {variable} - 1]"),
-                              (f"u[{variable}]", f"u[{variable} - 1]"))  # fmt: skip
+        name, old = self.pick(
+            (f"h[{row}, {variable}]", f"h[{row}, {variable} - 1]"), (f"u[{variable}]", f"u[{variable} - 1]")
+        )
         value = self.expression(inner, 1)
-        form = self.pick(f"tanh({self.leaf(inner)} * {old} + {value})", f"max({old} + {value}, 0.0)",
-                         f"0.5 * {old} + {value}", f"{old} * {value}")  # fmt: skip
+        form = self.pick(
+            f"tanh({self.leaf(inner)} * {old} + {value})",
+            f"max({old} + {value}, 0.0)",
+            f"0.5 * {old} + {value}",
+            f"{old} * {value}",
+        )
         return [f"for {variable} in range(1, {STEPS}):", f"    {name} = {form}"]
 
     def extreme(self, scope: Scope) -> list[str]:
@@ -304,8 +307,11 @@ class Writer:
         inner = scope.inner(**{variable: range(STEPS) for variable in variables})
         lines = [f"{'    ' * depth}for {variable} in range({STEPS}):" for depth, variable in enumerate(variables)]
         for _ in range(self.pick(1, 1, 2)):
-            target = self.element(scope, self.pick(*WRITTEN)) if self.random.random() < 0.7 or not scope.locals else (
-                self.pick(*scope.locals))  # fmt: skip
+            target = (
+                self.element(scope, self.pick(*WRITTEN))
+                if self.random.random() < 0.7 or not scope.locals
+                else (self.pick(*scope.locals))
+            )
             value, call = self.expression(inner, 1), self.pick("max", "min")
             guarded = [f"if {value} {'>' if call == 'max' else '<'} {target}:", f"    {target} = {value}"]
             made = self.pick([f"{target} = {call}({target}, {value})"], guarded)

@@ -140,12 +140,32 @@ class Expressions:
 
     def converted(self, scope: Scope, v: str) -> str:
         """Other types in floating-point arithmetic, with a cast or without."""
-        form = self.pick(("float32({n})", "{v} + {n}", "{v} * float32({n})", "{n} / 4.0", "sqrt({n} + 0.5)",
-                          "{v} + float32({b})", "max({v}, {n})", "({v} if {b} else {n})", "({n} and {v})", "{v} - {l}",
-                          "abs({n}) * {v}"))  # fmt: skip
+        form = self.pick(
+            (
+                "float32({n})",
+                "{v} + {n}",
+                "{v} * float32({n})",
+                "{n} / 4.0",
+                "sqrt({n} + 0.5)",
+                "{v} + float32({b})",
+                "max({v}, {n})",
+                "({v} if {b} else {n})",
+                "({n} and {v})",
+                "{v} - {l}",
+                "abs({n}) * {v}",
+            )
+        )
         if "float64" in self.types and self.chance(1, 1):
-            form = self.pick(("float32(float64({v}) * 16777217.0)", "float64({v}) + {v}", "float32(float64({v}) - {n})",
-                              "float64({n}) * {v}", "float32({v}) + {v}", "sqrt(float64({v}))"))  # fmt: skip
+            form = self.pick(
+                (
+                    "float32(float64({v}) * 16777217.0)",
+                    "float64({v}) + {v}",
+                    "float32(float64({v}) - {n})",
+                    "float64({n}) * {v}",
+                    "float32({v}) + {v}",
+                    "sqrt(float64({v}))",
+                )
+            )
         loops = list(scope.ranges) or ["2"]
         return str(form.format(v=v, n=self.integer(scope, leaf=True), b=self.input(scope, "bool"), l=self.pick(loops)))
 
@@ -159,39 +179,105 @@ class Expressions:
         if leaf:
             return str(n)
         m = self.input(scope, "int32") if self.chance(2, 1) == 0 else self.pick((*LITERALS, *names))
-        form = self.pick(("{n}", "{n} + {m}", "{n} * {m}", "{n} - {m}", "max({n}, {m})", "min({n}, {m}, 5)", "{n} // 4",
-                          "{n} % 5", "{n} * 3 + {m}", "abs({n})", "({n} if {c} else {m})", "int32({v})", "({n} or {m})",
-                          "({n} * 3 + {m}) // 2", "{n} // {m}", "{n} % {m}", "-{n}", "int32({b})"))  # fmt: skip
-        return str(form.format(n=n, m=m, v=self.value(scope), b=self.input(scope, "bool"),
-                               c=self.condition(scope, True) if "{c}" in form else ""))  # fmt: skip
+        form = self.pick(
+            (
+                "{n}",
+                "{n} + {m}",
+                "{n} * {m}",
+                "{n} - {m}",
+                "max({n}, {m})",
+                "min({n}, {m}, 5)",
+                "{n} // 4",
+                "{n} % 5",
+                "{n} * 3 + {m}",
+                "abs({n})",
+                "({n} if {c} else {m})",
+                "int32({v})",
+                "({n} or {m})",
+                "({n} * 3 + {m}) // 2",
+                "{n} // {m}",
+                "{n} % {m}",
+                "-{n}",
+                "int32({b})",
+            )
+        )
+        return str(
+            form.format(
+                n=n,
+                m=m,
+                v=self.value(scope),
+                b=self.input(scope, "bool"),
+                c=self.condition(scope, True) if "{c}" in form else "",
+            )
+        )
 
     # --- conditions
     def condition(self, scope: Scope, data: bool) -> str:
         """A condition on loop variables, or on data."""
         if self.chance(4, 1):
             one, two = self.simple(scope, data), self.simple(scope, data)
-            return str(self.pick((f"not {one}", f"({one} and {two})", f"({one} or {two})", f"not ({one} and {two})",
-                                  f"({one} or not {two})")))  # fmt: skip
+            return str(
+                self.pick(
+                    (
+                        f"not {one}",
+                        f"({one} and {two})",
+                        f"({one} or {two})",
+                        f"not ({one} and {two})",
+                        f"({one} or not {two})",
+                    )
+                )
+            )
         return self.simple(scope, data)
 
     def simple(self, scope: Scope, data: bool) -> str:
         names = list(scope.ranges)
         if names and self.chance(3, 1) == 0:
             one, two = self.pick(names), self.pick(names)
-            return str(self.pick((f"{one} < 2", f"{one} > 0", f"{one} == 1", f"{one} + {two} < 4",
-                                  f"1 <= {one} and {two} < 3", f"{one} % 2 == 0", f"1 <= {one} < 3",
-                                  f"{one} <= {two}", f"{one} != 1")))  # fmt: skip
+            return str(
+                self.pick(
+                    (
+                        f"{one} < 2",
+                        f"{one} > 0",
+                        f"{one} == 1",
+                        f"{one} + {two} < 4",
+                        f"1 <= {one} and {two} < 3",
+                        f"{one} % 2 == 0",
+                        f"1 <= {one} < 3",
+                        f"{one} <= {two}",
+                        f"{one} != 1",
+                    )
+                )
+            )
         if not data:
             return "1 > 0"
         if self.mixed and self.chance(2, 1):
             n, b = self.value(scope, "int32"), self.value(scope, "bool")
-            return str(self.pick((f"{n} > 0", b, f"{n} != {self.input(scope, 'int32')}", f"{n} % 2 == 1", f"not {b}",
-                                  f"{n} < {self.value(scope)}", f"{n} == 16777217")))  # fmt: skip
+            return str(
+                self.pick(
+                    (
+                        f"{n} > 0",
+                        b,
+                        f"{n} != {self.input(scope, 'int32')}",
+                        f"{n} % 2 == 1",
+                        f"not {b}",
+                        f"{n} < {self.value(scope)}",
+                        f"{n} == 16777217",
+                    )
+                )
+            )
         scalars = scope.locals_of("float32")
         if scalars and self.chance(1, 2):
             t, i = self.pick(scalars), self.input(scope)
-            forms = [f"{t} > {i}", f"{t} > {self.pick(scalars)}", f"{t} != {t}", f"{t} + 1.0 > {t}",
-                     f"0.0 < {t} <= {i}", f"{t} == {t}", t, f"{t} * 0.0 == 0.0"]  # fmt: skip
+            forms = [
+                f"{t} > {i}",
+                f"{t} > {self.pick(scalars)}",
+                f"{t} != {t}",
+                f"{t} + 1.0 > {t}",
+                f"0.0 < {t} <= {i}",
+                f"{t} == {t}",
+                t,
+                f"{t} * 0.0 == 0.0",
+            ]
             if names:
                 forms += [f"{self.pick(names)} < {t}", f"{t} <= {self.pick(names)}"]
             return str(self.pick(forms))

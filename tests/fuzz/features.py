@@ -12,12 +12,30 @@ from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
 
 FEATURES = (
-    "a local's name used again", "a local's name that is a loop's elsewhere", "a local that decides a condition",
-    "a local carried over iterations", "a local that decides what changes it", "and, or, not", "a chained comparison",
-    "and, or as values", "a test on NaN", "a select", "a condition on data", "float64", "int32", "bool", "a cast",
-    "types mixed without a cast", "an int32 accumulator with other terms", "int32 beyond 2**24", "// or % of data",
-    "a triangular bound", "an indirect subscript", "max or min of int32", "a rare call",
-)  # fmt: skip
+    "a local's name used again",
+    "a local's name that is a loop's elsewhere",
+    "a local that decides a condition",
+    "a local carried over iterations",
+    "a local that decides what changes it",
+    "and, or, not",
+    "a chained comparison",
+    "and, or as values",
+    "a test on NaN",
+    "a select",
+    "a condition on data",
+    "float64",
+    "int32",
+    "bool",
+    "a cast",
+    "types mixed without a cast",
+    "an int32 accumulator with other terms",
+    "int32 beyond 2**24",
+    "// or % of data",
+    "a triangular bound",
+    "an indirect subscript",
+    "max or min of int32",
+    "a rare call",
+)
 
 
 def features(program: Program) -> set[str]:
@@ -35,7 +53,7 @@ def features(program: Program) -> set[str]:
         tests = {
             "a local's name used again": any(count > 1 for count in locals_.values()),
             "a local's name that is a loop's elsewhere": bool(loops & set(locals_)),
-        }  # fmt: skip
+        }
         found |= {name for name, holds in tests.items() if holds} | ({"float64", "int32", "bool"} & set(types.values()))
         _statements(nest.body, set(locals_), types, found)
         for statement in nest.body:

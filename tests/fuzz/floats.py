@@ -26,10 +26,23 @@ from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
 from tests.fuzz.bounded import Undecided, bounded, outside
 
-REORDER = frozenset({
-    "vectorize", "unroll", "unroll_and_jam", "privatize", "partial_sums", "interchange", "reorder", "reverse",
-    "reindex", "distribute", "fuse", "fuse_layers", "canonicalise",
-})  # fmt: skip
+REORDER = frozenset(
+    {
+        "vectorize",
+        "unroll",
+        "unroll_and_jam",
+        "privatize",
+        "partial_sums",
+        "interchange",
+        "reorder",
+        "reverse",
+        "reindex",
+        "distribute",
+        "fuse",
+        "fuse_layers",
+        "canonicalise",
+    }
+)
 """Commands after which accumulations (``+=``, ``-=``, ``*=``, ``max``, ``min``) may take another order."""
 EXPAND = frozenset({"factor", "moments"})
 """Commands that use the laws of real numbers."""
@@ -248,8 +261,10 @@ def executed(program: Program, given: Arrays, **options: Any) -> Arrays:
     """The results of a program on copies of arrays."""
     copies = {name: array.copy() for name, array in given.items()}
     # flatten lets a program see the same memory with another shape
-    views = {name: copy.reshape(program.buffers[name].shape) if name in program.buffers else copy
-             for name, copy in copies.items()}  # fmt: skip
+    views = {
+        name: copy.reshape(program.buffers[name].shape) if name in program.buffers else copy
+        for name, copy in copies.items()
+    }
     execute(program, views, arithmetic="typed", **options)
     return copies
 

@@ -129,11 +129,10 @@ def _without(case: NetCase, gone: int) -> NetCase:
 
     layers = tuple(
         Layer(layer.kind, tuple(map(moved, layer.sources)), layer.options)
-        for number, layer in enumerate(case.layers, 1) if number != gone
-    )  # fmt: skip
-    recipes = {
-        tuple(map(moved, numbers)): text for numbers, text in case.recipes.items() if gone not in numbers
-    }
+        for number, layer in enumerate(case.layers, 1)
+        if number != gone
+    )
+    recipes = {tuple(map(moved, numbers)): text for numbers, text in case.recipes.items() if gone not in numbers}
     return replace(case, layers=layers, recipes=recipes)
 
 
@@ -146,10 +145,14 @@ def net_test(case: NetCase, way: str, problem: str, name: str) -> str:
         if field.name in ("batch", "shape") or value != field.default and value != {}:
             shown.append(f"{field.name}={_layers(value) if field.name == 'layers' else repr(value)}")
     parts = ",\n        ".join(shown)
-    return "\n".join([
-        f"def test_{name}() -> None:", f"    # {problem.splitlines()[0]}",
-        f"    case = NetCase(\n        {parts},\n    )", f'    assert_net(case, "{way}")',
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"def test_{name}() -> None:",
+            f"    # {problem.splitlines()[0]}",
+            f"    case = NetCase(\n        {parts},\n    )",
+            f'    assert_net(case, "{way}")',
+        ]
+    )
 
 
 def _layers(layers: Sequence[Layer]) -> str:

@@ -25,10 +25,13 @@ FILTERS = (4, 1, 3, 8, 15, 16, 16, 16, 17, 24, 32, 32, 33)
 OUTPUTS = (5, 1, 2, 7, 10, 15, 16, 17, 33)
 
 AFTER: dict[str, tuple[str, ...]] = {
-    "conv": ("relu", "batch_norm", "relu", "max_pooling"), "batch_norm": ("relu", "relu", "relu", "tanh"),
-    "fully_connected": ("relu", "batch_norm", "tanh", "relu"), "relu": ("conv", "max_pooling", "fully_connected"),
-    "max_pooling": ("conv", "fully_connected"), "added": ("relu",),
-}  # fmt: skip
+    "conv": ("relu", "batch_norm", "relu", "max_pooling"),
+    "batch_norm": ("relu", "relu", "relu", "tanh"),
+    "fully_connected": ("relu", "batch_norm", "tanh", "relu"),
+    "relu": ("conv", "max_pooling", "fully_connected"),
+    "max_pooling": ("conv", "fully_connected"),
+    "added": ("relu",),
+}
 """What often follows a kind of layer: the chains that have recipes."""
 
 
@@ -180,17 +183,26 @@ class NetMaker:
         return self.pick(values) if self.chance(3, 1) == 0 else (self.pick(values), self.pick(values))
 
     def conv(self) -> dict[str, Any]:
-        return {"num_filters": self.pick(FILTERS), "kernel": self.pair((3, 1, 1, 2, 3, 3, 5)),
-                "stride": self.pair((1, 1, 1, 2, 3)), "pad": self.pair((1, 0, 0, 1, 2)),
-                "dilation": self.pair((1, 1, 1, 1, 2, 3))}  # fmt: skip
+        return {
+            "num_filters": self.pick(FILTERS),
+            "kernel": self.pair((3, 1, 1, 2, 3, 3, 5)),
+            "stride": self.pair((1, 1, 1, 2, 3)),
+            "pad": self.pair((1, 0, 0, 1, 2)),
+            "dilation": self.pair((1, 1, 1, 1, 2, 3)),
+        }
 
     def fully_connected(self) -> dict[str, Any]:
         return {"num_outputs": self.pick(OUTPUTS)}
 
     def max_pooling(self) -> dict[str, Any]:
         clamp = self.pick((True, False))
-        return {"kernel": self.pair((2, 2, 3, 1, 4)), "stride": self.pair((2, 1, 3)), "pad": self.pair((0, 0, 1)),
-                "ceil_mode": self.pick((True, False)), "clamp": clamp}  # fmt: skip
+        return {
+            "kernel": self.pair((2, 2, 3, 1, 4)),
+            "stride": self.pair((2, 1, 3)),
+            "pad": self.pair((0, 0, 1)),
+            "ceil_mode": self.pick((True, False)),
+            "clamp": clamp,
+        }
 
 
 def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
@@ -243,8 +255,13 @@ class RecipeMaker:
         """The kind of a layer as recipes know it."""
         kind = self.case.layers[number - 1].kind.removesuffix("_without_bias")
         images = len(self.shapes[number]) == 3
-        return {"added": "added_images" if images else "added", "enlarged": "one", "turned": "one", "edge": "blur",
-                "product": "product_of_images" if images else "product"}.get(kind, kind)  # fmt: skip
+        return {
+            "added": "added_images" if images else "added",
+            "enlarged": "one",
+            "turned": "one",
+            "edge": "blur",
+            "product": "product_of_images" if images else "product",
+        }.get(kind, kind)
 
     def neighbours(self) -> list[tuple[int, int]]:
         """Pairs of layers, the second one the only reader of the first."""
@@ -263,8 +280,15 @@ class RecipeMaker:
         kind = self.kind(number)
         if kind not in FOLLOWING or self.pick((True, False)):
             return "\n".join(["def forward(s, target):", *lines, ""])
-        head = [f"import latte.recipes.{kind} as shipped", f"from latte.recipes.{kind} import *", "",
-                "def forward(s, target):", *lines, "    shipped.forward(s, target)", ""]  # fmt: skip
+        head = [
+            f"import latte.recipes.{kind} as shipped",
+            f"from latte.recipes.{kind} import *",
+            "",
+            "def forward(s, target):",
+            *lines,
+            "    shipped.forward(s, target)",
+            "",
+        ]
         return "\n".join(head)
 
     def layouts(self, number: int) -> str:
@@ -274,12 +298,18 @@ class RecipeMaker:
             buffer = self.pick(("value", "inputs", "weights", "grad", "grad_inputs", "grad_weights"))
             dim, other = self.pick((0, 0, 1, 2)), self.pick((0, 1, 2))
             pairs = self.pick(("0, 1, 1", "0, (1, 2), (0, 1)", "1, 0, 0", "1"))
-            lines.append("    " + self.pick((
-                f's.tile("{buffer}", {dim}, {self.pick((4, 8, 16, 3))}, optional=True)',
-                f's.tile("{buffer}", {dim}, {self.pick((4, 8, 16, 3))}, optional=True)',
-                f's.transpose("{buffer}", {dim}, {other}, optional=True)',
-                f's.set_padding("{buffer}", {pairs}, optional=True)', f's.untile("{buffer}", optional=True)',
-            )))  # fmt: skip
+            lines.append(
+                "    "
+                + self.pick(
+                    (
+                        f's.tile("{buffer}", {dim}, {self.pick((4, 8, 16, 3))}, optional=True)',
+                        f's.tile("{buffer}", {dim}, {self.pick((4, 8, 16, 3))}, optional=True)',
+                        f's.transpose("{buffer}", {dim}, {other}, optional=True)',
+                        f's.set_padding("{buffer}", {pairs}, optional=True)',
+                        f's.untile("{buffer}", optional=True)',
+                    )
+                )
+            )
         return "\n".join(["def forward(s, target):", *lines, ""])
 
     def loops(self, number: int) -> str:
@@ -295,14 +325,23 @@ class RecipeMaker:
     def command(self, phase: str) -> str:
         loops = f's.loops("{phase}")'
         loop = f"{loops}[{self.pick((-1, 0, -2, 1))} % len({loops})]"
-        rest = self.pick((
-            f'vectorize("{phase}", {loop}, target.simd_width or 4', f'parallelize("{phase}", {loop}',
-            f'unroll_and_jam("{phase}", {loop}, {self.pick((2, 3, 4))}', f'hoist("{phase}"',
-            f'unroll("{phase}", {loop}, {self.pick((2, 4))}', f'scalar_replace("{phase}"',
-            f'tile_loop("{phase}", {loop}, {self.pick((2, 4, 16))}, tail="{self.pick(("min", "mask", "peel"))}"',
-            f'reorder("{phase}", {loops}[::-1]', f'fuse_layers("{phase}"', f'partial_sums("{phase}", {loop}',
-            f'interchange("{phase}", {loops}[-2:]', f'split("{phase}", {loop}, [1]', f'moments("{phase}", {loop}',
-        ))  # fmt: skip
+        rest = self.pick(
+            (
+                f'vectorize("{phase}", {loop}, target.simd_width or 4',
+                f'parallelize("{phase}", {loop}',
+                f'unroll_and_jam("{phase}", {loop}, {self.pick((2, 3, 4))}',
+                f'hoist("{phase}"',
+                f'unroll("{phase}", {loop}, {self.pick((2, 4))}',
+                f'scalar_replace("{phase}"',
+                f'tile_loop("{phase}", {loop}, {self.pick((2, 4, 16))}, tail="{self.pick(("min", "mask", "peel"))}"',
+                f'reorder("{phase}", {loops}[::-1]',
+                f'fuse_layers("{phase}"',
+                f'partial_sums("{phase}", {loop}',
+                f'interchange("{phase}", {loops}[-2:]',
+                f'split("{phase}", {loop}, [1]',
+                f'moments("{phase}", {loop}',
+            )
+        )
         return f"s.{rest}, optional=True)"
 
     def chain(self, first: int, second: int) -> str:
@@ -310,8 +349,14 @@ class RecipeMaker:
         kinds = self.kind(first), self.kind(second)
         text = [f"chain = {kinds!r}", "", "def forward(s, target):", '    s.fuse_layers("forward", optional=True)']
         between = f"{kinds[0]}_value"
-        more = self.pick(("", f's.inline("forward", "{between}", optional=True)',
-                          f's.contract("forward", "{between}", optional=True)', "shipped"))  # fmt: skip
+        more = self.pick(
+            (
+                "",
+                f's.inline("forward", "{between}", optional=True)',
+                f's.contract("forward", "{between}", optional=True)',
+                "shipped",
+            )
+        )
         if more == "shipped" and kinds[0] in SHIPPED:
             text.append(f'    s.recipe("{kinds[0]}", "forward")')
         elif more and more != "shipped":

@@ -132,8 +132,9 @@ def _of_two(vectors: type[Neuron], images: type[Neuron]) -> Declare:
     return declare
 
 
-def _mapped(neuron: type[Neuron], mapping: Callable[..., Any], shape: Sequence[int] | None = None,
-            **options: Any) -> Declare:  # fmt: skip
+def _mapped(
+    neuron: type[Neuron], mapping: Callable[..., Any], shape: Sequence[int] | None = None, **options: Any
+) -> Declare:
     def declare(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
         made = net.add_ensemble(Ensemble(neuron, tuple(shape or sources[0].shape), IMAGE))
         net.add_connections(sources[0], made, mapping, **options)
@@ -217,8 +218,17 @@ class Formula:
         self.near(flat, x.detach().abs().max())
 
 
-def _conv(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], num_filters: int, kernel: Any = 3,
-          stride: Any = 1, pad: Any = 1, dilation: Any = 1) -> Any:  # fmt: skip
+def _conv(
+    f: Formula,
+    name: str,
+    xs: Sequence[Any],
+    p: Mapping[str, Any],
+    num_filters: int,
+    kernel: Any = 3,
+    stride: Any = 1,
+    pad: Any = 1,
+    dilation: Any = 1,
+) -> Any:
     bias = p["bias"][:, 0] if "bias" in p else None
     return f.torch.nn.functional.conv2d(xs[0], p["weights"], bias, stride, pad, dilation)
 
@@ -228,8 +238,9 @@ def _fully_connected(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, A
     return product + p["bias"][:, 0] if "bias" in p else product
 
 
-def _batch_norm(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], epsilon: float = 1e-5,
-                momentum: float = 0.1) -> Any:  # fmt: skip
+def _batch_norm(
+    f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], epsilon: float = 1e-5, momentum: float = 0.1
+) -> Any:
     (x,) = xs
     axes = [0, *range(2, x.ndim)]
 
@@ -264,8 +275,17 @@ def _scaled(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> A
     return p["factor"].reshape(shape) * xs[0] + p["summand"].reshape(shape)
 
 
-def _pooling(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], kernel: Any = 2, stride: Any = 2,
-             pad: Any = 0, ceil_mode: bool = True, clamp: bool = True) -> Any:  # fmt: skip
+def _pooling(
+    f: Formula,
+    name: str,
+    xs: Sequence[Any],
+    p: Mapping[str, Any],
+    kernel: Any = 2,
+    stride: Any = 2,
+    pad: Any = 0,
+    ceil_mode: bool = True,
+    clamp: bool = True,
+) -> Any:
     """The first greatest element of each window, in row-major order."""
     torch, (x,) = f.torch, xs
     (ky, kx), (sy, sx), (py, px) = (v if isinstance(v, tuple) else (v, v) for v in (kernel, stride, pad))

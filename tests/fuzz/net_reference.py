@@ -107,8 +107,9 @@ def _inputs(case: NetCase, declared: Declared, seed: int, whole: bool) -> Inputs
     for count in filter(None, (case.batch, case.smaller)):
         seeds = {
             number: draw((count, *declared.layers[number].shape), -1, 1, 1.0)
-            for number in case.tops if not (case.classes and number == len(case.layers))
-        }  # fmt: skip
+            for number in case.tops
+            if not (case.classes and number == len(case.layers))
+        }
         batches.append((draw((count, *case.shape), -2, 2, 1.0), seeds))
         classes = declared.layers[-1].shape[0]
         labels.append(generator.integers(0, classes, (count, 1)).astype(np.float32))
@@ -129,13 +130,12 @@ def _largest(torch: Any, case: NetCase, declared: Declared, inputs: Inputs) -> f
 
 
 # --- evaluating -----------------------------------------------------------------------------------------------
-def _evaluated(torch: Any, case: NetCase, declared: Declared, inputs: Inputs,
-               noise: Any = None) -> tuple[Arrays, list[float]]:  # fmt: skip
+def _evaluated(
+    torch: Any, case: NetCase, declared: Declared, inputs: Inputs, noise: Any = None
+) -> tuple[Arrays, list[float]]:
     """All results, and the distances to kinks."""
     names = [layer.name for layer in declared.layers]
-    tensors = {
-        name: torch.tensor(values, dtype=torch.float64) for name, values in inputs.parameters.items()
-    }
+    tensors = {name: torch.tensor(values, dtype=torch.float64) for name, values in inputs.parameters.items()}
     states = {name: tensor for name, tensor in tensors.items() if ".running_" in name}
     result: Arrays = {}
     kinks: list[float] = []
@@ -190,9 +190,7 @@ def _forward(case: NetCase, names: list[str], data: np.ndarray, parameters: Mapp
     """The values of all layers."""
     values = [f.torch.tensor(data, dtype=f.torch.float64, requires_grad=f.training)]
     for number, layer in enumerate(case.layers, 1):
-        own = {
-            key.split(".")[1]: tensor for key, tensor in parameters.items() if key.split(".")[0] == names[number]
-        }
+        own = {key.split(".")[1]: tensor for key, tensor in parameters.items() if key.split(".")[0] == names[number]}
         sources = [values[source] for source in layer.sources]
         values.append(f.rounded(KINDS[layer.kind].formula(f, names[number], sources, own, **layer.options)))
     return values
@@ -202,6 +200,7 @@ def readable(layer: Ensemble) -> dict[str, str]:
     """The fields of a layer that are compared → their storage."""
     roles = ("value", "grad", "param_grad", "state")
     return {
-        name: spec.storage for name, spec in layer.fields().items()
+        name: spec.storage
+        for name, spec in layer.fields().items()
         if spec.role in roles and (name in ("value", "grad") or spec.role != "value")
-    }  # fmt: skip
+    }

@@ -16,10 +16,37 @@ T = TypeVar("T")
 Pick = Callable[[Sequence[T]], T]
 """Takes one of a sequence; the first is the simplest."""
 
-RANKS = {"x": 2, "w": 1, "y": 2, "z": 1, "u": 2, "s": 1, "f": 3, "g": 3, "m": 1, "d": 2, "e": 2, "h": 3,
-         "n": 2, "q": 2, "p": 1, "b": 2, "c": 1, "a": 1, "o": 2}  # fmt: skip
-TYPES = {"m": "int32", "n": "int32", "q": "int32", "p": "int32", "b": "bool", "c": "bool", "a": "float64",
-         "o": "float64"}  # fmt: skip
+RANKS = {
+    "x": 2,
+    "w": 1,
+    "y": 2,
+    "z": 1,
+    "u": 2,
+    "s": 1,
+    "f": 3,
+    "g": 3,
+    "m": 1,
+    "d": 2,
+    "e": 2,
+    "h": 3,
+    "n": 2,
+    "q": 2,
+    "p": 1,
+    "b": 2,
+    "c": 1,
+    "a": 1,
+    "o": 2,
+}
+TYPES = {
+    "m": "int32",
+    "n": "int32",
+    "q": "int32",
+    "p": "int32",
+    "b": "bool",
+    "c": "bool",
+    "a": "float64",
+    "o": "float64",
+}
 """The types of the elements; the others have the program's floating-point type."""
 PARAMETERS = ("w", "s", "f", "g")
 """The others are values: their first dimension is the batch, which stays as it is in memory."""
@@ -137,9 +164,14 @@ class ProgramMaker:
         t = next(reversed(scope.scalars))
         inside = scope.inside(var, 0, 3, 4)
         e, c = self.expressions.input(inside), self.expressions.simple(inside, True)
-        forms = [[f"if {t} < {e}:", f"    {t} += {e}"], [f"{t} = max({t} + {e}, 0.0)"], [f"{t} = {t} * 0.5 + {e}"],
-                 [f"if {var} < {t}:", f"    {self.assignment(inside)}", f"{t} += {e}"], [f"if {c}:", f"    {t} = {e}"],
-                 [f"if {t} != {t} or {c}:", f"    {t} = 0.0", f"{t} += {e}"]]  # fmt: skip
+        forms = [
+            [f"if {t} < {e}:", f"    {t} += {e}"],
+            [f"{t} = max({t} + {e}, 0.0)"],
+            [f"{t} = {t} * 0.5 + {e}"],
+            [f"if {var} < {t}:", f"    {self.assignment(inside)}", f"{t} += {e}"],
+            [f"if {c}:", f"    {t} = {e}"],
+            [f"if {t} != {t} or {c}:", f"    {t} = 0.0", f"{t} += {e}"],
+        ]
         lines += [f"{indent}for {var} in range(4):", *(f"{indent}    {line}" for line in self.pick(forms))]
         return [*lines, f"{indent}{self.element(self.pick(WRITTEN), scope)} {self.pick(('=', '+='))} {t}"]
 
@@ -227,9 +259,7 @@ class ProgramMaker:
         dtype = self.pick(("float32",) * 9 + ("float64",)) if len(kinds) == 1 else "float32"
         roles = dict.fromkeys(PARAMETERS, "param") | dict.fromkeys(PRIVATE, "temporary")
         buffers = {
-            name: Buffer(
-                f"net.{name}", tuple(extents), TYPES.get(name, dtype), roles.get(name, "value")
-            )
+            name: Buffer(f"net.{name}", tuple(extents), TYPES.get(name, dtype), roles.get(name, "value"))
             for name, extents in self.extents.items()
         }
         return parse_program("\n".join(lines).replace("float32", dtype), buffers)

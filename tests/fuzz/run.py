@@ -100,8 +100,12 @@ def run(options: argparse.Namespace) -> int:
                     wrong.append(failure)
                     print(f"\nseed {failure['seed']}: {failure['what']}\n\n{failure['test']}\n", flush=True)
             seconds = time.monotonic() - start
-            print(f"{total['cases']} of {options.cases} cases, {total['cases'] / seconds:.1f} a second, "
-                  f"{len(wrong)} wrong", file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"{total['cases']} of {options.cases} cases, {total['cases'] / seconds:.1f} a second, "
+                f"{len(wrong)} wrong",
+                file=sys.stderr,
+                flush=True,
+            )
     print("\n".join(summary(total, time.monotonic() - start, options)))
     print(f"{len(wrong)} failures" + "".join(f"\n  seed {f['seed']}: {f['what']}" for f in wrong))
     return 1 if wrong else 0
@@ -126,9 +130,19 @@ def kept(options: argparse.Namespace, first: int, count: int) -> list[dict[str, 
 
 def processed(options: argparse.Namespace, first: int, count: int) -> Iterator[dict[str, Any]]:
     """The results of a batch's process; of its halves, where that one crashes or does not end."""
-    command = [sys.executable, __file__, "--batch", "--seed", str(first), "--cases", str(count),
-               "--commands", str(options.commands), *(["--nets"] if options.nets else []),
-               *(["--derivatives"] if options.derivatives else [])]  # fmt: skip
+    command = [
+        sys.executable,
+        __file__,
+        "--batch",
+        "--seed",
+        str(first),
+        "--cases",
+        str(count),
+        "--commands",
+        str(options.commands),
+        *(["--nets"] if options.nets else []),
+        *(["--derivatives"] if options.derivatives else []),
+    ]
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False)
@@ -167,8 +181,11 @@ def summary(total: Counter[str], seconds: float, options: argparse.Namespace) ->
         f"{total['changed']} cases with at least one applied",
     ]
     width = max(map(len, tried), default=0)
-    lines += [f"  {name.ljust(width)} {total[f'applied {name}']:7} applied "
-              f"{total[f'tried {name}'] - total[f'applied {name}']:7} refused" for name in tried]  # fmt: skip
+    lines += [
+        f"  {name.ljust(width)} {total[f'applied {name}']:7} applied "
+        f"{total[f'tried {name}'] - total[f'applied {name}']:7} refused"
+        for name in tried
+    ]
     for key in sorted(key for key in total if key.startswith(("compiled ", "no code "))):
         lines.append(f"{key}: {total[key]} cases")
     compared = [key for key in total if key.startswith("floats ")]

@@ -10,8 +10,18 @@ LONG = (8, 1, 5, 7, 9, 13, 15, 16, 17)
 """Extents of innermost loops: around the widths of vectors, primes, and 1."""
 
 SHAPES = (
-    "map", "window", "scatter", "statistics", "softmax", "product", "flat", "blocked", "indirect", "whole", "counts",
-)  # fmt: skip
+    "map",
+    "window",
+    "scatter",
+    "statistics",
+    "softmax",
+    "product",
+    "flat",
+    "blocked",
+    "indirect",
+    "whole",
+    "counts",
+)
 
 Made = tuple[list[str], dict[str, tuple[int, ...]]]
 
@@ -42,10 +52,16 @@ class Shapes:
         """Each element of an array is assigned once: what most commands apply to."""
         target = self.pick(("y", "u", "g"))
         x = f"x[{self.pick(('i', 'i // 2', '0'))}, {self.pick(('j', 'j + 1', 'j + i', '1'))}]"
-        value = self.pick((
-            f"{x} + 0.5", f"{x} * w[j] + 1.0", f"max(0.0, {x})", f"({x} if {x} > 0.0 else {x} * 0.25)",
-            f"max({x}, w[j]) - min({x}, z[i])", f"({x} - z[i]) / sqrt(s[i] * s[i] + 0.5)",
-        ))  # fmt: skip
+        value = self.pick(
+            (
+                f"{x} + 0.5",
+                f"{x} * w[j] + 1.0",
+                f"max(0.0, {x})",
+                f"({x} if {x} > 0.0 else {x} * 0.25)",
+                f"max({x}, w[j]) - min({x}, z[i])",
+                f"({x} - z[i]) / sqrt(s[i] * s[i] + 0.5)",
+            )
+        )
         element = f"{target}[i, j]" if target != "g" else f"g[{self.pick(('0', '1'))}, i, j]"
         shape = (self.rows, self.columns)
         lines = self.two([f"{element} = {value}"], *shape)
@@ -53,8 +69,13 @@ class Shapes:
             test = self.pick(("j % 2 == 0", f"{x} > 0.0", "i < 2 and j > 0", "0 <= i + j - 2 and i + j - 2 < 5"))
             other = ["else:", f"    {element} = 0.0"] if self.flip() else []
             lines = self.two([f"if {test}:", f"    {element} = {value}", *other], *shape)
-        return lines, {"x": (self.rows, sum(shape)), "w": (self.columns,), "z": (self.rows,), "s": (self.rows,),
-                       target: shape if target != "g" else (2, *shape)}  # fmt: skip
+        return lines, {
+            "x": (self.rows, sum(shape)),
+            "w": (self.columns,),
+            "z": (self.rows,),
+            "s": (self.rows,),
+            target: shape if target != "g" else (2, *shape),
+        }
 
     def whole(self) -> Made:
         """The same over all of every array, which loops may be joined for."""
@@ -62,8 +83,10 @@ class Shapes:
         value = self.pick(("max(0.0, x[i, j])", "x[i, j] * u[i, j] + 1.0", "x[i, j] if u[i, j] > 0.0 else 0.0"))
         update = self.pick(("y[i, j] = ", "y[i, j] += ")) + value
         return [f"for i in range({self.rows}):", f"    for j in range({self.columns}):", f"        {update}"], {
-            "x": shape, "u": shape, "y": shape,
-        }  # fmt: skip
+            "x": shape,
+            "u": shape,
+            "y": shape,
+        }
 
     def window(self) -> Made:
         """A window that moves by a stride over a row with a border: a convolution, or pooling."""
@@ -134,11 +157,13 @@ class Shapes:
         value = f"(x[i, j] - z[{one}]) / sqrt(s[{one}] + 0.5)"
         lines = [
             *self.two([f"z[{one}] += x[i, j]"], self.rows, self.columns),
-            f"for {one} in range({extent}):", f"    z[{one}] = z[{one}] / {count}.0",
+            f"for {one} in range({extent}):",
+            f"    z[{one}] = z[{one}] / {count}.0",
             *self.two([f"s[{one}] += (x[i, j] - z[{one}]) * (x[i, j] - z[{one}])"], self.rows, self.columns),
-            f"for {one} in range({extent}):", f"    s[{one}] = s[{one}] * s[{one}] / {count}.0",
+            f"for {one} in range({extent}):",
+            f"    s[{one}] = s[{one}] * s[{one}] / {count}.0",
             *self.two([f"y[i, j] = {self.pick((value, f'max(0.0, {value} * w[j])'))}"], self.rows, self.columns),
-        ]  # fmt: skip
+        ]
         if self.flip():
             lines = lines[: 3 + 2 + 3]
         shape = (self.rows, self.columns)
@@ -174,7 +199,7 @@ class Shapes:
             "        v += y[i, j]",
             f"    for j in range({self.columns}):",
             "        y[i, j] /= v" if self.flip() else "        y[i, j] = y[i, j] / v",
-        ]  # fmt: skip
+        ]
         return lines, {"x": (self.rows, self.columns), "y": (self.rows, self.columns)}
 
     def product(self) -> Made:
@@ -186,9 +211,12 @@ class Shapes:
             body = ["t: float32 = w[j]", *(line.replace("y[i, j]", "t") for line in body), "y[i, j] = max(0.0, t)"]
         side = max(self.rows, inner)
         return self.two(body, self.rows, self.columns), {
-            "x": (side, side), "u": (inner, self.columns), "f": (1, inner, self.columns),
-            "y": (self.rows, self.columns), "w": (self.columns,),
-        }  # fmt: skip
+            "x": (side, side),
+            "u": (inner, self.columns),
+            "f": (1, inner, self.columns),
+            "y": (self.rows, self.columns),
+            "w": (self.columns,),
+        }
 
     def flat(self) -> Made:
         """Two dimensions in one: ``z[i * columns + j]``, or separated by ``//`` and ``%``."""
@@ -197,7 +225,10 @@ class Shapes:
         if self.flip():
             value = self.pick(("x[i, j] + 1.0", "x[i, j] * w[j]"))
             return self.two([f"z[i * {self.columns} + j] = {value}"], *shape), {
-                "x": shape, "z": (size,), "w": (self.columns,)}  # fmt: skip
+                "x": shape,
+                "z": (size,),
+                "w": (self.columns,),
+            }
         head = self.pick((f"for i in range({size}):", f"for i in range({size - 1}, -1, -1):"))
         return [head, f"    y[i // {self.columns}, i % {self.columns}] = s[i] + 1.0"], {"y": shape, "s": (size,)}
 
@@ -209,37 +240,66 @@ class Shapes:
             ("y[i, j + l] = x[i, j + l] * 2.0", "z[i] += x[i, j + l]", "y[i, j + l] += x[i, j + l] * w[l]")
         )
         lines = [
-            f"for i in range({self.rows}):", f"    for j in range(0, {self.columns}, {block}):",
-            f"        for l in range(min({block}, {self.columns} - j)):", f"            {update}",
-        ]  # fmt: skip
+            f"for i in range({self.rows}):",
+            f"    for j in range(0, {self.columns}, {block}):",
+            f"        for l in range(min({block}, {self.columns} - j)):",
+            f"            {update}",
+        ]
         if self.flip():
             lines = [
-                f"for i in range({self.rows}):", f"    for j in range({count}):", f"        for l in range({block}):",
+                f"for i in range({self.rows}):",
+                f"    for j in range({count}):",
+                f"        for l in range({block}):",
                 f"            g[i, j, l] = f[i, j, l] {self.pick(('+', '*'))} w[l]",
-            ]  # fmt: skip
+            ]
         shape = (self.rows, self.columns)
-        return lines, {"x": shape, "y": shape, "z": (self.rows,), "w": (block,), "f": (self.rows, count, block),
-                       "g": (self.rows, count, block)}  # fmt: skip
+        return lines, {
+            "x": shape,
+            "y": shape,
+            "z": (self.rows,),
+            "w": (block,),
+            "f": (self.rows, count, block),
+            "g": (self.rows, count, block),
+        }
 
     def counts(self) -> Made:
         """Accumulated whole numbers; other terms, of which each step loses something; and whole terms of a float."""
         whole = self.flip()
         target = self.pick(("p[0]", "q[i, 0]", "p[i]")) if whole or self.flip() else self.pick(("z[0]", "y[i, 0]"))
-        value = self.pick(("n[i, j]", "int32(x[i, j])", "n[i, j] * 3 - 1")) if whole else self.pick(
-            ("x[i, j]", "x[i, j] * 0.75", "n[i, j] + x[i, j]", "n[i, j]")
+        value = (
+            self.pick(("n[i, j]", "int32(x[i, j])", "n[i, j] * 3 - 1"))
+            if whole
+            else self.pick(("x[i, j]", "x[i, j] * 0.75", "n[i, j] + x[i, j]", "n[i, j]"))
         )
-        update = self.pick((
-            f"{target} += {value}", f"{target} -= {value}", f"{target} = max({target}, {value})",
-            f"{target} = min({value}, {target})", f"{target} *= {value}",
-        ))  # fmt: skip
+        update = self.pick(
+            (
+                f"{target} += {value}",
+                f"{target} -= {value}",
+                f"{target} = max({target}, {value})",
+                f"{target} = min({value}, {target})",
+                f"{target} *= {value}",
+            )
+        )
         shape = (self.rows, self.columns)
         return self.two([update], *shape), {
-            "x": shape, "n": shape, "p": (self.rows,), "q": (self.rows, 1), "z": (1,), "y": (self.rows, 1),
-        }  # fmt: skip
+            "x": shape,
+            "n": shape,
+            "p": (self.rows,),
+            "q": (self.rows, 1),
+            "z": (1,),
+            "y": (self.rows, 1),
+        }
 
     def indirect(self) -> Made:
         """Subscripts out of an array of integers: a gather, or a scatter."""
-        update = self.pick(("y[i, j] += x[m[i], j]", "y[m[i], j] += x[i, j]", "y[i, j] = x[m[i], j] - x[i, m[j]]",
-                            "y[m[i], j] = x[i, j]", "z[m[j]] += x[i, j]"))  # fmt: skip
+        update = self.pick(
+            (
+                "y[i, j] += x[m[i], j]",
+                "y[m[i], j] += x[i, j]",
+                "y[i, j] = x[m[i], j] - x[i, m[j]]",
+                "y[m[i], j] = x[i, j]",
+                "z[m[j]] += x[i, j]",
+            )
+        )
         side = (max(3, self.rows), max(3, self.columns))
         return self.two([update], self.rows, self.columns), {"x": side, "y": side, "z": (3,), "m": (max(side),)}

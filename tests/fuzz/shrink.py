@@ -190,11 +190,20 @@ def regression_test(program: Program, commands: Sequence[Command], problem: str,
         compiled = [f'    assert_compiles_to_same(after, TARGETS["{target}"], seed={seed})']
     else:
         compiled = []
-    return "\n".join([
-        f"def test_{name}() -> None:", f"    # {problem.splitlines()[0]}", '    before = program("""',
-        "\n".join(nest.body_text for nest in program.nests), f'""", {shapes})', *others, "    after = before", *steps,
-        f"    assert_same(before, after{_how(problem, commands, seed)})", *compiled,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"def test_{name}() -> None:",
+            f"    # {problem.splitlines()[0]}",
+            '    before = program("""',
+            "\n".join(nest.body_text for nest in program.nests),
+            f'""", {shapes})',
+            *others,
+            "    after = before",
+            *steps,
+            f"    assert_same(before, after{_how(problem, commands, seed)})",
+            *compiled,
+        ]
+    )
 
 
 TARGET_NAMES = ("portable", "avx2", "avx512")

@@ -35,17 +35,30 @@ def typed(text: str, types: Types, **shapes: tuple[int, ...]) -> Program:
 
 
 MUTANTS: dict[str, tuple[str, str, str, Types]] = {
-    "an iteration is dropped": ("for j in range(7):", "for j in range(6):", """
+    "an iteration is dropped": (
+        "for j in range(7):",
+        "for j in range(6):",
+        """
 for i in range(5):
     for j in range(7):
         z[i] += x[i, j] * w[j]
-""", {}),
-    "an element is taken twice": ("x[i, j + 1]", "x[i, j]", """
+""",
+        {},
+    ),
+    "an element is taken twice": (
+        "x[i, j + 1]",
+        "x[i, j]",
+        """
 for i in range(5):
     for j in range(6):
         z[i] += x[i, j] - x[i, j + 1] * w[j]
-""", {}),
-    "a guard is dropped": ("if i > 1:", "if i > 0:", """
+""",
+        {},
+    ),
+    "a guard is dropped": (
+        "if i > 1:",
+        "if i > 0:",
+        """
 for i in range(5):
     t: float32 = x[i, 0]
     z[i] = t
@@ -53,22 +66,34 @@ for i in range(5):
     t: float32 = w[i]
     if i > 1:
         z[i] += t
-""", {}),
-    "a sum starts elsewhere": ("t: float32 = 0.0", "t: float32 = w[0]", """
+""",
+        {},
+    ),
+    "a sum starts elsewhere": (
+        "t: float32 = 0.0",
+        "t: float32 = w[0]",
+        """
 for i in range(5):
     t: float32 = 0.0
     for j in range(7):
         t += x[i, j] / sqrt(w[j] * w[j] + 1.0)
     z[i] = t
-""", {}),
-    "single precision": ("t: float64", "t: float32", """
+""",
+        {},
+    ),
+    "single precision": (
+        "t: float64",
+        "t: float32",
+        """
 for i in range(5):
     t: float64 = 0.0
     for j in range(7):
         t += x[i, j] * w[j]
     z[i] = t
-""", {"x": "float64", "w": "float64", "z": "float64"}),
-}  # fmt: skip
+""",
+        {"x": "float64", "w": "float64", "z": "float64"},
+    ),
+}
 """Errors that must show although the order of sums is free: what is replaced, by what, the program, types."""
 
 EXACT: dict[str, tuple[str, str, str, Types]] = {
@@ -80,17 +105,33 @@ EXACT: dict[str, tuple[str, str, str, Types]] = {
     "x + 0 is x": ("x[i] + 0.0", "x[i]", "z[i] = x[i] + 0.0", {}),
     "a sum is regrouped": ("x[i] + w[i] + y[i]", "x[i] + (w[i] + y[i])", "z[i] = x[i] + w[i] + y[i]", {}),
     "a reciprocal": ("x[i] / w[i]", "x[i] * (1.0 / w[i])", "z[i] = x[i] / w[i]", {}),
-    "a cast is dropped": ("float32(a[i] * 16777217.0)", "a[i] * 16777217.0", "a[i] = float32(a[i] * 16777217.0)",
-                          {"a": "float64"}),
-    "float32 in place of float64": ("float64(x[i]) * 3.1 - y[i]", "x[i] * 3.1 - y[i]",
-                                    "z[i] = float64(x[i]) * 3.1 - y[i]", {}),
-    "int32 through float32": ("p[i] * 3 + 1", "int32(float32(p[i]) * 3.0 + 1.0)", "p[i] = p[i] * 3 + 1",
-                              {"p": "int32"}),
-    "int32 is compared as float32": ("p[i] > 16777216", "float32(p[i]) > 16777216.0",
-                                     "z[i] = 1.0 if p[i] > 16777216 else 0.0", {"p": "int32"}),
+    "a cast is dropped": (
+        "float32(a[i] * 16777217.0)",
+        "a[i] * 16777217.0",
+        "a[i] = float32(a[i] * 16777217.0)",
+        {"a": "float64"},
+    ),
+    "float32 in place of float64": (
+        "float64(x[i]) * 3.1 - y[i]",
+        "x[i] * 3.1 - y[i]",
+        "z[i] = float64(x[i]) * 3.1 - y[i]",
+        {},
+    ),
+    "int32 through float32": (
+        "p[i] * 3 + 1",
+        "int32(float32(p[i]) * 3.0 + 1.0)",
+        "p[i] = p[i] * 3 + 1",
+        {"p": "int32"},
+    ),
+    "int32 is compared as float32": (
+        "p[i] > 16777216",
+        "float32(p[i]) > 16777216.0",
+        "z[i] = 1.0 if p[i] > 16777216 else 0.0",
+        {"p": "int32"},
+    ),
     "a value of `and` is 0 or 1": ("x[i] and w[i]", "float32(x[i] and w[i] != 0.0)", "z[i] = x[i] and w[i]", {}),
     "not a < b is b <= a": ("not x[i] < w[i]", "w[i] <= x[i]", "z[i] = 1.0 if not x[i] < w[i] else 0.0", {}),
-}  # fmt: skip
+}
 """Errors in one statement, which must show where every bit is compared."""
 
 SHAPES = {"x": (5, 8), "w": (8,), "y": (5,), "z": (5,), "a": (5,), "p": (5,)}
@@ -181,11 +222,20 @@ def test_any_order_of_a_sum_is_within_the_bound(order: str, style: str) -> None:
     assert known > 15 or style in ("huge", "special", "few special")
 
 
-@pytest.mark.parametrize(("factors", "known"), [
-    ((2.0, 3.0, 0.5, 4.0), True), ((0.0, 3.0, 1e20, 1e10), True), ((0.0, 1e30, 1e30), False),
-    ((1e30, 1e-30, 1e30), False), ((1e-30, 1e-30, 1e30, 1e30), False), ((np.inf, 0.0, 2.0), True), ((1e-40, 2.0), True),
-    ((np.inf, 1e-30, 1e-30), False), ((np.inf, 1e30, 1e-30), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("factors", "known"),
+    [
+        ((2.0, 3.0, 0.5, 4.0), True),
+        ((0.0, 3.0, 1e20, 1e10), True),
+        ((0.0, 1e30, 1e30), False),
+        ((1e30, 1e-30, 1e30), False),
+        ((1e-30, 1e-30, 1e30, 1e30), False),
+        ((np.inf, 0.0, 2.0), True),
+        ((1e-40, 2.0), True),
+        ((np.inf, 1e-30, 1e-30), False),
+        ((np.inf, 1e30, 1e-30), True),
+    ],
+)
 def test_a_product_that_some_order_takes_out_of_range_is_unknown(factors: tuple[float, ...], known: bool) -> None:
     """0 · 10³⁰ · 10³⁰ is 0, or 0 · ∞."""
     product = program("for i in range(N):\n    z[0] *= x[i]".replace("N", str(len(factors))), x=(len(factors),), z=(1,))
@@ -193,10 +243,17 @@ def test_a_product_that_some_order_takes_out_of_range_is_unknown(factors: tuple[
     assert found.unknown != known
 
 
-@pytest.mark.parametrize(("terms", "known"), [
-    ((-np.inf, 3e38, 3e38), False), ((3e38, 3e38, -np.inf), False), ((np.inf, 1.0, 3e38), True),
-    ((np.inf, np.inf, 1.0), True), ((np.inf, -np.inf, 3e38), True), ((np.nan, 3e38, 3e38), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("terms", "known"),
+    [
+        ((-np.inf, 3e38, 3e38), False),
+        ((3e38, 3e38, -np.inf), False),
+        ((np.inf, 1.0, 3e38), True),
+        ((np.inf, np.inf, 1.0), True),
+        ((np.inf, -np.inf, 3e38), True),
+        ((np.nan, 3e38, 3e38), True),
+    ],
+)
 def test_an_infinity_beside_terms_that_overflow_by_themselves_is_unknown(terms: tuple[float, ...], known: bool) -> None:
     """-∞ + (3 · 10³⁸ + 3 · 10³⁸) is NaN."""
     summing = program("for i in range(3):\n    z[0] += x[i]", x=(3,), z=(1,))
@@ -205,13 +262,17 @@ def test_an_infinity_beside_terms_that_overflow_by_themselves_is_unknown(terms: 
 
 
 def test_data_that_leave_a_condition_open() -> None:
-    together = program("""
+    together = program(
+        """
 for k in range(1):
     t: float32 = 0.0
     for i in range(9):
         t += x[i]
     z[0] = 1.0 if t > 0.0 else 2.0
-""", x=(9,), z=(1,))  # fmt: skip
+""",
+        x=(9,),
+        z=(1,),
+    )
     x = np.array([0.1, 0.2, 0.3, -0.6, 0, 0, 0, 0, 0], np.float32)
     with pytest.raises(Undecided):
         bounded(together, {"x": x, "z": np.zeros(1, np.float32)})
@@ -260,12 +321,17 @@ def _times_zero(nests: Program, loop_var: str) -> Program:
 
 def test_what_only_floating_point_shows_becomes_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMMANDS, "split", _times_zero)
-    before = program("""
+    before = program(
+        """
 for i in range(8):
     if w[i] > 0.0:
         z[i] = w[i] + 1.0
     z[i] += x[i] * 0.0
-""", x=(8,), w=(8,), z=(8,))  # fmt: skip
+""",
+        x=(8,),
+        w=(8,),
+        z=(8,),
+    )
     commands: list[Command] = [("tidy", (), {}), ("split", ("i",), {})]
     fails = partial(executed_problem, seed=2)
     assert (fails(before, commands) or "").startswith("floats: between the start and split, z[")

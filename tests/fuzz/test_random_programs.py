@@ -27,8 +27,12 @@ from tests.fuzz.shrink import regression_test, shrink
 from tests.sanitize import sanitized
 from tests.support import program
 
-SLOW_IS_FINE = settings(deadline=None, max_examples=45, print_blob=True,
-                        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
+SLOW_IS_FINE = settings(
+    deadline=None,
+    max_examples=45,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 SEED = int(os.environ.get("FUZZ_SEED", "40000"))
 """Of the first case."""
@@ -89,7 +93,8 @@ def _unchecked_reverse(nests: Program, loop_var: str) -> Program:
 
 def test_a_wrong_command_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMMANDS, "reverse", _unchecked_reverse)
-    before = program("""
+    before = program(
+        """
 for i in range(7):
     z[i] = x[i, 0] + 1.0
     for j in range(1, 5):
@@ -97,7 +102,12 @@ for i in range(7):
             y[i, j] = max(0.0, x[i, j] * w[j])
 for j in range(8):
     w[j + 1] = w[j] * 2.0 + x[0, j]
-""", x=(7, 8), y=(7, 5), z=(7,), w=(9,))  # fmt: skip
+""",
+        x=(7, 8),
+        y=(7, 5),
+        z=(7,),
+        w=(9,),
+    )
     commands: list[Command] = [("hoist", (), {}), ("reverse", ("j",), {}), ("tidy", (), {})]
     assert (executed_problem(before, commands) or "").startswith("differs: ")
     smaller, fewer = shrink(before, commands, executed_problem)

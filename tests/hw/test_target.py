@@ -56,12 +56,16 @@ def test_unknown_target_is_refused_with_the_list() -> None:
     assert "avx512, avx2, portable" in str(refused.value)
 
 
-@pytest.mark.parametrize(("hidden", "target", "runnable"),
-                         [("avx512", "avx512", "avx2, portable"), ("avx2", "avx2", "portable"),
-                          ("avx2", "avx512", "portable"), ("avx512, avx2", "avx512", "portable")])  # fmt: skip
-def test_hidden_instruction_sets(
-    hidden: str, target: str, runnable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("hidden", "target", "runnable"),
+    [
+        ("avx512", "avx512", "avx2, portable"),
+        ("avx2", "avx2", "portable"),
+        ("avx2", "avx512", "portable"),
+        ("avx512, avx2", "avx512", "portable"),
+    ],
+)
+def test_hidden_instruction_sets(hidden: str, target: str, runnable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hidden sets count as missing, although earlier probes have found them; nothing is kept about it."""
     monkeypatch.delenv("SWIRL_HIDE", raising=False)
     if runnable != "portable" and why_not(get_target("avx2")) is not None:
@@ -146,13 +150,9 @@ def test_probe_runs_once_for_a_compiler(tmp_path: Path, monkeypatch: pytest.Monk
 def test_code_of_a_target_needs_no_probe(name: str, source: str, register: str) -> None:
     if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
         pytest.skip("needs an x86-64 compiler and objdump")
-    text = (
-        f'#include <immintrin.h>\nextern "C" void f(void* const* b) {{ float* v = (float*)b[0]; {source} }}\n'
-    )
+    text = f'#include <immintrin.h>\nextern "C" void f(void* const* b) {{ float* v = (float*)b[0]; {source} }}\n'
     (built,) = build([TranslationUnit("f", text)], get_target(name))
-    code = subprocess.run(
-        ["objdump", "-d", str(built.path)], capture_output=True, text=True, check=True
-    ).stdout
+    code = subprocess.run(["objdump", "-d", str(built.path)], capture_output=True, text=True, check=True).stdout
     assert "vfmadd" in code
     assert register in code
 
@@ -165,9 +165,7 @@ def test_targets_are_best_first() -> None:
     ("name", "instructions"),
     [("avx512", {"vfmsub", "vpaddb", "vandps", "vsqrtps", "vfmadd", "pext"}), ("avx2", {"vpaddd", "vfmadd"})],
 )
-def test_probe_executes_an_instruction_of_every_set(
-    name: str, instructions: set[str], tmp_path: Path
-) -> None:
+def test_probe_executes_an_instruction_of_every_set(name: str, instructions: set[str], tmp_path: Path) -> None:
     if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
         pytest.skip("needs an x86-64 compiler and objdump")
     source = target_module._PROBES[name].replace("int main()", 'extern "C" int f()')

@@ -39,14 +39,24 @@ def run(program: Program, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]
 class Case:
     """One forward program: its text, the shapes of its buffers, and which of them are differentiated."""
 
-    def __init__(self, source: str, shapes: dict[str, tuple[int, ...]], inputs: str, params: str = "",
-                 positive: str = "", constant: str = "", add_to: str = "", recompute: str = ""):  # fmt: skip
+    def __init__(
+        self,
+        source: str,
+        shapes: dict[str, tuple[int, ...]],
+        inputs: str,
+        params: str = "",
+        positive: str = "",
+        constant: str = "",
+        add_to: str = "",
+        recompute: str = "",
+    ):
         self.source = source.replace("float32", "float64")
         self.shapes, self.inputs, self.params = shapes, inputs.split(), params.split()
         self.positive, self.constant, self.add_to = positive.split(), constant.split(), add_to.split()
         self.recompute = recompute.split()
-        self.buffers = {name: Buffer(self.storage(name), shape, "float64", self.role(name))
-                        for name, shape in shapes.items()}  # fmt: skip
+        self.buffers = {
+            name: Buffer(self.storage(name), shape, "float64", self.role(name)) for name, shape in shapes.items()
+        }
 
     def storage(self, name: str) -> str:
         return f"source{self.inputs.index(name)}.value" if name in self.inputs else f"layer.{name}"
@@ -62,8 +72,9 @@ class Case:
         return parse_program(self.source if source is None else source, self.buffers, name="layer.forward")
 
     def derive(self) -> Derived:
-        return derive(self.program(), inputs=self.inputs, params=self.params, add_to=self.add_to,
-                      recompute=self.recompute)  # fmt: skip
+        return derive(
+            self.program(), inputs=self.inputs, params=self.params, add_to=self.add_to, recompute=self.recompute
+        )
 
     def start(self) -> dict[str, np.ndarray]:
         generator = np.random.default_rng(1)

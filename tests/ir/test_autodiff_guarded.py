@@ -212,8 +212,6 @@ class GuardedLocal(Neuron):
         self.value = best
 
 
-
-
 def pooled(
     neuron: type[Neuron], shape: tuple[int, int, int], kernel: int, stride: int, pad: int
 ) -> tuple[Net, Ensemble, Ensemble]:

@@ -73,11 +73,21 @@ def test_random_programs_are_what_python_makes_of_them() -> None:
     assert compared > 40
 
 
-@pytest.mark.parametrize("text", [
-    "y[i] = x[i] * 0.1 + 2 / 3", "y[i] = x[i] / 3", "y[i] = x[i] if x[i] > 0.1 else 1", "y[i] = i / 7 * x[i] + i // 2",
-    "y[i] = max(0.0, x[i]) - min(x[i], 1)", "y[i] = x[i] and 3.0", "y[i] = not x[i]", "y[i] = 0.1 < x[i] < 2 or x[0]",
-    "y[i] = -x[i] * x[i] - -0.0", "y[i] = (x[i] > 0.0) + (x[i] != x[i])",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[i] = x[i] * 0.1 + 2 / 3",
+        "y[i] = x[i] / 3",
+        "y[i] = x[i] if x[i] > 0.1 else 1",
+        "y[i] = i / 7 * x[i] + i // 2",
+        "y[i] = max(0.0, x[i]) - min(x[i], 1)",
+        "y[i] = x[i] and 3.0",
+        "y[i] = not x[i]",
+        "y[i] = 0.1 < x[i] < 2 or x[0]",
+        "y[i] = -x[i] * x[i] - -0.0",
+        "y[i] = (x[i] > 0.0) + (x[i] != x[i])",
+    ],
+)
 def test_statements(text: str) -> None:
     buffers = {name: Buffer(name, (24,)) for name in "xy"}
     program = parse_program(f"for i in range(24):\n    {text}", buffers)

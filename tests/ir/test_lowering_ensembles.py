@@ -57,8 +57,10 @@ def test_nests_zeroing_and_aliases() -> None:
                         value[batch, c, w] = inputs[batch, c, w] - total[c] / 8.0
     """)
     assert program.aliases == {
-        "_neuron_index_0": ("n", "batch"), "_neuron_index_1": ("c",), "_neuron_index_2": ("w",),
-    }  # fmt: skip
+        "_neuron_index_0": ("n", "batch"),
+        "_neuron_index_1": ("c",),
+        "_neuron_index_2": ("w",),
+    }
 
 
 def test_locals_across_statements_are_temporary_buffers() -> None:

@@ -72,13 +72,18 @@ def test_convolution() -> None:
                                             value[n, k, y, x] += weights[k, c, ky, kx] * inputs[n, c, y + ky - 1, x + kx - 1]
     """)  # noqa: E501
     assert program.aliases == {
-        "_neuron_index_0": ("n",), "_neuron_index_1": ("k",),
-        "_neuron_index_2": ("y",), "_neuron_index_3": ("x",),
+        "_neuron_index_0": ("n",),
+        "_neuron_index_1": ("k",),
+        "_neuron_index_2": ("y",),
+        "_neuron_index_3": ("x",),
         "__unique_loopvar0": ("c", "ky", "kx"),
-    }  # fmt: skip
+    }
     assert {name: buffer.name for name, buffer in program.buffers.items()} == {
-        "value": "conv1.value", "weights": "conv1.weights", "bias": "conv1.bias", "inputs": "data1.value",
-    }  # fmt: skip
+        "value": "conv1.value",
+        "weights": "conv1.weights",
+        "bias": "conv1.bias",
+        "inputs": "data1.value",
+    }
 
 
 def test_without_padding_there_are_no_conditions_and_one_sided_padding_has_one() -> None:
@@ -254,9 +259,7 @@ def test_training_is_a_constant() -> None:
     ensemble = net.add_ensemble(Ensemble(Phase, (4, 5), ("k", "y")))
     net.add_one_to_one_connections(data, ensemble)
     training = validate(lower(ensemble, "forward", batch_size=3))
-    assert body_of(training) == [
-        "value[n, k, y] = rand(seed[0], step[0], 256, n * 20 + k * 5 + y) * inputs[n, k, y]"
-    ]
+    assert body_of(training) == ["value[n, k, y] = rand(seed[0], step[0], 256, n * 20 + k * 5 + y) * inputs[n, k, y]"]
     assert (training.buffers["seed"].name, training.buffers["seed"].role) == ("net.seed", "scalar")
     inference = lower(ensemble, "forward", batch_size=3, training=False)
     assert body_of(inference) == ["value[n, k, y] = stop_gradient(inputs[n, k, y])"]

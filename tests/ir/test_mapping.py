@@ -164,9 +164,7 @@ def test_leaving_the_source_names_range_and_extent() -> None:
         return range(k, k + 1), range(y - 1, y + 2)
 
     found = trace(mapping, ("k", "y"), (4, 7), 2)
-    with pytest.raises(
-        MappingError, match=r"range\(y - 1, y \+ 2\) reaches from -1 to 7 in dimension 1"
-    ) as caught:
+    with pytest.raises(MappingError, match=r"range\(y - 1, y \+ 2\) reaches from -1 to 7 in dimension 1") as caught:
         check_reach(found, (4, 7), ((0, 0), (0, 0)), mapping)
     assert "padding" in str(caught.value.way_out)
     check_reach(found, (4, 7), ((0, 0), (1, 1)), mapping)

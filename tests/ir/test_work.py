@@ -142,13 +142,17 @@ for i in range(5):
         for k in range(3):
             c[i, j] += a[i, k] * b[k, j]
 """,
-        a=(5, 3), b=(3, 7), c=(5, 7),
-    )  # fmt: skip
+        a=(5, 3),
+        b=(3, 7),
+        c=(5, 7),
+    )
     whole = program_work(made)
     assert (whole.operations, whole.exact) == (2 * 5 * 7 * 3, True)
     assert {t.buffer: (t.bytes, t.exact, t.written) for t in whole.touched} == {
-        "a": (60, True, False), "b": (84, True, False), "c": (140, True, True)
-    }  # fmt: skip
+        "a": (60, True, False),
+        "b": (84, True, False),
+        "c": (140, True, True),
+    }
     inner = loop_works(made.nests[0], made.buffers)[2]
     assert inner.executions == 35
     assert {t.buffer: t.bytes for t in inner.touched} == {"a": 12, "b": 12, "c": 4}
@@ -166,8 +170,10 @@ for y in range({extent}):
                 if x + kx >= 1 and x + kx < {extent + 1}:
                     out[y, x] += w[ky, kx] * inp[y + ky - 1, x + kx - 1]
 """,
-        out=(extent, extent), w=(3, 3), inp=(extent, extent),
-    )  # fmt: skip
+        out=(extent, extent),
+        w=(3, 3),
+        inp=(extent, extent),
+    )
     work = program_work(made)
     taps = sum(1 for y in range(extent) for k in range(3) if 0 <= y + k - 1 < extent)
     assert (work.operations, work.exact) == (2 * taps * taps, True)
@@ -177,23 +183,24 @@ for y in range({extent}):
 
 @pytest.mark.parametrize(("extent", "factor"), [(16, 4), (17, 4), (1, 8), (15, 16)])
 def test_blocks_and_tails(extent: int, factor: int) -> None:
-    buffers = {
-        "y": Buffer("net.y", (3, extent), layout=Layout(((1, factor),))), "x": Buffer("net.x", (3, extent))
-    }  # fmt: skip
-    made = physical(parse_program(
-        f"""
+    buffers = {"y": Buffer("net.y", (3, extent), layout=Layout(((1, factor),))), "x": Buffer("net.x", (3, extent))}
+    made = physical(
+        parse_program(
+            f"""
 for i in parallel(3):
     for k in range(0, {extent}, {factor}):
         for lane in vector(min({factor}, {extent} - k)):
             y[i, k + lane] = max(x[i, k + lane], 0.0)
 """,
-        buffers,
-    ))  # fmt: skip
+            buffers,
+        )
+    )
     work = program_work(made)
     assert (work.operations, work.exact) == (3 * extent, True)
     assert {t.buffer: (t.bytes, t.exact) for t in work.touched} == {
-        "y": (3 * extent * 4, True), "x": (3 * extent * 4, True)
-    }  # fmt: skip
+        "y": (3 * extent * 4, True),
+        "x": (3 * extent * 4, True),
+    }
     check(made)
 
 
@@ -204,8 +211,9 @@ for i in range(9):
     if x[i] > 0.0:
         y[i] = x[i] * 2.0
 """,
-        x=(9,), y=(9,),
-    )  # fmt: skip
+        x=(9,),
+        y=(9,),
+    )
     work = program_work(made)
     assert (work.operations, work.exact) == (9, False)
     assert {t.buffer: t.exact for t in work.touched} == {"x": True, "y": False}
@@ -225,8 +233,10 @@ for n in range(64):
             for c in range(64):
                 out[n, k, p] += w[k, c] * inp[n, c, p]
 """,
-        out=(64, 256, 3136), w=(256, 64), inp=(64, 64, 3136),
-    )  # fmt: skip
+        out=(64, 256, 3136),
+        w=(256, 64),
+        inp=(64, 64, 3136),
+    )
     work = program_work(made)
     assert (work.operations, work.exact) == (2 * 64 * 256 * 3136 * 64, True)
     assert work.bytes == 4 * (64 * 256 * 3136 + 256 * 64 + 64 * 64 * 3136)

@@ -26,9 +26,7 @@ def both(value: int | Pair) -> Pair:
 
 
 # --- how far float32 may be off ----------------------------------------------------------------------------
-def assert_within(
-    actual: np.ndarray, expected: np.ndarray, bound: np.ndarray | float, what: str = ""
-) -> None:
+def assert_within(actual: np.ndarray, expected: np.ndarray, bound: np.ndarray | float, what: str = "") -> None:
     """``|actual - expected| <= bound`` in every element, with equal shapes and no NaN.
 
     Args:
@@ -87,9 +85,7 @@ class Windows:
         """The elements of the padded image that window (y, x) covers."""
         top, left = y * self.stride[0], x * self.stride[1]
         (rows, columns), (down, right) = self.kernel, self.dilation
-        return slice(top, top + (rows - 1) * down + 1, down), slice(
-            left, left + (columns - 1) * right + 1, right
-        )
+        return slice(top, top + (rows - 1) * down + 1, down), slice(left, left + (columns - 1) * right + 1, right)
 
     def padded(self, image: np.ndarray) -> np.ndarray:
         """The image with its zeros."""
@@ -135,14 +131,11 @@ def convolve_weight_gradient(gradient: np.ndarray, x: np.ndarray, windows: Windo
 
 
 # --- max pooling -------------------------------------------------------------------------------------------
-def max_pool(
-    x: np.ndarray, kernel: Pair, stride: Pair, pad: Pair
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def max_pool(x: np.ndarray, kernel: Pair, stride: Pair, pad: Pair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Latte's rule: sizes rounded up, positions outside clamped to the edge; (value, mask_j, mask_k)."""
     batch, channels, height, width = x.shape
     rows, columns = (
-        -(-(extent + 2 * pad[axis] - kernel[axis]) // stride[axis]) + 1
-        for axis, extent in enumerate((height, width))
+        -(-(extent + 2 * pad[axis] - kernel[axis]) // stride[axis]) + 1 for axis, extent in enumerate((height, width))
     )
     value = np.full((batch, channels, rows, columns), -np.inf)
     mask_j, mask_k = np.zeros(value.shape, np.int32), np.zeros(value.shape, np.int32)

@@ -43,9 +43,7 @@ def run(derived: Program | None, known: dict[str, np.ndarray], arithmetic: str) 
     assert derived is not None
     arrays = {}
     for name, buffer in derived.buffers.items():
-        empty = (
-            np.full(buffer.shape, None, object) if arithmetic == "rational" else np.full(buffer.shape, np.nan)
-        )
+        empty = np.full(buffer.shape, None, object) if arithmetic == "rational" else np.full(buffer.shape, np.nan)
         arrays[name] = known[name].copy() if name in known else empty
         if buffer.dtype == "int32" and name not in known:
             arrays[name] = np.zeros(buffer.shape, np.int32)

@@ -87,9 +87,7 @@ def test_value_and_statistics(trial: Trial) -> None:
     np.testing.assert_allclose(layer.get_mean(), expected.mean, rtol=relative)
     np.testing.assert_allclose(layer.get_var(), expected.var, rtol=relative, atol=relative)
     # |x - mean| / deviation is below 8 here: an error of the mean or the deviation counts so often.
-    bound = 8 * relative * abs(expected.each(expected.gamma)) + 4 * ROUNDING * abs(
-        expected.each(expected.beta)
-    )
+    bound = 8 * relative * abs(expected.each(expected.gamma)) + 4 * ROUNDING * abs(expected.each(expected.beta))
     assert_within(layer.get_value(), expected.value, bound, "value")
 
 
@@ -97,9 +95,7 @@ def test_gradients(trial: Trial) -> None:
     layer, expected = trial.alone.layer, trial.expected
     of_source, of_gamma, of_beta = expected.gradients(trial.alone.gradient)
     size = abs(trial.alone.gradient).astype(np.float64).sum(expected.axes)
-    assert_within(
-        trial.alone.data.get_grad(), of_source, 4 * trial.relative * trial.gradient_size, "grad_inputs"
-    )
+    assert_within(trial.alone.data.get_grad(), of_source, 4 * trial.relative * trial.gradient_size, "grad_inputs")
     assert_within(layer.get_grad_gamma(), of_gamma, 8 * trial.relative * size, "grad_gamma")
     assert_within(layer.get_grad_beta(), of_beta, trial.relative * size, "grad_beta")
 
@@ -109,8 +105,7 @@ def test_against_pytorch(trial: Trial) -> None:
     torch.set_num_threads(1)
     layer, expected = trial.alone.layer, trial.expected
     x, gamma, beta = (
-        torch.tensor(a, dtype=torch.float64, requires_grad=True)
-        for a in (trial.alone.x, expected.gamma, expected.beta)
+        torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (trial.alone.x, expected.gamma, expected.beta)
     )
     running = torch.zeros(len(gamma), dtype=torch.float64), torch.ones(len(gamma), dtype=torch.float64)
     for _ in range(2):  # the trial ran twice: the running statistics have moved twice
@@ -156,9 +151,7 @@ def test_repeated_phases(trial: Trial) -> None:
     of_gamma, of_beta = layer.get_grad_gamma(), layer.get_grad_beta()
     net.forward()
     net.backward()
-    for now, then in zip(
-        (layer.get_value(), layer.get_mean(), layer.get_var(), data.get_grad()), before, strict=True
-    ):
+    for now, then in zip((layer.get_value(), layer.get_mean(), layer.get_var(), data.get_grad()), before, strict=True):
         np.testing.assert_array_equal(now, then)
     _, of_gamma_exact, of_beta_exact = trial.expected.gradients(trial.alone.gradient)
     size = 2 * abs(trial.alone.gradient).astype(np.float64).sum(trial.expected.axes)

@@ -40,9 +40,7 @@ class Shape:
     @property
     def windows(self) -> Windows:
         _, height, width = self.source
-        return Windows(
-            height, width, both(self.kernel), both(self.stride), both(self.pad), both(self.dilation)
-        )
+        return Windows(height, width, both(self.kernel), both(self.stride), both(self.pad), both(self.dilation))
 
     def declare(self, net: Net, data: Ensemble) -> Ensemble:
         """The layer on ``data``."""

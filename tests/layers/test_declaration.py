@@ -62,9 +62,13 @@ def test_fields_of_layers() -> None:
     conv = ConvLayer(net, data, 5, kernel=(3, 1), stride=(2, 1), pad=(1, 0))
     shapes = {name: spec.shape for name, spec in conv.fields().items()}
     assert shapes == {
-        "value": (4, 5, 4, 6), "grad": (4, 5, 4, 6), "weights": (5, 3, 3, 1), "grad_weights": (5, 3, 3, 1),
-        "bias": (5, 1), "grad_bias": (5, 1),
-    }  # fmt: skip
+        "value": (4, 5, 4, 6),
+        "grad": (4, 5, 4, 6),
+        "weights": (5, 3, 3, 1),
+        "grad_weights": (5, 3, 3, 1),
+        "bias": (5, 1),
+        "grad_bias": (5, 1),
+    }
     roles = [spec.role for spec in conv.fields().values()]
     assert roles == ["value", "grad", "param", "param_grad", "param", "param_grad"]
     assert conv.fields(batch_size=3)["value"].shape == (3, 5, 4, 6)
@@ -437,9 +441,7 @@ def test_cycles() -> None:
     first, second, third = (net.add_ensemble(Ensemble(Copy, 4, ("k",), name=name)) for name in "abc")
     net.add_one_to_one_connections(first, second)
     net.add_one_to_one_connections(second, third)
-    with pytest.raises(
-        DeclarationError, match=r"cycle: (a → b → c → a|b → c → a → b|c → a → b → c)"
-    ) as caught:
+    with pytest.raises(DeclarationError, match=r"cycle: (a → b → c → a|b → c → a → b|c → a → b → c)") as caught:
         net.add_one_to_one_connections(third, first)
     assert str(caught.value.place).startswith(__file__)
     with pytest.raises(DeclarationError, match="closes a cycle: c → c"):
@@ -550,8 +552,6 @@ def test_a_body_in_a_command_line_has_no_source() -> None:
         "copy = net.init_activation_ensemble(Copy, data)\n"
         "lower(copy, 'forward', batch_size=2)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert "BodyError: <string>:4: the source of Copy.forward is not available" in result.stderr
     assert "write the layer in a file" in result.stderr

@@ -40,15 +40,25 @@ def test_gradients_are_differences(kind: str) -> None:
     (programs,) = [each.programs for each in layer_programs(net.graph, 3) if each.ensemble is layer]
     forward, generator = programs["forward"], np.random.default_rng(1)
     moved = [name for name, buffer in forward.buffers.items() if buffer.role == "param" or name == "inputs"]
-    given = {name: generator.normal(size=buffer.shape) for name, buffer in forward.buffers.items()
-             if buffer.role in ("param", "state") or name == "inputs"}  # fmt: skip
+    given = {
+        name: generator.normal(size=buffer.shape)
+        for name, buffer in forward.buffers.items()
+        if buffer.role in ("param", "state") or name == "inputs"
+    }
     seed = generator.normal(size=forward.buffers["value"].shape)
     after = {**run(forward, given), "grad": seed, "accumulate": np.zeros(1, np.int32)}
-    gradients = {name: array for phase in ("update", "backward") if phase in programs
-                 for name, array in run(programs[phase], after).items() if name.startswith("grad_")}  # fmt: skip
+    gradients = {
+        name: array
+        for phase in ("update", "backward")
+        if phase in programs
+        for name, array in run(programs[phase], after).items()
+        if name.startswith("grad_")
+    }
     for name in moved:
         direction = generator.normal(size=given[name].shape)
-        up, down = (float(np.sum(seed * run(forward, {**given, name: given[name] + step * direction})["value"]))
-                    for step in (STEP, -STEP))  # fmt: skip
+        up, down = (
+            float(np.sum(seed * run(forward, {**given, name: given[name] + step * direction})["value"]))
+            for step in (STEP, -STEP)
+        )
         found = float(np.sum(gradients[f"grad_{name}"] * direction))
         assert found == pytest.approx((up - down) / (2 * STEP), rel=BOUND, abs=BOUND), name

@@ -42,9 +42,7 @@ def run(
         elif buffer.role in ("param", "state"):
             arrays[name] = ensemble.initial(name)
         else:
-            arrays[name] = np.full(
-                buffer.shape, -77 if buffer.dtype == "int32" else np.nan, DTYPES[buffer.dtype]
-            )
+            arrays[name] = np.full(buffer.shape, -77 if buffer.dtype == "int32" else np.nan, DTYPES[buffer.dtype])
     execute(program, arrays, checking=True)
     first = {name: array.copy() for name, array in arrays.items()}
     execute(program, arrays)
@@ -170,9 +168,7 @@ def test_max_pooling_like_pytorch(shape, kernel, stride, pad, ceil_mode) -> None
     torch = pytest.importorskip("torch")
     net, (data,), (x,) = data_net(2, shape)
     pool = MaxPoolingLayer(net, data, kernel, stride, pad, ceil_mode=ceil_mode, clamp=False)
-    expected = torch.nn.functional.max_pool2d(
-        torch.tensor(x), kernel, stride, pad, ceil_mode=ceil_mode
-    ).numpy()
+    expected = torch.nn.functional.max_pool2d(torch.tensor(x), kernel, stride, pad, ceil_mode=ceil_mode).numpy()
     assert (2, *pool.shape) == expected.shape
     np.testing.assert_array_equal(run(net, pool, 2, inputs=x)["value"], expected)
 
@@ -182,8 +178,10 @@ def test_batch_norm(batch, shape) -> None:
     net, (data,), (x,) = data_net(batch, shape)
     layer = BatchNormLayer(net, data, epsilon=0.01, momentum=0.3)
     generator = np.random.default_rng(5)
-    fields = {name: generator.uniform(0.5, 2, shape[0]).astype(np.float32)
-              for name in ("gamma", "beta", "running_mean", "running_var")}  # fmt: skip
+    fields = {
+        name: generator.uniform(0.5, 2, shape[0]).astype(np.float32)
+        for name in ("gamma", "beta", "running_mean", "running_var")
+    }
     result = run(net, layer, batch, inputs=x, **fields)
     axes = (0, 2, 3) if len(shape) == 3 else (0,)
     each = (1, -1, 1, 1) if len(shape) == 3 else (1, -1)
@@ -196,9 +194,7 @@ def test_batch_norm(batch, shape) -> None:
     np.testing.assert_allclose(result["value"], expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(result["running_mean"], 0.7 * fields["running_mean"] + 0.3 * mean, **TOLERANCE)
     unbiased = var * count / max(count - 1, 1)
-    np.testing.assert_allclose(
-        result["running_var"], 0.7 * fields["running_var"] + 0.3 * unbiased, **TOLERANCE
-    )
+    np.testing.assert_allclose(result["running_var"], 0.7 * fields["running_var"] + 0.3 * unbiased, **TOLERANCE)
 
     inference = run(net, layer, batch, training=False, inputs=x, **fields)
     centered = x - fields["running_mean"].reshape(each)

@@ -81,9 +81,7 @@ def trial(request: pytest.FixtureRequest) -> Trial:
     return Trial(shape, result)
 
 
-def check(
-    trial: Trial, value: np.ndarray, of_data: np.ndarray, of_weights: np.ndarray, of_bias: np.ndarray
-) -> None:
+def check(trial: Trial, value: np.ndarray, of_data: np.ndarray, of_weights: np.ndarray, of_bias: np.ndarray) -> None:
     """All results within the rounding of their sums."""
     layer, data = trial.alone.layer, trial.alone.data
     assert_within(layer.get_value(), value, trial.value_bound, "value")

@@ -128,9 +128,7 @@ def test_like_pytorch(name: str, ceil_mode: bool) -> None:
 
 def test_all_equal_windows_and_zeros_of_a_relu() -> None:
     """The first element of a window of zeros wins."""
-    trial = alone(
-        2, (2, 4, 4), lambda net, data: MaxPoolingLayer(net, ReLULayer(net, data)), change=lambda x: -abs(x)
-    )
+    trial = alone(2, (2, 4, 4), lambda net, data: MaxPoolingLayer(net, ReLULayer(net, data)), change=lambda x: -abs(x))
     assert not trial.layer.get_value().any()
     assert not trial.layer.get_mask_j().any()
     assert not trial.layer.get_mask_k().any()

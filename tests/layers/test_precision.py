@@ -75,9 +75,7 @@ def test_gradients_of_two_convolutions(convolutions: Convolutions) -> None:
     of_second = c.second.get_grad()
     assert of_second.sum() == pytest.approx(c.seed.sum(), rel=1e-5)  # every window's went to one element
     close(c.second.get_grad_bias()[:, 0], of_second.sum((0, 2, 3), dtype=float), 1e-6)
-    close(
-        c.second.get_grad_weights(), convolve_weight_gradient(of_second, c.first.get_value(), WINDOWS), 1e-5
-    )
+    close(c.second.get_grad_weights(), convolve_weight_gradient(of_second, c.first.get_value(), WINDOWS), 1e-5)
     of_first = convolve_input_gradient(of_second, c.second.get_weights(), WINDOWS)
     close(c.first.get_grad(), of_first, 1e-4)
     close(c.first.get_grad_weights(), convolve_weight_gradient(of_first, c.x, WINDOWS), 1e-4)

@@ -49,8 +49,11 @@ def test_wrong_results_are_not_timed(field: str, monkeypatch: pytest.MonkeyPatch
 
 def test_layers_on_both_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every layer is compared and timed on both targets, and what is slower is counted."""
-    few = [layers.Case("max_pooling", (3, 5, 5), {"kernel": 2, "stride": 2}), layers.Case("softmax_loss", (5,)),
-           layers.Case("fully_connected", (2, 3, 3), {"num_outputs": 3})]  # fmt: skip
+    few = [
+        layers.Case("max_pooling", (3, 5, 5), {"kernel": 2, "stride": 2}),
+        layers.Case("softmax_loss", (5,)),
+        layers.Case("fully_connected", (2, 3, 3), {"num_outputs": 3}),
+    ]
     monkeypatch.setattr(layers, "cases", lambda: iter(few))
     ran = CliRunner().invoke(layers.main, ["--batch", "2", "--repeat", "2"])
     assert ran.exit_code == 0, ran.output

@@ -85,10 +85,19 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- runs -------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "shape"), [
-    ("bn", "3,5,4"), ("bn-relu", "3,5,4"), ("relu", "2,3,5"), ("pool", "2,3,7,3,2"), ("conv", "2,17,16,6,3,2"),
-    ("cbr", "3,16,17,6"), ("fc", "3,30,11"), ("net", "8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("bn", "3,5,4"),
+        ("bn-relu", "3,5,4"),
+        ("relu", "2,3,5"),
+        ("pool", "2,3,7,3,2"),
+        ("conv", "2,17,16,6,3,2"),
+        ("cbr", "3,16,17,6"),
+        ("fc", "3,30,11"),
+        ("net", "8"),
+    ],
+)
 def test_every_kind_agrees_with_pytorch(kind: str, shape: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     ran = run(kind, "--shape", shape, "--json", str(tmp_path / "rows.json"))
@@ -125,9 +134,24 @@ def test_workers_end_with_their_case() -> None:
 # --- tables -----------------------------------------------------------------------------------------------
 def row(**others: Any) -> Row:
     seconds = {OURS: [2e-3] * 5, "PyTorch": [8e-3] * 5, "PyTorch tuned": [4e-3, 4e-3, 4e-3, 9e-3, 9e-3]}
-    return Row(**{**{"case": Case("bn", 2, 3, 4), "phase": "step", "target": "avx2", "threads": 2, "layout": "plain",
-                     "seconds": seconds, "differences": {"PyTorch": 1e-7}, "operations": 10**6, "bytes": 10**7,
-                     "peak": 1e9, "bandwidth": 1e10}, **others})  # fmt: skip
+    return Row(
+        **{
+            **{
+                "case": Case("bn", 2, 3, 4),
+                "phase": "step",
+                "target": "avx2",
+                "threads": 2,
+                "layout": "plain",
+                "seconds": seconds,
+                "differences": {"PyTorch": 1e-7},
+                "operations": 10**6,
+                "bytes": 10**7,
+                "peak": 1e9,
+                "bandwidth": 1e10,
+            },
+            **others,
+        }
+    )
 
 
 def test_rows_say_ratios_limits_and_noise() -> None:

@@ -58,20 +58,38 @@ def following(shape: tuple[int, ...], **layers: Callable[[Net, Ensemble], Ensemb
 WINDOW, TAP = {"kernel": 3, "stride": 1, "pad": 1}, {"kernel": 1, "stride": 1, "pad": 0}
 
 # Filters that fill less than half a vector of any width.
-conv_bn_relu = following((3, 7, 5), conv=partial(ConvLayer, num_filters=3, **WINDOW), norm=BatchNormLayer,
-                         relu=ReLULayer)  # fmt: skip
+conv_bn_relu = following(
+    (3, 7, 5), conv=partial(ConvLayer, num_filters=3, **WINDOW), norm=BatchNormLayer, relu=ReLULayer
+)
 # Filters that fill vectors, and some that do not; a batch norm with nothing after it.
-in_blocks = following((3, 7, 5), conv=partial(ConvLayer, num_filters=33, **WINDOW), norm=BatchNormLayer, relu=ReLULayer,
-                      narrow=partial(ConvLayer, num_filters=17, kernel=(3, 1), stride=1, pad=(1, 0)),
-                      last_norm=BatchNormLayer)  # fmt: skip
+in_blocks = following(
+    (3, 7, 5),
+    conv=partial(ConvLayer, num_filters=33, **WINDOW),
+    norm=BatchNormLayer,
+    relu=ReLULayer,
+    narrow=partial(ConvLayer, num_filters=17, kernel=(3, 1), stride=1, pad=(1, 0)),
+    last_norm=BatchNormLayer,
+)
 # 1 × 1 convolutions of whole blocks: with a bias, a ReLU, an odd number of blocks; and without.
-one_tap = following((3, 7, 5), conv=partial(ConvLayer, num_filters=48, **TAP), norm=BatchNormLayer, relu=ReLULayer,
-                    other=partial(ConvLayerNoBias, num_filters=32, **TAP), last_norm=BatchNormLayer)  # fmt: skip
-conv_relu = following((3, 9, 9), conv=partial(ConvLayer, num_filters=17, kernel=3, stride=2, pad=1), relu=ReLULayer,
-                      pool=MaxPoolingLayer, hidden=partial(FullyConnectedLayer, num_outputs=13),
-                      rectified=ReLULayer)  # fmt: skip
-norm_relu_of_vectors = following((6,), hidden=partial(FullyConnectedLayer, num_outputs=17), norm=BatchNormLayer,
-                                 relu=ReLULayer)  # fmt: skip
+one_tap = following(
+    (3, 7, 5),
+    conv=partial(ConvLayer, num_filters=48, **TAP),
+    norm=BatchNormLayer,
+    relu=ReLULayer,
+    other=partial(ConvLayerNoBias, num_filters=32, **TAP),
+    last_norm=BatchNormLayer,
+)
+conv_relu = following(
+    (3, 9, 9),
+    conv=partial(ConvLayer, num_filters=17, kernel=3, stride=2, pad=1),
+    relu=ReLULayer,
+    pool=MaxPoolingLayer,
+    hidden=partial(FullyConnectedLayer, num_outputs=13),
+    rectified=ReLULayer,
+)
+norm_relu_of_vectors = following(
+    (6,), hidden=partial(FullyConnectedLayer, num_outputs=17), norm=BatchNormLayer, relu=ReLULayer
+)
 
 
 def two_readers(net: Net) -> Layers:
@@ -86,8 +104,9 @@ def two_readers(net: Net) -> Layers:
     return layers
 
 
-def trained(declare: Callable[[Net], Layers], batch: int, smaller: int, keep: str | None,
-            force: bool) -> dict[str, np.ndarray]:  # fmt: skip
+def trained(
+    declare: Callable[[Net], Layers], batch: int, smaller: int, keep: str | None, force: bool
+) -> dict[str, np.ndarray]:
     """Everything that can be read of a net after three steps, the last with a smaller batch, and an evaluation."""
     net = Net(batch, seed=1, keep=keep)
     net.force_backward = force
@@ -113,19 +132,28 @@ def trained(declare: Callable[[Net], Layers], batch: int, smaller: int, keep: st
     return found
 
 
-@pytest.mark.parametrize(("declare", "batch", "smaller", "force"), [
-    (conv_bn_relu, BATCH, BATCH, False),
-    (conv_relu, BATCH, BATCH, True),
-    (norm_relu_of_vectors, BATCH, 1, True),
-    (two_readers, BATCH, 2, True),
-    pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
-    pytest.param(in_blocks, 17, 17, True, marks=pytest.mark.slow),
-    pytest.param(one_tap, BATCH, 1, True, marks=pytest.mark.slow),
-], ids=["conv, norm, ReLU", "conv, ReLU", "norm of vectors", "two readers", "conv, norm, ReLU: one image", "in blocks",
-        "one tap"])  # fmt: skip
-def test_trained_together_and_apart(
-    declare: Callable[[Net], Layers], batch: int, smaller: int, force: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("declare", "batch", "smaller", "force"),
+    [
+        (conv_bn_relu, BATCH, BATCH, False),
+        (conv_relu, BATCH, BATCH, True),
+        (norm_relu_of_vectors, BATCH, 1, True),
+        (two_readers, BATCH, 2, True),
+        pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
+        pytest.param(in_blocks, 17, 17, True, marks=pytest.mark.slow),
+        pytest.param(one_tap, BATCH, 1, True, marks=pytest.mark.slow),
+    ],
+    ids=[
+        "conv, norm, ReLU",
+        "conv, ReLU",
+        "norm of vectors",
+        "two readers",
+        "conv, norm, ReLU: one image",
+        "in blocks",
+        "one tap",
+    ],
+)
+def test_trained_together_and_apart(declare: Callable[[Net], Layers], batch: int, smaller: int, force: bool) -> None:
     together, apart = (trained(declare, batch, smaller, keep, force) for keep in (None, "all"))
     assert together.keys() == apart.keys()
     for name in together:
@@ -260,8 +288,9 @@ def test_a_layers_own_recipe_leaves_nothing_apart(tmp_path: Path) -> None:
     with pytest.raises(LeftApart) as caught:
         net.compile(threads=1)
     assert str(caught.value).splitlines() == [
-        f"{tmp_path / 'mine.py'}:2: too small", "  only a chain's recipe can leave its layers apart"
-    ]  # fmt: skip
+        f"{tmp_path / 'mine.py'}:2: too small",
+        "  only a chain's recipe can leave its layers apart",
+    ]
 
 
 @pytest.mark.parametrize(("phase", "follower"), [("forward", "inference"), ("backward", "update")])
@@ -464,11 +493,13 @@ def test_backward_and_update_of_one_layer_as_one_program(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("layer", [ConvLayer, ConvLayerNoBias])
-@pytest.mark.parametrize(("images", "filters", "window", "force"), [
-    (1, 6, 3, True), (3, 6, 3, True), (19, 6, 3, True), (3, 1, 1, True), (4, 6, 3, False)
-])  # fmt: skip
-def test_backward_with_update_per_image(images: int, filters: int, window: int, force: bool,
-                                        layer: Callable[..., Ensemble]) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    ("images", "filters", "window", "force"),
+    [(1, 6, 3, True), (3, 6, 3, True), (19, 6, 3, True), (3, 1, 1, True), (4, 6, 3, False)],
+)
+def test_backward_with_update_per_image(
+    images: int, filters: int, window: int, force: bool, layer: Callable[..., Ensemble]
+) -> None:
     path = Path(__file__).parents[2] / "examples" / "recipes" / "conv_relu_per_image.py"
     results = []
     for recipe in (True, False):
@@ -627,9 +658,11 @@ def test_statistics_in_registers_keep_their_digits(mean: float) -> None:
     np.testing.assert_allclose(relu.get_value(), np.maximum(scaled, 0.0), rtol=0, atol=2e-3 if mean else 1e-5)
 
 
-@pytest.mark.parametrize("declare", [
-    conv_bn_relu, *(pytest.param(declare, marks=pytest.mark.slow) for declare in (in_blocks, one_tap))
-], ids=["conv, norm, ReLU", "in blocks", "one tap"])  # fmt: skip
+@pytest.mark.parametrize(
+    "declare",
+    [conv_bn_relu, *(pytest.param(declare, marks=pytest.mark.slow) for declare in (in_blocks, one_tap))],
+    ids=["conv, norm, ReLU", "in blocks", "one tap"],
+)
 def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net], Layers]) -> None:
     results = []
     for threads in (1, 2, 2):

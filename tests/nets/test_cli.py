@@ -156,9 +156,7 @@ def test_a_net_at_module_level_and_own_layers(file: Path) -> None:
     net.add_one_to_one_connections(relu, shifted)
     SoftmaxLossLayer(net, shifted, label)
 """
-    file.write_text(
-        text.replace("    SoftmaxLossLayer(net, relu, label)\n", own) + "\nnet = net()\nnet.compile()\n"
-    )
+    file.write_text(text.replace("    SoftmaxLossLayer(net, relu, label)\n", own) + "\nnet = net()\nnet.compile()\n")
     result = call("show", file)
     assert result.exit_code == 0, result.output
     assert "shifted1" in result.output
@@ -236,8 +234,9 @@ def _broken(program: Program) -> Program:
 
 
 @pytest.mark.parametrize("compiled", [(), ("--compiled", "portable")])
-def test_bisect_names_a_broken_pass(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                    compiled: tuple[str, ...]) -> None:  # fmt: skip
+def test_bisect_names_a_broken_pass(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: tuple[str, ...]
+) -> None:
     nothing = tmp_path / "recipes"
     nothing.mkdir()
     for kind in ("relu", "fully_connected"):

@@ -79,8 +79,7 @@ def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
 @pytest.mark.slow
 def test_digits_are_learned_and_a_second_run_compiles_nothing(tmp_path):
     first, second = (
-        json.loads(run("-c", RUN, example("01_digits_cnn.py"), folder=tmp_path).splitlines()[-1])
-        for _ in range(2)
+        json.loads(run("-c", RUN, example("01_digits_cnn.py"), folder=tmp_path).splitlines()[-1]) for _ in range(2)
     )
     assert first["items"] == 360
     assert first["accuracy"] >= 0.98

@@ -93,11 +93,7 @@ def test_nests_loops_listing_and_command(compiled) -> None:
     assert "for n in parallel(2):" in forward.after_recipe
     assert "value[n, k_outer * 4 + k_inner, y, x]" in forward.after_recipe
     assert "value[n, k_outer, y, x, k_inner]" in forward.final
-    assert (
-        forward.loops[0].variable == "n"
-        and forward.loops[0].kind == "parallel"
-        and forward.loops[0].trips == 2
-    )
+    assert forward.loops[0].variable == "n" and forward.loops[0].kind == "parallel" and forward.loops[0].trips == 2
     assert "#pragma omp parallel for" in forward.listing and "void conv1_forward(" in forward.listing
     assert "kernel.cpp -o kernel.so" in forward.command
     assert (Path(forward.folder) / "kernel.cpp").exists()
@@ -203,9 +199,7 @@ def test_a_data_layer_computes_nothing(compiled) -> None:
 
 def test_wrong_names(compiled) -> None:
     net, *_ = compiled
-    with pytest.raises(
-        CommandError, match=r"no ensemble named 'conv'(.|\n)*did you mean 'conv1'\?(.|\n)*batch_norm1"
-    ):
+    with pytest.raises(CommandError, match=r"no ensemble named 'conv'(.|\n)*did you mean 'conv1'\?(.|\n)*batch_norm1"):
         net.explain("conv")
     with pytest.raises(CommandError, match=r"conv1 has no phase 'forwards'(.|\n)*did you mean 'forward'\?"):
         net.explain("conv1", "forwards")

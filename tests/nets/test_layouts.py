@@ -139,9 +139,10 @@ def plainly(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [
-    "few windows", *(pytest.param(name, marks=pytest.mark.slow) for name in ("odd channels", "deep", "poolings"))
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["few windows", *(pytest.param(name, marks=pytest.mark.slow) for name in ("odd channels", "deep", "poolings"))],
+)
 def test_layouts_change_no_result(name: str, in_blocks: Path, plainly: Path) -> None:
     expected = computed(NETS[name], plainly)
     assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
@@ -191,8 +192,8 @@ def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path
 
 
 REARRANGED = {
-    "zeros around": 's.set_padding(buffer, (0, 0), (1, 1), (1, 1))',
-    "another order": 's.transpose(buffer, 0, 2)',
+    "zeros around": "s.set_padding(buffer, (0, 0), (1, 1), (1, 1))",
+    "another order": "s.transpose(buffer, 0, 2)",
 }
 
 

@@ -63,9 +63,9 @@ def test_training_through_views() -> None:
     """A step as the original's ``sgd_update`` does it, in place, on views taken once."""
     net, data, conv, top = small_net()
     net.compile(threads=1)
-    parameters = [
-        (layer.get_weights_view(), layer.get_grad_weights_view()) for layer in (conv, top)
-    ] + [(layer.get_bias_view(), layer.get_grad_bias_view()) for layer in (conv, top)]
+    parameters = [(layer.get_weights_view(), layer.get_grad_weights_view()) for layer in (conv, top)] + [
+        (layer.get_bias_view(), layer.get_grad_bias_view()) for layer in (conv, top)
+    ]
     histories = [np.zeros_like(view) for view, _ in parameters]
     output = np.random.default_rng(1).normal(size=(3, 4))
     for _ in range(3):
@@ -174,8 +174,10 @@ def test_older_spellings_of_commands() -> None:
     conv.parallelize("forward", "_neuron_index_0")
     conv.if_convert("forward")
     conv.prefetch("forward", {"weights": [1, "__unique_loopvar0", -4, 2, "_neuron_index_1", 1, 1, 0]})
-    conv.prefetch("forward", prefetch_dict_list=[
-        {"inputs": [2, "k", -3, 1, 64, "k", "_neuron_index_2", "_neuron_index_0", 1, 2, 1]}])
+    conv.prefetch(
+        "forward",
+        prefetch_dict_list=[{"inputs": [2, "k", -3, 1, 64, "k", "_neuron_index_2", "_neuron_index_0", 1, 2, 1]}],
+    )
     conv.reset_prefetch("forward")
     conv.privatize("grad_bias")
     conv.reverse("update_internal", "_neuron_index_0")
@@ -184,8 +186,10 @@ def test_older_spellings_of_commands() -> None:
     assert conv.transpose_info == {"weights": [(0, 1)]} and conv.private_info == {"update": [("grad_bias",)]}
     assert conv.vectorize_info == conv.tiling_info == {}
     asked = [command.text for command in conv.commands if command.name == "prefetch"]
-    assert asked == ["prefetch('forward', 'weights', '_neuron_index_1', 1, 1, optional=True)",
-                     "prefetch('forward', 'inputs', '_neuron_index_0', 2, 2, optional=True)"]  # fmt: skip
+    assert asked == [
+        "prefetch('forward', 'weights', '_neuron_index_1', 1, 1, optional=True)",
+        "prefetch('forward', 'inputs', '_neuron_index_0', 2, 2, optional=True)",
+    ]
     net.compile(threads=1)
     net.ensembles[0].set_value(X)
     net.forward()

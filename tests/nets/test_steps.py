@@ -39,8 +39,13 @@ def recipe(tmp_path: Path) -> Path:
 def test_steps_are_groups_of_what_was_applied(recipe: Path) -> None:
     found = steps(convolution((2, 3, 8, 5)), "conv1", "forward", recipe, TARGETS["avx2"])
     assert [(step.key, len(step.commands)) for step in found] == [
-        ("lowered", 0), ("tile", 2), ("split x", 1), ("unroll x", 3), ("parallelize n", 1), ("finished", 0)
-    ]  # fmt: skip
+        ("lowered", 0),
+        ("tile", 2),
+        ("split x", 1),
+        ("unroll x", 3),
+        ("parallelize n", 1),
+        ("finished", 0),
+    ]
     assert "for x_1 in range(1, 4)" in found[2].program.text and "parallel" not in found[3].program.text
     update = steps(convolution((2, 3, 8, 5)), "conv1", "update", recipe, TARGETS["avx2"])
     assert [step.key for step in update] == ["lowered", "tile", "parallelize k_outer", "finished"]
@@ -51,9 +56,11 @@ def test_nests_are_shortened() -> None:
         program(
             "for i in range(4):\n for j in range(5):\n  for k in range(6):\n   y[i] = 0.0\n   z[i, j] = 1.0\n"
             " for j in range(5):\n  y[i] += x[i, j] * 2.0\n  z[i, j] = 3.0\nfor i in range(4):\n y[i] = y[i] / 5.0",
-            x=(4, 5), y=(4,), z=(4, 5),
+            x=(4, 5),
+            y=(4,),
+            z=(4, 5),
         )
-    )  # fmt: skip
+    )
     assert text == (
         "for i in range(4):\n    # … 4 lines: for j in range(5): for k in range(6):\n    for j in range(5):\n"
         "        y[i] += x[i, j] * 2.0\n        z[i, j] = 3.0\nfor i in range(4):\n    y[i] = y[i] / 5.0"
@@ -66,10 +73,12 @@ def test_nests_are_shortened_to_what_touches_a_buffer() -> None:
             "for i in range(4):\n y[i] = 0.0\n for j in range(5):\n  y[i] += 1.0\n for j in range(5):\n  y[i] += 2.0\n"
             " if y[i] > 0.0:\n  for j in range(5):\n   if y[i] > 1.0:\n    z[i, j] = y[i]\n else:\n  x[i, 0] = 2.0\n"
             "for i in range(4):\n y[i] = y[i] / 5.0",
-            x=(4, 5), y=(4,), z=(4, 5),
+            x=(4, 5),
+            y=(4,),
+            z=(4, 5),
         ),
         ["x"],
-    )  # fmt: skip
+    )
     assert text == (
         "for i in range(4):\n    # … 5 lines: for j in range(5): for j in range(5):\n    if y[i] > 0.0:\n"
         "        for j in range(5):\n            if y[i] > 1.0:\n                z[i, j] = y[i]\n    else:\n"

@@ -91,11 +91,16 @@ def test_the_ensemble_and_its_fields() -> None:
     bn = make()
     assert (bn.name, bn.kind, bn.shape) == ("bn1", "bn", (4, 5, 6))
     assert {name: (spec.shape, spec.role) for name, spec in bn.fields().items()} == {
-        "value": ((3, 4, 5, 6), "value"), "grad": ((3, 4, 5, 6), "grad"),
-        "gamma": ((4,), "param"), "grad_gamma": ((4,), "param_grad"),
-        "beta": ((4,), "param"), "grad_beta": ((4,), "param_grad"),
-        "mean": ((4,), "value"), "var": ((4,), "value"), "x_hat": ((3, 4, 5, 6), "value"),
-    }  # fmt: skip
+        "value": ((3, 4, 5, 6), "value"),
+        "grad": ((3, 4, 5, 6), "grad"),
+        "gamma": ((4,), "param"),
+        "grad_gamma": ((4,), "param_grad"),
+        "beta": ((4,), "param"),
+        "grad_beta": ((4,), "param_grad"),
+        "mean": ((4,), "value"),
+        "var": ((4,), "value"),
+        "x_hat": ((3, 4, 5, 6), "value"),
+    }
     assert (bn.initial("gamma") == 1).all()
 
 
@@ -115,9 +120,14 @@ def test_naive_forward_is_correct_and_can_be_repeated() -> None:
 def test_nests_are_the_figures_loops() -> None:
     program = lower(make(), "forward", batch_size=3)
     assert [nest.arguments for nest in program.nests] == [
-        ("mean",), ("mean", "inputs"), ("mean",), ("var",), ("mean", "var", "inputs"), ("var",),
+        ("mean",),
+        ("mean", "inputs"),
+        ("mean",),
+        ("var",),
+        ("mean", "var", "inputs"),
+        ("var",),
         ("value", "gamma", "beta", "mean", "var", "x_hat", "inputs"),
-    ]  # fmt: skip
+    ]
     assert program.nests[2].body_text == "for c in range(4):\n    mean[c] = mean[c] / 90.0"
     assert program.aliases["_neuron_index_1"] == ("c",)
     assert program.aliases["_neuron_index_3"] == ("w",)

@@ -94,9 +94,7 @@ def test_four_vector_accumulators() -> None:
     text = listing(stage.program, get_target("avx512"))
     assert "#pragma omp parallel for" in text
     for copy in range(4):
-        assert (
-            f"mean_t_lanes_parts_{copy} = _mm512_add_ps(mean_t_lanes_parts_{copy}, _mm512_loadu_ps(" in text
-        )
+        assert f"mean_t_lanes_parts_{copy} = _mm512_add_ps(mean_t_lanes_parts_{copy}, _mm512_loadu_ps(" in text
         assert f"_mm512_storeu_ps(&value[n][c][h][{16 * copy}]" in text.replace(" + 0", "")
     assert text.count("sqrtf(") == 1
 

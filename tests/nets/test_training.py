@@ -282,9 +282,7 @@ def test_not_a_number_is_said_once_where_training_goes_on() -> None:
     images[1] = np.nan
     net = reused(2)
     with pytest.warns(LossIsNaN, match="not a number") as said:
-        history = net.net.fit(
-            images, labels, solver=SGD(net.net, 0.01), epochs=2, stop_on_nan=False, progress=False
-        )
+        history = net.net.fit(images, labels, solver=SGD(net.net, 0.01), epochs=2, stop_on_nan=False, progress=False)
     assert len(said) == 1
     assert said[0].filename == __file__  # the line that called fit
     assert len(history.losses) == 4 and np.isnan(history.losses).any()

@@ -58,9 +58,15 @@ def bench(net: Net, layer: str, phase: str = "forward", recipe: Path | None = No
 
 @pytest.mark.parametrize(
     ("layer", "phase"),
-    [("conv1", "forward"), ("conv1", "update_internal"), ("batch_norm1", "backward"), ("max_pooling1", "backward"),
-     ("max_pooling1", "inference"), ("softmax_loss1", "backward")],
-)  # fmt: skip
+    [
+        ("conv1", "forward"),
+        ("conv1", "update_internal"),
+        ("batch_norm1", "backward"),
+        ("max_pooling1", "backward"),
+        ("max_pooling1", "inference"),
+        ("softmax_loss1", "backward"),
+    ],
+)
 def test_every_phase_is_compiled_and_timed(layer: str, phase: str) -> None:
     """Winners and labels are whole numbers within their range, or subscripts would leave arrays."""
     made = bench(declared(), layer, phase)

@@ -26,15 +26,43 @@ for n in range(2):
             value[n, c, x] += 1.0
 """
 BUFFERS = {
-    "value": Buffer("scale1.value", (2, 20, 17)), "inputs": Buffer("data1.value", (2, 20, 17)),
+    "value": Buffer("scale1.value", (2, 20, 17)),
+    "inputs": Buffer("data1.value", (2, 20, 17)),
     "weights": Buffer("scale1.weights", (20,), role="param"),
-}  # fmt: skip
+}
 GOOD: dict[str, Any] = {
-    "loop_var": "x", "loop_vars": ["c", "x"], "order": ["x", "c"], "first": "c", "buffer": "weights", "dim": 0,
-    "factor": 4, "at": [3], "name": "other", "scalar_vars": "t",
-}  # fmt: skip
-BAD = [None, True, -1, 1.5, 2**70, "", "nope", "lambda", "é", [], ["c"], [None], [["c"]], {}, {"c": 1}, object(), "min",
-       [10**9], np.array([1, 2])]  # fmt: skip
+    "loop_var": "x",
+    "loop_vars": ["c", "x"],
+    "order": ["x", "c"],
+    "first": "c",
+    "buffer": "weights",
+    "dim": 0,
+    "factor": 4,
+    "at": [3],
+    "name": "other",
+    "scalar_vars": "t",
+}
+BAD = [
+    None,
+    True,
+    -1,
+    1.5,
+    2**70,
+    "",
+    "nope",
+    "lambda",
+    "é",
+    [],
+    ["c"],
+    [None],
+    [["c"]],
+    {},
+    {"c": 1},
+    object(),
+    "min",
+    [10**9],
+    np.array([1, 2]),
+]
 
 
 def new() -> Schedule:
@@ -79,28 +107,34 @@ def refused(name: str, given: dict[str, Any]) -> LatteError | None:
     return None
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda s: s.stream("forward", ["value"]), "buffer must be a string, not ['value']"),
-    (lambda s: s.parallelize("forward", "n", schedule=4), "schedule must be a string or None, not 4"),
-    (lambda s: s.fuse_layers("forward", keep="value"), "several buffers are given as a list of names, not as 'value'"),
-    (lambda s: s.scalar_expand("forward", None), "several locals are given as a list of names, not as None"),
-    (lambda s: s.tile("value", 0, 4, reorder=3), "reorder must be True or False, not 3"),
-    (lambda s: s.vectorize("forward", "x", nest=True), "nest must be a whole number or a string or None, not True"),
-    (lambda s: s.hoist("forward", nest=7), "no nest 7 in scale1.forward\n  the nests are 0 scale1_forward_0"),
-    (lambda s: s.hoist("forward", nest="scale1_forwards_0"), "did you mean 'scale1_forward_0'?"),
-    (lambda s: s.reset_prefetch("forward", nest=-1), "no nest -1"),
-    (lambda s: s.rename("forward", "x", "class"), "a loop is named by an identifier, not 'class'"),
-    (lambda s: s.pack("forward", "weights", name="None"), "'None' cannot name the copy"),
-    (lambda s: s.reindex("forward", "x", float32="x + 1"), "'float32' cannot name the new loop"),
-    (lambda s: s.reindex("forward", y="min"), "'min' names no loop"),
-    (lambda s: s.combination(5, []), "no tiles to choose from"),
-    (lambda s: s.combination(5, 2.5), "the largest tile must be a whole number of at least 1, not 2.5"),
-    (lambda s: s.combination(5, [2, None]), "a tile must be a whole number of at least 1, not None"),
-    (lambda s: s.loops(["forward"]), "no phase named ['forward']"),
-    (lambda s: s.extent("forward", ["x"]), "a loop is given by its name, not ['x']"),
-    (lambda s: s.blocks(["value"]), "no buffer named ['value']"),
-    (lambda s: s.recipe([], "forward"), "a kind of layer is given by its name, not []"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.stream("forward", ["value"]), "buffer must be a string, not ['value']"),
+        (lambda s: s.parallelize("forward", "n", schedule=4), "schedule must be a string or None, not 4"),
+        (
+            lambda s: s.fuse_layers("forward", keep="value"),
+            "several buffers are given as a list of names, not as 'value'",
+        ),
+        (lambda s: s.scalar_expand("forward", None), "several locals are given as a list of names, not as None"),
+        (lambda s: s.tile("value", 0, 4, reorder=3), "reorder must be True or False, not 3"),
+        (lambda s: s.vectorize("forward", "x", nest=True), "nest must be a whole number or a string or None, not True"),
+        (lambda s: s.hoist("forward", nest=7), "no nest 7 in scale1.forward\n  the nests are 0 scale1_forward_0"),
+        (lambda s: s.hoist("forward", nest="scale1_forwards_0"), "did you mean 'scale1_forward_0'?"),
+        (lambda s: s.reset_prefetch("forward", nest=-1), "no nest -1"),
+        (lambda s: s.rename("forward", "x", "class"), "a loop is named by an identifier, not 'class'"),
+        (lambda s: s.pack("forward", "weights", name="None"), "'None' cannot name the copy"),
+        (lambda s: s.reindex("forward", "x", float32="x + 1"), "'float32' cannot name the new loop"),
+        (lambda s: s.reindex("forward", y="min"), "'min' names no loop"),
+        (lambda s: s.combination(5, []), "no tiles to choose from"),
+        (lambda s: s.combination(5, 2.5), "the largest tile must be a whole number of at least 1, not 2.5"),
+        (lambda s: s.combination(5, [2, None]), "a tile must be a whole number of at least 1, not None"),
+        (lambda s: s.loops(["forward"]), "no phase named ['forward']"),
+        (lambda s: s.extent("forward", ["x"]), "a loop is given by its name, not ['x']"),
+        (lambda s: s.blocks(["value"]), "no buffer named ['value']"),
+        (lambda s: s.recipe([], "forward"), "a kind of layer is given by its name, not []"),
+    ],
+)
 def test_what_is_said(call: Any, message: str) -> None:
     with pytest.raises(CommandError) as caught:
         call(new())
@@ -108,9 +142,17 @@ def test_what_is_said(call: Any, message: str) -> None:
 
 
 # --- numbers that 32 bits do not hold -------------------------------------------------------------------
-@pytest.mark.parametrize("text", [
-    "x + 2147483646", "x - 3000000000", "x + 10000000000", "x + n * 2147483647", "x * 2147483647", "x - c * 200000000",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x + 2147483646",
+        "x - 3000000000",
+        "x + 10000000000",
+        "x + n * 2147483647",
+        "x * 2147483647",
+        "x - c * 200000000",
+    ],
+)
 def test_loops_that_pass_32_bits_are_refused(text: str) -> None:
     s = new()
     with pytest.raises(Refused, match="may pass 2,147,483,647 where it is computed") as caught:
@@ -120,16 +162,19 @@ def test_loops_that_pass_32_bits_are_refused(text: str) -> None:
     assert s.extent("forward", "z") == 17
 
 
-@pytest.mark.parametrize(("statement", "what"), [
-    ("value[0, 0, 400 * (y * 300 + x) * 1000]", "400 * (y * 300 + x) * 1000"),
-    ("value[0, 0, 400 * (y * 300 + x) * 100]", None),
-    ("value[0, 0, (y * 60000 + x * 60000) // 60000]", None),
-    ("value[0, 0, (y * 60000000 + x) // 60000000]", "(y * 60000000 + x) // 60000000"),
-    ("value[0, 0, y * 40000000 - x * 40000000]", "y * 40000000 - x * 40000000"),
-    ("value[0, 0, min(y * 3000000000, x)]", "min(y * 3000000000, x)"),
-    ("value[0, 0, x if y * 3000000000 < x else y]", "y * 3000000000"),
-    ("value[0, 0, x]", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("value[0, 0, 400 * (y * 300 + x) * 1000]", "400 * (y * 300 + x) * 1000"),
+        ("value[0, 0, 400 * (y * 300 + x) * 100]", None),
+        ("value[0, 0, (y * 60000 + x * 60000) // 60000]", None),
+        ("value[0, 0, (y * 60000000 + x) // 60000000]", "(y * 60000000 + x) // 60000000"),
+        ("value[0, 0, y * 40000000 - x * 40000000]", "y * 40000000 - x * 40000000"),
+        ("value[0, 0, min(y * 3000000000, x)]", "min(y * 3000000000, x)"),
+        ("value[0, 0, x if y * 3000000000 < x else y]", "y * 3000000000"),
+        ("value[0, 0, x]", None),
+    ],
+)
 def test_subscripts_and_comparisons_that_pass_32_bits_are_found(statement: str, what: str | None) -> None:
     text = f"for y in range(50):\n    for x in range(300):\n        {statement} = 3000000000.0"
     found = too_large(parse_program(text, BUFFERS).nests[0])

@@ -44,8 +44,9 @@ SHAPES = [
 ]
 
 
-def compiled(shape: tuple[int, ...], recipe: Path | None = None,
-             layer: Callable[..., Ensemble] = ConvLayerNoBias) -> tuple[Net, Ensemble, Ensemble]:  # fmt: skip
+def compiled(
+    shape: tuple[int, ...], recipe: Path | None = None, layer: Callable[..., Ensemble] = ConvLayerNoBias
+) -> tuple[Net, Ensemble, Ensemble]:
     images, channels, filters, extent, kernel, stride = shape
     net = Net(images, seed=1)
     data = MemoryDataLayer(net, (channels, extent, extent))
@@ -95,8 +96,11 @@ def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, .
     net = assert_computes(shape, tmp_path / "any.py")
     (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "forward"))
     assert "= stream(value_t" in text
-    (text,) = (c.program.text for c in assert_computes(shape).executable.compiled
-               if (c.ensemble.kind, c.phase) == ("conv", "forward"))  # fmt: skip
+    (text,) = (
+        c.program.text
+        for c in assert_computes(shape).executable.compiled
+        if (c.ensemble.kind, c.phase) == ("conv", "forward")
+    )
     assert "stream" not in text
 
 
@@ -116,8 +120,10 @@ def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]
         assert " and " not in programs[phase].text and "- y" not in programs[phase].text  # no bound moves with a row
 
 
-@pytest.mark.parametrize(("shape", "private"), [((16, 1, 16, 28, 3, 1), True), ((16, 64, 64, 28, 3, 1), False),
-                                                ((1, 1, 16, 56, 3, 1), False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "private"),
+    [((16, 1, 16, 28, 3, 1), True), ((16, 64, 64, 28, 3, 1), False), ((1, 1, 16, 56, 3, 1), False)],
+)
 def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
     net, _, conv = compiled(shape)
     assert any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands) == private

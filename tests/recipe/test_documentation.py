@@ -35,9 +35,9 @@ def test_every_question_is_shown() -> None:
     assert sorted(asked) == sorted(name for name in vars(Questions) if not name.startswith("_") and name != "programs")
 
 
-@pytest.mark.parametrize(("name", "filled"), [
-    ("recipes", page.filled), ("convolution", steps.filled), ("kernels", kernels.filled)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "filled"), [("recipes", page.filled), ("convolution", steps.filled), ("kernels", kernels.filled)]
+)
 def test_the_page_is_up_to_date(name: str, filled: Callable[[str], str]) -> None:
     """If not: `python docs/refresh.py`, with the page's name; if recipes have other steps, describe them there."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
@@ -56,8 +56,10 @@ def test_every_command_is_a_method() -> None:
         takes = dict(inspect.signature(getattr(CommandMethods, name)).parameters)
         more = {"self", "phase", "optional"} - ({"phase"} if command.lays_out else set())
         assert set(takes) - set(command.signature.parameters) - {"phases"} == more
-        assert all(takes[other].default == one.default and takes[other].kind == one.kind
-                   for other, one in command.signature.parameters.items())  # fmt: skip
+        assert all(
+            takes[other].default == one.default and takes[other].kind == one.kind
+            for other, one in command.signature.parameters.items()
+        )
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.command)

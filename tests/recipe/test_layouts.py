@@ -103,8 +103,14 @@ def computed(net: Net, data: Ensemble, conv: Ensemble) -> dict[str, np.ndarray]:
         net.forward()
         net.clear_grad()
         net.backward()
-    return {"value": conv.get_value(), "relu": relu.get_value(), "grad": conv.get_grad(), "inputs": data.get_value(),
-            "grad_inputs": data.get_grad(), "grad_weights": conv.get_grad_weights()}  # fmt: skip
+    return {
+        "value": conv.get_value(),
+        "relu": relu.get_value(),
+        "grad": conv.get_grad(),
+        "inputs": data.get_value(),
+        "grad_inputs": data.get_grad(),
+        "grad_weights": conv.get_grad_weights(),
+    }
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -230,9 +236,12 @@ def test_dumped_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert compared and all("the same bits" in line for line in compared), (stage, run.stdout, run.stderr)
 
 
-LAYOUTS = {"halo": "s.set_padding('value', 1, 2, (0, 1))", "order": "s.transpose('value', order=(1, 2, 0))",
-           "halo and blocks": "s.set_padding('value', 0, 1, 1)\n    for buffer in ('value', 'grad'):\n"
-           "        s.tile(buffer, 0, 4)"}  # fmt: skip
+LAYOUTS = {
+    "halo": "s.set_padding('value', 1, 2, (0, 1))",
+    "order": "s.transpose('value', order=(1, 2, 0))",
+    "halo and blocks": "s.set_padding('value', 0, 1, 1)\n    for buffer in ('value', 'grad'):\n"
+    "        s.tile(buffer, 0, 4)",
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -244,9 +253,13 @@ def test_shipped_recipes_follow(layout: str, tmp_path: Path) -> None:
         net = Net(2, seed=1, keep="all")
         data = MemoryDataLayer(net, (3, 6, 6))
         conv = ConvLayerNoBias(net, data, num_filters=5, kernel=3, stride=1, pad=1)
-        readers = [ReLULayer(net, conv), BatchNormLayer(net, conv), MaxPoolingLayer(net, conv, kernel=2, stride=2),
-                   FullyConnectedLayerNoBias(net, conv, num_outputs=3),
-                   ConvLayerNoBias(net, conv, num_filters=2, kernel=3, stride=2, pad=1)]  # fmt: skip
+        readers = [
+            ReLULayer(net, conv),
+            BatchNormLayer(net, conv),
+            MaxPoolingLayer(net, conv, kernel=2, stride=2),
+            FullyConnectedLayerNoBias(net, conv, num_outputs=3),
+            ConvLayerNoBias(net, conv, num_filters=2, kernel=3, stride=2, pad=1),
+        ]
         if recipe is not None:
             net.use_recipe(conv, recipe)
         net.compile()

@@ -42,11 +42,13 @@ for n in range(2):
 """
 WHOLE = (2, 20, 17)
 BUFFERS = {
-    "value": Buffer("scale1.value", WHOLE), "grad": Buffer("scale1.grad", WHOLE, role="grad"),
-    "inputs": Buffer("data1.value", WHOLE), "grad_inputs": Buffer("data1.grad", WHOLE, role="grad"),
+    "value": Buffer("scale1.value", WHOLE),
+    "grad": Buffer("scale1.grad", WHOLE, role="grad"),
+    "inputs": Buffer("data1.value", WHOLE),
+    "grad_inputs": Buffer("data1.grad", WHOLE, role="grad"),
     "weights": Buffer("scale1.weights", (20,), role="param"),
     "grad_weights": Buffer("scale1.grad_weights", (20,), role="param_grad"),
-}  # fmt: skip
+}
 ALIASES = {"_neuron_index_0": ("n",), "_neuron_index_1": ("c",), "_neuron_index_2": ("x",)}
 
 
@@ -56,9 +58,7 @@ def programs() -> dict[str, Program]:
     for phase, text in texts.items():
         program = parse_program(text, BUFFERS, f"scale1.{phase}", ALIASES)
         used = {
-            name: buffer
-            for name, buffer in BUFFERS.items()
-            if any(name in nest.arguments for nest in program.nests)
+            name: buffer for name, buffer in BUFFERS.items() if any(name in nest.arguments for nest in program.nests)
         }
         result[phase] = parse_program(text, used, f"scale1.{phase}", ALIASES)
     return result
@@ -128,9 +128,7 @@ def test_a_layout_belongs_to_the_ensemble_that_makes_the_buffer() -> None:
         s.tile("inputs", dim=0, factor=16, reorder=False)
     assert "inputs is data1.value, whose layout data1 chooses" in str(caught.value)
     assert "tile 'value' in data1's recipe, or leave reorder=False out: then it is copied" in str(caught.value)
-    assert {phase: p.text for phase, p in s.programs.items()} == {
-        phase: p.text for phase, p in programs().items()
-    }
+    assert {phase: p.text for phase, p in s.programs.items()} == {phase: p.text for phase, p in programs().items()}
 
 
 def test_a_reader_that_wants_another_layout_gets_a_copy() -> None:
@@ -171,8 +169,9 @@ def test_a_copy_that_only_update_needs_survives_becoming_a_part_of_backward() ->
     assert made.buffers["inputs_stored"] == BUFFERS["inputs"]
     arrays = random_arrays(made, 0, "rational")
     backward, update = (programs()[phase] for phase in ("backward", "update"))
-    expected = {name: arrays[f"{name}_stored" if name == "inputs" else name].copy() for name in BUFFERS
-                if name in made.buffers}  # fmt: skip
+    expected = {
+        name: arrays[f"{name}_stored" if name == "inputs" else name].copy() for name in BUFFERS if name in made.buffers
+    }
     execute(backward, expected, arithmetic="rational")
     execute(update, expected, arithmetic="rational")
     execute(made, arrays, checking=True, arithmetic="rational")
@@ -239,10 +238,12 @@ def test_a_refusal_names_file_line_and_command() -> None:
         (lambda s: s.tile("value", 7, 4), "0 to 1, not 7\n  its shape is (20, 17) without the batch"),
         (lambda s: s.tile_loop("forward", "c", 0), "factor must be a whole number of at least 1, not 0"),
         (lambda s: s.tile_loop("forward", "c"), "missing a required argument: 'factor'"),
-        (lambda s: s.tile_loop("forward", "c", 2, depth=1),
-         "'depth'\n  it is tile_loop(phase, loop_var, factor, *, tail="),
+        (
+            lambda s: s.tile_loop("forward", "c", 2, depth=1),
+            "'depth'\n  it is tile_loop(phase, loop_var, factor, *, tail=",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_commands(call, message: str) -> None:
     with pytest.raises(CommandError) as caught:
         call(new())
@@ -263,14 +264,19 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_file_of_phases(tmp_path: Path) -> None:
-    recipe = read_recipe(write(tmp_path, """
+    recipe = read_recipe(
+        write(
+            tmp_path,
+            """
 def forward(s, target):
     s.parallelize("forward", "n")
     s.vectorize("forward", "x", 8)
 
 def update(s, target):
     s.parallelize("update", "c")
-"""))  # fmt: skip
+""",
+        )
+    )
     assert set(recipe.functions) == {"forward", "update"}
     scheduled = schedule_alone(programs(), recipe, TARGET, ["scale1."])
     assert [outcome.status for outcome in scheduled.outcomes] == ["applied"] * 3
@@ -300,10 +306,17 @@ def test_phases_that_tell_nothing_of_their_arguments(tmp_path: Path) -> None:
     assert read_recipe(write(tmp_path, "forward = max\n")).functions == {"forward": max}
 
 
-@pytest.mark.parametrize(("sizes", "text"), [
-    ([6, 6, 5], "[6, 6, 5]"), ([13] * 231 + [12] * 9, "[13] * 231 + [12] * 9"), ([*"ncyx"], "['n', 'c', 'y', 'x']"),
-    ([], "[]"), ([14] * 8 + [13], "[14] * 8 + [13]"), ([True, 1, 1, 1], "[True, 1, 1, 1]")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ([6, 6, 5], "[6, 6, 5]"),
+        ([13] * 231 + [12] * 9, "[13] * 231 + [12] * 9"),
+        ([*"ncyx"], "['n', 'c', 'y', 'x']"),
+        ([], "[]"),
+        ([14] * 8 + [13], "[14] * 8 + [13]"),
+        ([True, 1, 1, 1], "[True, 1, 1, 1]"),
+    ],
+)
 def test_many_tile_sizes_are_written_shortly(sizes: list[object], text: str) -> None:
     command = Recorded("unroll_and_jam", ("forward", "x", sizes), (), None)
     assert command.text == f"unroll_and_jam('forward', 'x', {text})"
@@ -316,9 +329,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_raises(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n"
-    )
+    path = write(tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n")
     with pytest.raises(RecipeError) as caught:
         schedule_alone(programs(), read_recipe(path), TARGET, ["scale1."])
     assert caught.value.place == f"{path}:3"
@@ -398,9 +409,7 @@ def test_a_refusal_names_the_phase_that_reads() -> None:
     s = new()
     with pytest.raises(Refused) as caught:
         s.contract("backward", "grad")
-    assert caught.value.witness == (
-        "grad_weights[c] += grad[n, c, x] * inputs[n, c, x] in the update phase reads it"
-    )
+    assert caught.value.witness == ("grad_weights[c] += grad[n, c, x] * inputs[n, c, x] in the update phase reads it")
 
 
 def test_what_a_command_has_left_alone_is_recorded() -> None:

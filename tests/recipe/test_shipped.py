@@ -106,8 +106,9 @@ def conv_batch_norm_relu(net: Net, data: Ensemble) -> Ensemble:
 
 @pytest.mark.parametrize("declare", [conv_relu, fully_connected_relu, conv_batch_norm_relu])
 @pytest.mark.parametrize("shape", [(16, 28, 28), (3, 7, 5)])
-def test_applied_and_skipped_in_chains(declare: Callable[[Net, Ensemble], Ensemble], shape: tuple[int, ...],
-                                       snapshot) -> None:  # fmt: skip
+def test_applied_and_skipped_in_chains(
+    declare: Callable[[Net, Ensemble], Ensemble], shape: tuple[int, ...], snapshot
+) -> None:
     net = Net(8, seed=0)
     net.force_backward = True
     declare(net, MemoryDataLayer(net, shape))

@@ -399,7 +399,8 @@ def test_values(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [AndOr, AndOrOfConstants, AndOrOfMixedTypes, NestedSelects],
+    "kind",
+    [AndOr, AndOrOfConstants, AndOrOfMixedTypes, NestedSelects],
     ids=lambda kind: kind.__name__,
 )
 def test_gradients(kind: type[Neuron], target: Target) -> None:

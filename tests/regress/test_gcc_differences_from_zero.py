@@ -18,10 +18,19 @@ from swirl.transforms import COMMANDS
 from tests.codegen.conftest import assert_same_bits, run_source
 
 EXPRESSIONS = [
-    "0.0 - j", "0 - abs(x[j])", "-abs(x[j]) + 0.0", "0.0 + -abs(x[j])", "0.0 - n[j]", "-float32(n[j]) + 0.0",
-    "0.0 - max(abs(x[j]), 0.0)", "j * (0.0 - abs(x[j]))", "0.0 - float32(x[j] > 1.0)", "-0.0 - x[j]", "x[j] - 0.0",
+    "0.0 - j",
+    "0 - abs(x[j])",
+    "-abs(x[j]) + 0.0",
+    "0.0 + -abs(x[j])",
+    "0.0 - n[j]",
+    "-float32(n[j]) + 0.0",
+    "0.0 - max(abs(x[j]), 0.0)",
+    "j * (0.0 - abs(x[j]))",
+    "0.0 - float32(x[j] > 1.0)",
+    "-0.0 - x[j]",
+    "x[j] - 0.0",
     "(0.0 - j) + (x[j] + 0.0)",
-]  # fmt: skip
+]
 VALUES = [0.0, -0.0, 0.5, -0.5, np.nan, np.inf, -np.inf, 1e-40]
 
 

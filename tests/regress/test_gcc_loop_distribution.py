@@ -10,11 +10,16 @@ from tests.support import assert_compiles_to_same, program
 
 
 def test_a_row_and_its_mirror_image(target: Target) -> None:
-    before = program("""
+    before = program(
+        """
 for l in range(2):
     u[2, 2] = 0.0
     for i in range(3):
         y[3 - i, l] -= y[i, l + i] + f[0, i, 0]
         u[l + 1, 2 * l] = f[l, i + l, i + l]
-""", y=(5, 16), u=(22, 15), f=(8, 15, 12))  # fmt: skip
+""",
+        y=(5, 16),
+        u=(22, 15),
+        f=(8, 15, 12),
+    )
     assert_compiles_to_same(before, target)

@@ -116,8 +116,15 @@ def test_a_condition_on_a_local_is_no_bound_of_a_loop(text: str, numbers: str, t
 
 # --- conditions on data are not decided ---------------------------------------------------------------------
 TESTS = [
-    "t != t", "t == t", "t + 1 > t", "t - t == 0", "t * 2 == t + t", "not t <= t", "t < t + 1 < t + 2", "0 * t == 0",
-]  # fmt: skip
+    "t != t",
+    "t == t",
+    "t + 1 > t",
+    "t - t == 0",
+    "t * 2 == t + t",
+    "not t <= t",
+    "t < t + 1 < t + 2",
+    "0 * t == 0",
+]
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -162,9 +169,20 @@ def test_each_expression_has_a_type_of_its_own(text: str, target: Target) -> Non
     assert_means_itself(program, target=target)
 
 
-@pytest.mark.parametrize("value", ["x[i] and 3.0", "x[i] or z[i]", "x[i] and z[i] or 2.0", "m[i] and x[i]",
-                                   "1.0 + (x[i] or m[i])", "not x[i] or z[i]", "i < 2 < x[i] and z[i]",
-                                   "1.0 + max(x[i] > 0.0, z[i] > 0.0)", "min(m[i] > 2, True) or z[i]"])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x[i] and 3.0",
+        "x[i] or z[i]",
+        "x[i] and z[i] or 2.0",
+        "m[i] and x[i]",
+        "1.0 + (x[i] or m[i])",
+        "not x[i] or z[i]",
+        "i < 2 < x[i] and z[i]",
+        "1.0 + max(x[i] > 0.0, z[i] > 0.0)",
+        "min(m[i] > 2, True) or z[i]",
+    ],
+)
 def test_and_and_or_have_the_value_of_a_side(value: str, target: Target) -> None:
     program = make(f"for i in range(24):\n y[i] = {value}", x=24, y=24, z=24, m=24)
     plain = compile(value, "value", "eval")
@@ -216,8 +234,11 @@ for n in range(3):
 """
     program = parse_program(text, buffers)
     program = program.with_buffers(d=buffers["d"].with_layout(buffers["d"].layout.padded(((0, 0), (1, 1)))))
-    given = {"x": np.arange(12, dtype=np.float32).reshape(3, 4), "y": np.zeros((3, 4), np.float32),
-             "m": np.array([[0, 3, 1, 2], [3, 3, 0, 1], [2, 0, 1, 3]], np.int32)}  # fmt: skip
+    given = {
+        "x": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "y": np.zeros((3, 4), np.float32),
+        "m": np.array([[0, 3, 1, 2], [3, 3, 0, 1], [2, 0, 1, 3]], np.int32),
+    }
     expected = {name: array.copy() for name, array in given.items()}
     execute(program, expected)
     try:
@@ -229,10 +250,30 @@ for n in range(3):
 
 
 # --- sums that lose something at each step --------------------------------------------------------------------
-@pytest.mark.parametrize("update", ["m[0] += x[i]", "m[0] -= x[i]", "m[0] *= x[i]", "m[0] = max(m[0], x[i])",
-                                    "m[0] += d[i]", "x[0] += d[i]", "b[0] += m[i]", "m[0] /= 2"])  # fmt: skip
-@pytest.mark.parametrize("command", [("vectorize", "i", 4), ("privatize", "TARGET", "i"), ("reverse", "i"),
-                                     ("unroll", "i", 4), ("parallelize", "i"), ("partial_sums", "i")])  # fmt: skip
+@pytest.mark.parametrize(
+    "update",
+    [
+        "m[0] += x[i]",
+        "m[0] -= x[i]",
+        "m[0] *= x[i]",
+        "m[0] = max(m[0], x[i])",
+        "m[0] += d[i]",
+        "x[0] += d[i]",
+        "b[0] += m[i]",
+        "m[0] /= 2",
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("vectorize", "i", 4),
+        ("privatize", "TARGET", "i"),
+        ("reverse", "i"),
+        ("unroll", "i", 4),
+        ("parallelize", "i"),
+        ("partial_sums", "i"),
+    ],
+)
 def test_updates_that_lose_something_stay_in_order(update: str, command: tuple[object, ...]) -> None:
     program = make(f"for i in range(1, 8):\n {update}", x=8, m=8, d=8, b=8)
     given = {"x": np.array([0.6] * 8), "m": np.arange(8), "d": np.array([0.7, 1e-9] * 4), "b": np.zeros(8)}
@@ -288,9 +329,18 @@ SHARED = [
     "for i in range(3):\n for l in range(2):\n  t: float32[2] = empty(2)\n  t[0] = x[l]\n  y[i] += t[0]\n"
     " t: float32 = z[i]\n y[i] += t",
 ]
-COMMANDS_TRIED = [("vectorize", "i", 4, "gather"), ("interchange", ["i", "l"]), ("unroll_and_jam", "i", 2),
-                  ("distribute", "i"), ("scalar_expand", "l"), ("scalar_expand", "t"), ("parallelize", "i"),
-                  ("split", "i", [1]), ("tile_loop", "i", 2), ("unroll", "i", 2)]  # fmt: skip
+COMMANDS_TRIED = [
+    ("vectorize", "i", 4, "gather"),
+    ("interchange", ["i", "l"]),
+    ("unroll_and_jam", "i", 2),
+    ("distribute", "i"),
+    ("scalar_expand", "l"),
+    ("scalar_expand", "t"),
+    ("parallelize", "i"),
+    ("split", "i", [1]),
+    ("tile_loop", "i", 2),
+    ("unroll", "i", 2),
+]
 
 
 @pytest.mark.parametrize("text", SHARED)

@@ -40,14 +40,18 @@ def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
 
 @pytest.mark.parametrize("test", ["0 <= 0", "k < 2"])
 def test_padding_beside_a_local_array_in_a_branch(test: str) -> None:
-    before = program(f"""
+    before = program(
+        f"""
 for k in range(3):
     for i in range(3):
         if {test}:
             for l in range(3):
                 v: float32 = x[i, l]
                 y[i, l] += v
-""", x=(3, 3), y=(3, 3))  # fmt: skip
+""",
+        x=(3, 3),
+        y=(3, 3),
+    )
     after = vectorize(before, "i", 2, strided="gather")
     assert "if" in after.text and "v: float32[2]" in after.text
     assert_same(before, COMMANDS["set_padding"](after, "y", 1))
@@ -60,24 +64,32 @@ def test_scalar_replace_does_not_load_what_a_loop_without_iterations_would_have_
 
 def test_scalar_replace_stores_only_what_nothing_else_touches_whatever_the_conditions() -> None:
     # The condition never holds, so the two references never collide; the load and the store of a local do.
-    before = program("""
+    before = program(
+        """
 for i in range(3):
     s[max(0, i - 1)] = x[i]
     for j in range(0, 8, 2):
         if j == 1:
             s[1] += x[j]
         s[2] += x[i]
-""", s=(3,), x=(8,))  # fmt: skip
+""",
+        s=(3,),
+        x=(8,),
+    )
     assert_same(before, scalar_replace(before))
 
 
 def test_registers_of_one_array_are_different_elements() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(2):
     for j in range(4):
         for k in range(3):
             y[j // 2] += x[i, j] * x[j // 2, k]
-""", y=(2,), x=(2, 4))  # fmt: skip
+""",
+        y=(2,),
+        x=(2, 4),
+    )
     assert_same(before, scalar_replace(unroll(before, "j", 4)))
 
 
@@ -89,13 +101,18 @@ def test_vector_statements_run_one_after_the_other() -> None:
 
 
 def test_vector_branches_run_one_after_the_other() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(4):
     if i > 0:
         y[i] = z[0]
     else:
         z[0] = x[i]
-""", x=(4,), y=(4,), z=(1,))  # fmt: skip
+""",
+        x=(4,),
+        y=(4,),
+        z=(1,),
+    )
     with pytest.raises(Refused):
         vectorize(before, "i", 4)
 
@@ -161,12 +178,16 @@ def test_a_branch_of_a_lane_that_feeds_itself_or_earlier_lanes(target: str) -> N
 
 def test_a_condition_is_evaluated_where_it_stands() -> None:
     # The second copy's condition reads what the first one's branch wrote.
-    before = program("""
+    before = program(
+        """
 for i in range(2):
     if x[0] > 0.0:
         for j in range(3):
             x[0] = y[i, j] - 9.0
-""", x=(1,), y=(2, 3))  # fmt: skip
+""",
+        x=(1,),
+        y=(2, 3),
+    )
     with pytest.raises(Refused):
         unroll_and_jam(before, "i", 2)
 
@@ -191,7 +212,8 @@ def test_substitution_in_an_expression_that_stands_in_two_places() -> None:
 
 
 def test_locals_of_one_name_in_two_loops_are_two_arrays() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(4):
     for j in range(3):
         t: float32 = x[i, j]
@@ -201,7 +223,11 @@ for i in range(4):
         t: float32 = x[i, j + 1]
         t *= 2.0
         z[i, j] = t
-""", x=(4, 3), y=(4, 3), z=(4, 2))  # fmt: skip
+""",
+        x=(4, 3),
+        y=(4, 3),
+        z=(4, 2),
+    )
     assert_same(before, unroll_and_jam(before, "i", 2))
     assert_same(before, vectorize(before, "i", 4, strided="gather"))
 
@@ -212,9 +238,7 @@ def test_distributing_leaves_locals_with_their_users() -> None:
     )
     after = assert_same(before, distribute(before, "i"))
     assert len(after.nests) == 1
-    hoisted = hoist(
-        program("for i in range(4):\n z[i] = x[i] / y[0]\n u[i] = x[i]", x=(4,), y=(1,), z=(4,), u=(4,))
-    )
+    hoisted = hoist(program("for i in range(4):\n z[i] = x[i] / y[0]\n u[i] = x[i]", x=(4,), y=(1,), z=(4,), u=(4,)))
     assert_same(hoisted, distribute(hoisted, "i"))
 
 
@@ -245,7 +269,8 @@ def test_reordering_a_loop_with_itself() -> None:
 
 
 def test_reordering_three_loops_of_which_two_nests_have_two() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(2):
     for j in range(3):
         x[i, j] = 1.0
@@ -253,7 +278,10 @@ for j in range(3):
     for i in range(2):
         for k in range(2):
             y[i, j] += x[i, j]
-""", x=(2, 3), y=(2, 3))  # fmt: skip
+""",
+        x=(2, 3),
+        y=(2, 3),
+    )
     assert_same(before, reorder(before, ["k", "i", "j"]))
     assert_same(before, interchange(before, ["i", "j"]))
 
@@ -266,38 +294,51 @@ def test_splitting_two_loops_of_one_name() -> None:
 
 
 def test_partials_of_a_reduction_under_a_window_that_moves() -> None:
-    before = program("""
+    before = program(
+        """
 for y in range(5):
     for k in range(max(0, 1 - y), min(3, 6 - y)):
         for i in range(8):
             for j in range(7):
                 s[0] += x[i, y + k - 1] * x[j, k]
-""", s=(1,), x=(8, 6))  # fmt: skip
+""",
+        s=(1,),
+        x=(8, 6),
+    )
     assert_same(before, vectorize(before, "i", 4, strided="gather"))
     assert_same(before, tidy(unroll(before, "i", 3)))
 
 
 def test_partials_of_locals_that_share_a_name_with_others() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(3):
     for j in range(4):
         for k in range(2):
             s[i] += x[i, j] * x[k, j]
-""", s=(3,), x=(3, 4))  # fmt: skip
+""",
+        s=(3,),
+        x=(3, 4),
+    )
     parts = split(scalar_replace(before), "i", [1])
     vector = vectorize(parts, "i", 2, strided="gather")
     assert_same(before, tidy(unroll(vector, "j", 2)))
 
 
 def test_branches_that_tile_loop_empties() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(1):
     for j in range(3):
         for k in range(5):
             if 1 <= i and j < 3:
                 y[k] = x[j]
     z[i] = 1.0
-""", x=(3,), y=(5,), z=(1,))  # fmt: skip
+""",
+        x=(3,),
+        y=(5,),
+        z=(1,),
+    )
     assert_same(before, tidy(tile_loop(before, "k", 2, tail="mask")))
 
 
@@ -310,23 +351,26 @@ def test_interchange_across_a_condition_is_refused() -> None:
 
 
 def test_a_loop_that_holds_lanes_does_not_become_lanes() -> None:
-    before = program(
-        "for l in range(9):\n for k in range(1):\n  y[l, k] -= u[l, k] + w[0]", y=(9, 1), u=(9, 1), w=(1,)
-    )
+    before = program("for l in range(9):\n for k in range(1):\n  y[l, k] -= u[l, k] + w[0]", y=(9, 1), u=(9, 1), w=(1,))
     with pytest.raises(Refused, match="holds the vector loop k_lane"):
         vectorize(unroll_and_jam(vectorize(before, "k", 2), "l", 1), "l", 2, strided="gather")
 
 
 def test_strides_that_do_not_start_together_may_meet() -> None:
     # 4 * i + w pins i only where both loops take the same steps from the same start.
-    before = program("""
+    before = program(
+        """
 for i in range(0, 8, 4):
     for j in range(3):
         x[i + j] = y[j]
 for i in range(0, 8, 1):
     for j in range(3):
         z[i, j] = x[i + j]
-""", x=(10,), y=(3,), z=(8, 3))  # fmt: skip
+""",
+        x=(10,),
+        y=(3,),
+        z=(8, 3),
+    )
     with pytest.raises(Refused):
         fuse(before, "i")
     body = before.nests[0].body + before.nests[1].body
@@ -378,12 +422,19 @@ def test_a_condition_on_a_local_says_nothing_about_iterations() -> None:
 
 
 def test_a_scalar_that_a_vector_loop_of_one_lane_updates(target: Target) -> None:
-    before = program("""
+    before = program(
+        """
 for l in range(4):
     for j in vector(1):
         s[0] -= u[0, 0] * x[0, 0]
         y[0, l] *= w[j + 2]
-""", s=(3,), u=(1, 1), x=(1, 1), y=(1, 4), w=(4,))  # fmt: skip
+""",
+        s=(3,),
+        u=(1, 1),
+        x=(1, 1),
+        y=(1, 4),
+        w=(4,),
+    )
     after = scalar_replace(before)
     assert "    s_t -= " in after.text
     assert_same(before, after)
@@ -396,19 +447,25 @@ def test_reindex_of_statements_that_never_run() -> None:
 
 
 def test_conditions_inside_conditions_run_lane_by_lane() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(7):
     if i % 3 == 0:
         if x[i] > 0.0:
             y[i] = x[i]
         else:
             y[i] = w[i]
-""", y=(7,), x=(7,), w=(7,))  # fmt: skip
+""",
+        y=(7,),
+        x=(7,),
+        w=(7,),
+    )
     assert_same(before, vectorize(before, "i", 4))
 
 
 def test_if_convert_of_local_arrays_that_share_a_name() -> None:
-    before = program("""
+    before = program(
+        """
 for k in range(0, 6, 3):
     t: float32[3] = empty(3)
     for j in unrolled(3):
@@ -423,13 +480,18 @@ for k in range(6, 8, 2):
         if w[0] > 0.0:
             t[j] -= 1.0
         y[k + j] = t[j]
-""", x=(8,), y=(8,), w=(1,))  # fmt: skip
+""",
+        x=(8,),
+        y=(8,),
+        w=(1,),
+    )
     one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
     assert_same(one, COMMANDS["if_convert"](one))
 
 
 def test_hoist_of_a_local_that_shares_its_name_with_one_of_another_shape() -> None:
-    before = program("""
+    before = program(
+        """
 for j in range(3):
     t: float32[2] = empty(2)
     t[0] = x[j]
@@ -438,7 +500,10 @@ for j in range(3):
 for i in range(2):
     t: float32 = x[i]
     y[i] += t
-""", x=(3,), y=(3,))  # fmt: skip
+""",
+        x=(3,),
+        y=(3,),
+    )
     one = before.with_nests([make_nest("one", [s for nest in before.nests for s in nest.body], before.buffers)])
     assert_same(one, hoist(one))
 
@@ -453,12 +518,18 @@ def test_reindex_leaves_no_loop_without_a_body() -> None:
 def test_a_subscript_that_a_local_holds_may_be_any_element() -> None:
     before = program("for i in range(2):\n for j in range(2):\n  y[m[i], j] += x[i, j]", x=(2, 2), y=(2, 2), m=(2,))
     before = before.with_buffers(m=Buffer("net.m", (2,), "int32"))
-    before = before.with_nest(0, parse_program("""
+    before = before.with_nest(
+        0,
+        parse_program(
+            """
 for i in range(2):
     for j in range(2):
         place: int32 = m[i]
         y[place % 2, j] += x[i, j]
-""", before.buffers).nests[0])  # fmt: skip
+""",
+            before.buffers,
+        ).nests[0],
+    )
     assert_same(before, canonicalise(before))
     with pytest.raises(Refused):
         COMMANDS["parallelize"](before, "i")
@@ -480,14 +551,18 @@ def test_locals_of_one_name_beside_parallel_loops_of_two_nests(target: Target) -
 
 
 def test_the_neutral_element_of_a_minimum_is_greater_than_large_products() -> None:
-    before = program("""
+    before = program(
+        """
 for j in range(20):
     for k in range(4):
         s[k] = s[k] * 30.0 + 1000.0
 for i in range(2):
     for k in range(4):
         s[k] = min(s[k], x[i, k] * x[i, k] * 1e30)
-""", s=(4,), x=(2, 4))  # fmt: skip
+""",
+        s=(4,),
+        x=(2, 4),
+    )
     assert_same(before, COMMANDS["privatize"](before, "s", "i"))
 
 
@@ -537,7 +612,8 @@ def test_inline_takes_the_prefetches_of_the_buffer_out() -> None:
 
 
 def test_a_lane_before_a_row_in_registers_that_a_condition_keeps_away(target: Target) -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(8):
     for j in range(2):
         d[i, j] = w[j]
@@ -545,7 +621,11 @@ for j in range(2):
     for i in range(8):
         if j - 1 >= 0:
             e[i, j] += d[i, j - 1]
-""", w=(2,), d=(8, 7), e=(8, 7))  # fmt: skip
+""",
+        w=(2,),
+        d=(8, 7),
+        e=(8, 7),
+    )
     before = before.with_buffers(d=Buffer("net.d", (8, 7), "float32", "temporary"))
     after = tidy(COMMANDS["vectorize"](COMMANDS["fuse_layers"](before), "j", 8))
     assert "d_t[j_lane - 1]" in after.text
@@ -566,14 +646,17 @@ def test_loops_that_pass_32_bits(target: Target) -> None:
 def temporary(before: Program, *names: str) -> Program:
     """The program with buffers that nothing else needs."""
     shapes = {name: before.buffers[name].shape for name in names}
-    return before.with_buffers(**{name: Buffer(f"net.{name}", shape, "float32", "temporary")
-                                  for name, shape in shapes.items()})  # fmt: skip
+    return before.with_buffers(
+        **{name: Buffer(f"net.{name}", shape, "float32", "temporary") for name, shape in shapes.items()}
+    )
 
 
 @pytest.mark.parametrize("compared", ["t > u", "t > 0.0", "not t > u", "t > u and i < 7"])
 def test_a_write_that_locals_decide_about_is_not_certain(compared: str) -> None:
     """The condition was left out, as if the write happened in every iteration."""
-    before = temporary(program(f"""
+    before = temporary(
+        program(
+            f"""
 for i in range(8):
     t: float32 = x[i]
     u: float32 = w[i]
@@ -582,7 +665,14 @@ for i in range(8):
     if {compared}:
         d[0] = 2.0
     y[i] = d[0]
-""", x=(8,), w=(8,), d=(1,), y=(8,)), "d")  # fmt: skip
+""",
+            x=(8,),
+            w=(8,),
+            d=(1,),
+            y=(8,),
+        ),
+        "d",
+    )
     with pytest.raises(Refused, match="a read of d sees what another iteration, or nothing, has written") as caught:
         COMMANDS["contract"](before, "d")
     assert "i=1 reads d[0]" in str(caught.value)
@@ -591,14 +681,23 @@ for i in range(8):
 @pytest.mark.parametrize("between", ["m += 1", "m = k[7 - i]", "pass"])
 def test_a_local_in_a_subscript_may_have_changed_before_the_read(between: str) -> None:
     """The subscripts look alike; and isl was asked about the local where they do not."""
-    before = temporary(program(f"""
+    before = temporary(
+        program(
+            f"""
 for i in range(8):
     m: int32 = k[i]
     d[m] = 1.0
     {between}
     y[i] = d[m]
     z[i] = d[m + 1]
-""", k=(8,), d=(9,), y=(8,), z=(8,)), "d")  # fmt: skip
+""",
+            k=(8,),
+            d=(9,),
+            y=(8,),
+            z=(8,),
+        ),
+        "d",
+    )
     before = before.with_buffers(k=Buffer("net.k", (8,), "int32", "value"))
     for command in ("contract", "inline"):
         with pytest.raises(Refused, match=r"not proved that each read of d|do not determine the loops' variables"):
@@ -615,12 +714,18 @@ def test_a_private_copy_that_is_added_to_where_data_say() -> None:
 
 
 def test_zeros_around_what_a_local_and_a_border_select() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(8):
     t: float32 = x[i]
     u: float32 = w[i]
     y[i] = z[i - 1] if i >= 1 and t > u else 0.0
-""", x=(8,), w=(8,), z=(8,), y=(8,))  # fmt: skip
+""",
+        x=(8,),
+        w=(8,),
+        z=(8,),
+        y=(8,),
+    )
     before = before.with_buffers(z=Buffer("net.z", (8,), "float32", "param"))
     after = COMMANDS["set_padding"](before, "z", (1, 0))  # isl was asked about t and u
     assert "z[i - 1] if t > u else 0.0" in after.text
@@ -629,21 +734,26 @@ for i in range(8):
 
 def test_a_set_of_one_point_of_which_isl_finds_no_least() -> None:
     """i + 1 = 2 k, l = j ≤ i, k ≤ l: only i = j = k = l = 1."""
-    before = program("""
+    before = program(
+        """
 for i in range(2):
     for l in range(i + 1):
         for j in range(2):
             for k in range(l + 1):
                 y[2 * k, l] = 0.0
                 z[3] += y[i + 1, j]
-""", y=(3, 2), z=(4,))  # fmt: skip
+""",
+        y=(3, 2),
+        z=(4,),
+    )
     after = assert_same(before, scalar_replace(before))
     assert "z_t += y[i + 1, j]" in after.text  # which y[2 * k, l] may be: it is no local
 
 
 def test_contract_keeps_no_elements_that_a_condition_keeps_away() -> None:
     """A halo would make the condition needless, and elements that are never set would be read."""
-    before = program("""
+    before = program(
+        """
 for j in range(17):
     d[0, j] = w[j]
 for r in range(-15, 3):
@@ -652,9 +762,15 @@ for r in range(-15, 3):
             d[0, k - r + 1] += f[0, k, k - r + 1]
 for j in range(17):
     y[j] = d[0, j]
-""", w=(17,), f=(1, 2, 17), d=(1, 17), y=(17,))  # fmt: skip
-    before = before.with_buffers(d=Buffer("net.d", (1, 17), "float32", "temporary"),
-                                 f=Buffer("net.f", (1, 2, 17), "float32", "param"))  # fmt: skip
+""",
+        w=(17,),
+        f=(1, 2, 17),
+        d=(1, 17),
+        y=(17,),
+    )
+    before = before.with_buffers(
+        d=Buffer("net.d", (1, 17), "float32", "temporary"), f=Buffer("net.f", (1, 2, 17), "float32", "param")
+    )
     nest = make_nest("whole", [s for nest in before.nests for s in nest.body], before.buffers)
     before = Program("whole", (nest,), before.buffers)
     after = COMMANDS["contract"](before, "d")
@@ -663,7 +779,8 @@ for j in range(17):
 
 
 def test_local_arrays_of_two_types_are_not_taken_for_one() -> None:
-    before = program("""
+    before = program(
+        """
 for i in parallel(0, 3, 2):
     t: float32[2] = empty(2)
     for l in vector(min(2, 3 - i)):
@@ -676,18 +793,26 @@ for i in parallel(0, 3, 2):
         k[l] = i + l
     for l in vector(min(2, 3 - i)):
         y[i + l] = v[l] + k[l]
-""", x=(3,), y=(3,))  # fmt: skip
+""",
+        x=(3,),
+        y=(3,),
+    )
     assert_same(before, before)  # no race
 
 
 def test_a_quotient_moved_out_of_its_condition_is_no_difference() -> None:
     """Where nothing needs it, the divisor may be zero: fractions had no value for that."""
-    before = program("""
+    before = program(
+        """
 for i in range(3):
     for j in range(i + 1):
         if i == 0:
             y[j] = w[0] / x[i]
-""", x=(3,), y=(3,), w=(1,))  # fmt: skip
+""",
+        x=(3,),
+        y=(3,),
+        w=(1,),
+    )
     after = assert_same(before, hoist(before))
     assert "w_over: float32 = w[0] / x[i]" in after.text
     given = {"x": [3, 0, 0], "y": [1, 1, 1], "w": [6]}
@@ -746,23 +871,35 @@ def test_a_loop_has_the_name_of_a_local_in_the_loop_that_it_is_joined_with(text:
 
 def test_a_condition_that_nothing_needs_on_a_local_that_nothing_has_set() -> None:
     # scalar_expand makes an array of the local, if_convert loads from it before the condition it stands under.
-    before = program("""
+    before = program(
+        """
 for j in range(2):
     if w[0] <= w[3]:
         t1: float32 = g[j, j]
         t1 += t1
         z[j] = t1
-""", w=(4,), g=(2, 2), z=(2,))  # fmt: skip
+""",
+        w=(4,),
+        g=(2, 2),
+        z=(2,),
+    )
     expanded = assert_same(before, COMMANDS["scalar_expand"](before, "t1"))
     selects = assert_same(before, COMMANDS["if_convert"](expanded, "j"))
     assert "if condition else" in selects.text
 
 
 @pytest.mark.parametrize("divisor", ["4.0", "sqrt(w[0])", "float32(n[0])", "w[0]"])
-@pytest.mark.parametrize("dividend", [
-    "f[0] + 1.0 - x[i]", "x[i] * (f[0] * f[1])", "sqrt(f[0]) + x[i]", "(f[0] - 3.0 + x[i]) / 8.0",
-    "float64(f[0] + f[1]) - x[i]", "f[0] + 1.0",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dividend",
+    [
+        "f[0] + 1.0 - x[i]",
+        "x[i] * (f[0] * f[1])",
+        "sqrt(f[0]) + x[i]",
+        "(f[0] - 3.0 + x[i]) / 8.0",
+        "float64(f[0] + f[1]) - x[i]",
+        "f[0] + 1.0",
+    ],
+)
 def test_a_quotient_whose_dividend_has_invariants(dividend: str, divisor: str) -> None:
     """A dividend was asked for its type when a part of it was a local already, declared in front of the loop."""
     before = program(f"for i in range(5):\n y[i] += ({dividend}) / {divisor}", y=(5,), x=(5,), f=(2,), w=(1,), n=(1,))

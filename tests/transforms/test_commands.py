@@ -30,49 +30,71 @@ EXTENTS = (1, 2, 3, 5, 7, 8, 9, 13, 15, 16, 17, 31)
 
 # Buffers get shapes in which E is the extent; p distinguishes the buffers of several copies.
 PROGRAMS: dict[str, tuple[str, dict[str, str]]] = {
-    "map": ("""
+    "map": (
+        """
 for j in range(3):
     for i in range(E):
         y_p[j, i] = x_p[j, i] * 2.0 + w_p[j]
-""", {"y": "3, E", "x": "3, E", "w": "3"}),
-    "sum": ("""
+""",
+        {"y": "3, E", "x": "3, E", "w": "3"},
+    ),
+    "sum": (
+        """
 for j in range(3):
     for i in range(E):
         s_p[j] += x_p[j, i] * w_p[i]
-""", {"s": "3", "x": "3, E", "w": "E"}),
-    "largest": ("""
+""",
+        {"s": "3", "x": "3, E", "w": "E"},
+    ),
+    "largest": (
+        """
 for j in range(3):
     for i in range(E):
         s_p[j] = max(s_p[j], x_p[j, i])
-""", {"s": "3", "x": "3, E"}),
-    "local": ("""
+""",
+        {"s": "3", "x": "3, E"},
+    ),
+    "local": (
+        """
 for j in range(2):
     for i in range(E):
         t: float32 = 0.0
         for k in range(4):
             t += x_p[k, i] * w_p[j, k]
         y_p[j, i] = t
-""", {"y": "2, E", "x": "4, E", "w": "2, 4"}),
-    "guard": ("""
+""",
+        {"y": "2, E", "x": "4, E", "w": "2, 4"},
+    ),
+    "guard": (
+        """
 for j in range(2):
     for i in range(E):
         if i > 0 and j < 1:
             y_p[j, i] = x_p[j, i - 1]
         else:
             y_p[j, i] = x_p[j, i] / 4.0
-""", {"y": "2, E", "x": "2, E"}),
-    "start": ("""
+""",
+        {"y": "2, E", "x": "2, E"},
+    ),
+    "start": (
+        """
 for j in range(2):
     for i in range(2, E + 2):
         y_p[j, i] += x_p[j, i - 2]
-""", {"y": "2, E + 2", "x": "2, E"}),
-    "window": ("""
+""",
+        {"y": "2, E + 2", "x": "2, E"},
+    ),
+    "window": (
+        """
 for j in range(2):
     for i in range(E):
         for k in range(max(0, 1 - i), min(3, E + 1 - i)):
             y_p[j, i] += x_p[j, i + k - 1] * w_p[k]
-""", {"y": "2, E", "x": "2, E", "w": "3"}),
-    "nest": ("""
+""",
+        {"y": "2, E", "x": "2, E", "w": "3"},
+    ),
+    "nest": (
+        """
 for j in range(2):
     m_p[j] = m_p[j] / 2.0
     for i in range(E):
@@ -81,16 +103,21 @@ for j in range(2):
             y_p[j, k] += x_p[j, i] * w_p[k]
     for i in range(E):
         z_p[j, i] = (x_p[j, i] - m_p[j]) / sqrt(w_p[j] * w_p[j] + 1.0)
-""", {"m": "2", "x": "2, E", "y": "2, 3", "z": "2, E", "w": "3"}),
-    "pair": ("""
+""",
+        {"m": "2", "x": "2, E", "y": "2, 3", "z": "2, E", "w": "3"},
+    ),
+    "pair": (
+        """
 for j in range(2):
     for i in range(E):
         y_p[j, i] = x_p[j, i] + 1.0
 for j in range(2):
     for i in range(E):
         z_p[j, i] = y_p[j, i] * x_p[j, i]
-""", {"y": "2, E", "z": "2, E", "x": "2, E"}),
-}  # fmt: skip
+""",
+        {"y": "2, E", "z": "2, E", "x": "2, E"},
+    ),
+}
 
 
 def make(name: str, extent: int) -> Program:
@@ -232,8 +259,7 @@ def merged(programs: list[Program]) -> Program:
 COMPILED = [use for use in USES if use.label not in ("reorder", "distribute", "hoist", "tidy")]
 
 
-@pytest.mark.parametrize("use", COMPILED,
-                         ids=lambda use: use.label)  # fmt: skip
+@pytest.mark.parametrize("use", COMPILED, ids=lambda use: use.label)
 def test_compiles_to_the_same_bits(use: Use, target: Target) -> None:
     extents = (1, 7, 17) if "mask" in use.label or "peel" in use.label else (1, 7, 8, 9, 17)
     assert_compiles_to_same(
@@ -243,7 +269,8 @@ def test_compiles_to_the_same_bits(use: Use, target: Target) -> None:
 
 @pytest.mark.parametrize("extent", [16, 20])
 def test_tile_strip_mines_every_nest_that_uses_the_buffer(extent: int) -> None:
-    before = program(f"""
+    before = program(
+        f"""
 for c in range({extent}):
     for n in range(3):
         s[c] += x[n, c]
@@ -252,7 +279,12 @@ for c in range({extent}):
 for n in range(3):
     for c in range({extent}):
         y[n, c] = x[n, c] - t[c]
-""", s=(extent,), t=(extent,), x=(3, extent), y=(3, extent))  # fmt: skip
+""",
+        s=(extent,),
+        t=(extent,),
+        x=(3, extent),
+        y=(3, extent),
+    )
     after = assert_same(before, COMMANDS["tile"](before, "x", 0, 16))
     assert ["c_inner" in nest.body_text for nest in after.nests] == [True, False, True]
 

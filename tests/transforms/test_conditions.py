@@ -30,10 +30,12 @@ for n in range(3):
     for i in range(6):
         y[n, i] = (d[n, i - 1] if i >= 1 else 0.0) + d[n, i] + (0.0 if i >= 5 else d[n, i + 1])
 """,
-        d=(3, 6), x=(3, 6), y=(3, 6),
+        d=(3, 6),
+        x=(3, 6),
+        y=(3, 6),
     ),
     "d",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", ["contract", "inline"])
@@ -52,8 +54,13 @@ def test_what_and_or_do_not_evaluate_is_not_read(name: str, test: str) -> None:
     text = f"for i in range(6):\n d[i] = x[i]\nfor i in range(6):\n y[i] = 1.0 if {test} else 2.0"
     before = private(program(text, d=(6,), x=(6,), y=(6,)), "d")
     if name == "contract":
-        joined = program(f"for n in range(1):\n for i in range(6):\n  d[i] = x[i]\n for i in range(6):\n"
-                         f"  y[i] = 1.0 if {test} else 2.0", d=(6,), x=(6,), y=(6,))  # fmt: skip
+        joined = program(
+            f"for n in range(1):\n for i in range(6):\n  d[i] = x[i]\n for i in range(6):\n"
+            f"  y[i] = 1.0 if {test} else 2.0",
+            d=(6,),
+            x=(6,),
+            y=(6,),
+        )
         before = private(joined, "d")
     after = assert_same(before, COMMANDS[name](before, "d"))
     assert "d" not in after.buffers
@@ -62,8 +69,16 @@ def test_what_and_or_do_not_evaluate_is_not_read(name: str, test: str) -> None:
 @pytest.mark.parametrize("test", ["i >= 0", "x[i] > 0.0", "i != 1"])
 @pytest.mark.parametrize("name", ["contract", "inline"])
 def test_what_a_select_may_evaluate_is_read(name: str, test: str) -> None:
-    before = private(program(f"for n in range(2):\n for i in range(1, 6):\n  d[i] = x[i]\n for i in range(1, 6):\n"
-                             f"  y[i] = d[i - 1] if {test} else 0.0", d=(6,), x=(6,), y=(6,)), "d")  # fmt: skip
+    before = private(
+        program(
+            f"for n in range(2):\n for i in range(1, 6):\n  d[i] = x[i]\n for i in range(1, 6):\n"
+            f"  y[i] = d[i - 1] if {test} else 0.0",
+            d=(6,),
+            x=(6,),
+            y=(6,),
+        ),
+        "d",
+    )
     if test == "i != 1":
         assert_same(before, COMMANDS[name](before, "d"))
         return
@@ -117,8 +132,19 @@ def _random(seed: int) -> Program:
     choose, names = random.Random(seed), list[str]()
 
     def test() -> str:
-        one = choose.choice(("i < 3", "i > 1", "i % 2 == 0", "not i < 4", "z[i] > 0.0", "t > 0.5", "i + k < 5",
-                             "w[k] > 0.0", "i + k >= 1 and z[i + k - 1] > 0.0"))  # fmt: skip
+        one = choose.choice(
+            (
+                "i < 3",
+                "i > 1",
+                "i % 2 == 0",
+                "not i < 4",
+                "z[i] > 0.0",
+                "t > 0.5",
+                "i + k < 5",
+                "w[k] > 0.0",
+                "i + k >= 1 and z[i + k - 1] > 0.0",
+            )
+        )
         return f"{one} {choose.choice(('and', 'or'))} i != 2" if choose.random() < 0.3 else one
 
     def body(indent: str, depth: int) -> list[str]:
@@ -160,9 +186,14 @@ def test_random_conditions() -> None:
 # --- random numbers ---------------------------------------------------------------------------------------
 def dropout(index: str) -> Program:
     """Masks of random numbers at these positions."""
-    return program(f"for n in range(3):\n for y in range(4):\n  for x in range(5):\n   v[n, y, x] = u[n, y, x] if "
-                   f"rand(seed[0], step[0], 3, {index}) < 0.5 else 0.0",
-                   v=(3, 4, 5), u=(3, 4, 5), seed=(1,), step=(1,))  # fmt: skip
+    return program(
+        f"for n in range(3):\n for y in range(4):\n  for x in range(5):\n   v[n, y, x] = u[n, y, x] if "
+        f"rand(seed[0], step[0], 3, {index}) < 0.5 else 0.0",
+        v=(3, 4, 5),
+        u=(3, 4, 5),
+        seed=(1,),
+        step=(1,),
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,11 @@ def missing(name: str) -> list[str]:
         "Refused)`, or one of REFUSALS in test_refusals.py": name in refusals_tested() or raises_nothing(name),
         "no maker for random programs: a line in COMMAND_MAKERS of tests/fuzz/commands.py": name in COMMAND_MAKERS,
         "no maker for odd programs: a line in MAKERS of tests/transforms/test_odd_programs.py": name in MAKERS,
-        **{f"no good value of {argument}: one in GOOD of tests/recipe/test_bad_arguments.py": argument in GOOD
-           for argument in required(name)},
-    }  # fmt: skip
+        **{
+            f"no good value of {argument}: one in GOOD of tests/recipe/test_bad_arguments.py": argument in GOOD
+            for argument in required(name)
+        },
+    }
     return [text for text, there in kinds.items() if not there]
 
 
@@ -58,11 +60,17 @@ def refused_in(path: Path) -> Iterator[ast.AST]:
     """What a file of tests runs where it expects an error."""
     module = ast.parse(path.read_text(encoding="utf-8"))
     helpers = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    tables = {target.id: node.value for node in module.body if isinstance(node, (ast.Assign, ast.AnnAssign))
-              for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-              if isinstance(target, ast.Name) and node.value is not None}  # fmt: skip
-    expecting = {name: [node for node in ast.walk(function) if isinstance(node, ast.With) and expects_error(node)]
-                 for name, function in helpers.items()}  # fmt: skip
+    tables = {
+        target.id: node.value
+        for node in module.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and node.value is not None
+    }
+    expecting = {
+        name: [node for node in ast.walk(function) if isinstance(node, ast.With) and expects_error(node)]
+        for name, function in helpers.items()
+    }
     for name, function in helpers.items():
         for node in ast.walk(function):  # refused("contract", …)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and expecting.get(node.func.id):

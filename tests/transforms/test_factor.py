@@ -28,7 +28,8 @@ factor: Callable[..., Program] = COMMANDS["factor"]
 
 def gradient(e: int) -> Program:
     """The sums of a batch norm's gradient, in one loop and in a second one."""
-    return program(f"""
+    return program(
+        f"""
 for j in range(2):
     p[j] = 0.0
     for i in range({e}):
@@ -40,12 +41,22 @@ for j in range(2):
         u: float32 = 2.0 * p[j] * (x[j, k] - m[j])
         y[j, k] = a[j] * g[j, k] / (b[j] * b[j] + 1.0) + u
         q[j] -= u
-""", p=(2,), q=(2,), a=(2,), b=(2,), m=(2,), g=(2, e), x=(2, e), y=(2, e))  # fmt: skip
+""",
+        p=(2,),
+        q=(2,),
+        a=(2,),
+        b=(2,),
+        m=(2,),
+        g=(2, e),
+        x=(2, e),
+        y=(2, e),
+    )
 
 
 def apart(e: int) -> Program:
     """A sum of two loops, literals that are not decimal numbers, and an update in between."""
-    return program(f"""
+    return program(
+        f"""
 for j in range(2):
     for i in range({e}):
         for k in range(3):
@@ -55,12 +66,20 @@ for j in range(2):
     for i in range({e}):
         for k in range(3):
             s[j] += x[j, i] * w[k] * m[j]
-""", s=(2,), m=(2,), a=(2,), x=(2, e), y=(2, e), w=(3,))  # fmt: skip
+""",
+        s=(2,),
+        m=(2,),
+        a=(2,),
+        x=(2, e),
+        y=(2, e),
+        w=(3,),
+    )
 
 
 def shared(e: int) -> Program:
     """Sums that are equal although they look different, one under a condition."""
-    return program(f"""
+    return program(
+        f"""
 for j in range(2):
     for i in range({e}):
         t[j] += x[j, i] * w[i]
@@ -70,7 +89,17 @@ for j in range(2):
             z[j, i] = a[j] * (x[j, i] * a[j])
     for l in range({e}):
         v[j] += x[j, l] * w[l] / (b[j] * b[j] + 1.0)
-""", s=(2,), t=(2,), r=(2,), v=(2,), a=(2,), b=(2,), x=(2, e), z=(2, e), w=(e,))  # fmt: skip
+""",
+        s=(2,),
+        t=(2,),
+        r=(2,),
+        v=(2,),
+        a=(2,),
+        b=(2,),
+        x=(2, e),
+        z=(2, e),
+        w=(e,),
+    )
 
 
 PROGRAMS: dict[str, Callable[[int], Program]] = {"gradient": gradient, "apart": apart, "shared": shared}
@@ -115,26 +144,37 @@ def test_a_sum_is_made_by_the_earlier_loop() -> None:
 
 
 def test_a_sum_of_changed_data_stays_where_it_is() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(4):
     s[0] += m[0] * x[i]
 x[2] = 1.0
 for i in range(4):
     s[0] += m[0] * x[i]
-""", s=(1,), m=(1,), x=(4,))  # fmt: skip
+""",
+        s=(1,),
+        m=(1,),
+        x=(4,),
+    )
     one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
     assert assert_same_expanded(one, factor(one, "i")).text.count("for i") == 2
 
 
 def test_updates_right_behind_become_one() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(4):
     y[i] = a[0] * x[i]
     y[i] += x[i]
     y[i] -= x[i] * x[i]
     z[i] += x[i]
     z[i] += a[0] * x[i]
-""", a=(1,), x=(4,), y=(4,), z=(4,))  # fmt: skip
+""",
+        a=(1,),
+        x=(4,),
+        y=(4,),
+        z=(4,),
+    )
     text = assert_same_expanded(before, factor(before, "i")).text
     assert text.count("y[i]") == text.count("z[i]") == 1
 
@@ -143,7 +183,8 @@ for i in range(4):
 @pytest.mark.parametrize("array", ["y", "n"])
 def test_stores_that_round_stay_apart(array: str, between: str) -> None:
     """An integer's value is rounded at each store."""
-    before = program(f"""
+    before = program(
+        f"""
 for i in range(4):
     s[0] += a[0] * x[i]
     {array}[i] = 0.5 * x[i]
@@ -151,7 +192,14 @@ for i in range(4):
     {array}[i] += {array}[i - 1 + 1] if x[i] > 0.0 else 1.0
     y[i] = 1.0
     y[i] += m[i]
-""", s=(1,), a=(1,), x=(4,), y=(4,), n=(4,), m=(4,))  # fmt: skip
+""",
+        s=(1,),
+        a=(1,),
+        x=(4,),
+        y=(4,),
+        n=(4,),
+        m=(4,),
+    )
     integers = {name: replace(before.buffers[name], dtype="int32") for name in ("n", "m")}
     before = before.with_buffers(**integers)
     after = factor(before, "i")
@@ -169,14 +217,21 @@ for i in range(4):
 
 def test_sums_over_blocks_that_may_not_run() -> None:
     """Elements that the condition protects are not read outside."""
-    before = program("""
+    before = program(
+        """
 for j in range(3):
     for i in range(max(0, 1 - j), 4):
         if j > 0:
             s[j] += m[j - 1] * x[i]
             y[j, i] = m[j - 1] * (m[j - 1] * x[i])
         r[j] += 2.0 * (x[i] * x[i])
-""", s=(3,), r=(3,), m=(2,), x=(4,), y=(3, 4))  # fmt: skip
+""",
+        s=(3,),
+        r=(3,),
+        m=(2,),
+        x=(4,),
+        y=(3, 4),
+    )
     text = assert_same_expanded(before, factor(before, "i")).text
     assert "s[j] += m[j - 1] * x[i]" in text and "r[j] += 2.0 * x_sum" in text
 
@@ -222,8 +277,12 @@ REFUSALS: dict[str, tuple[Program, str]] = {
           name the loop that the sum runs over""",
     ),
     "lanes": (
-        program("for j in range(3):\n for i in range(4):\n  for v in vector(4):\n   y[j, v] += a[j] * x[i, v]",
-                a=(3,), x=(4, 4), y=(3, 4)),
+        program(
+            "for j in range(3):\n for i in range(4):\n  for v in vector(4):\n   y[j, v] += a[j] * x[i, v]",
+            a=(3,),
+            x=(4, 4),
+            y=(3, 4),
+        ),
         """
         i holds the vector loop v
             for j in range(3):
@@ -232,7 +291,7 @@ REFUSALS: dict[str, tuple[Program, str]] = {
                         y[j, v] += a[j] * x[i, v]
           give this command before the one that made it so""",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSALS)

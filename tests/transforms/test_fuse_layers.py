@@ -39,8 +39,13 @@ for n in range(3):
     for c in range({extent}):
         z[n, c] = max(0.0, y[n, c])
 """,
-        "y", y=(3, extent), z=(3, extent), bias=(extent,), weights=(4, extent), x=(3, 4),
-    )  # fmt: skip
+        "y",
+        y=(3, extent),
+        z=(3, extent),
+        bias=(extent,),
+        weights=(4, extent),
+        x=(3, 4),
+    )
 
 
 def gradients(extent: int) -> Program:
@@ -54,8 +59,15 @@ for i in range({extent}):
 for j in range({extent}):
     q[j] = d[{extent - 1} - j] + s[0]
 """,
-        "d", d=(extent,), g=(extent,), v=(extent,), x=(extent,), q=(extent,), s=(1,), t=(1,),
-    )  # fmt: skip
+        "d",
+        d=(extent,),
+        g=(extent,),
+        v=(extent,),
+        x=(extent,),
+        q=(extent,),
+        s=(1,),
+        t=(1,),
+    )
 
 
 def rows(extent: int) -> Program:
@@ -67,8 +79,11 @@ for n in range(4):
     for i in range(1, {extent - 1}):
         z[n, i] = y[n, i - 1] + y[n, i] - y[n, i + 1]
 """,
-        "y", y=(4, extent), z=(4, extent), x=(4, extent),
-    )  # fmt: skip
+        "y",
+        y=(4, extent),
+        z=(4, extent),
+        x=(4, extent),
+    )
 
 
 def tiles(extent: int) -> Program:
@@ -80,20 +95,25 @@ for o in range({extent}):
     for i in range(4):
         z[o * 4 + i] = y[o * 4 + 3 - i]
 """,
-        "y", y=(4 * extent,), z=(4 * extent,), x=(4 * extent,),
-    )  # fmt: skip
+        "y",
+        y=(4 * extent,),
+        z=(4 * extent,),
+        x=(4 * extent,),
+    )
 
 
 # --- what they print ------------------------------------------------------------------------------------
 def test_layers_become_one_loop_and_the_value_between_them_a_local() -> None:
     after = COMMANDS["fuse_layers"](product_and_relu(5))
-    assert [nest.body_text for nest in after.nests] == ["""\
+    assert [nest.body_text for nest in after.nests] == [
+        """\
 for n in range(3):
     for k in range(5):
         y_t: float32 = bias[k]
         for c in range(4):
             y_t += weights[c, k] * x[n, c]
-        z[n, k] = max(0.0, y_t)"""]  # fmt: skip
+        z[n, k] = max(0.0, y_t)"""
+    ]
     assert "y" not in after.buffers
 
 
@@ -104,13 +124,16 @@ def test_what_is_kept_is_stored() -> None:
 
 
 def test_a_row_that_is_alive_becomes_a_local_array() -> None:
-    assert COMMANDS["contract"](rows(7), "y").nests[0].body_text == """\
+    assert (
+        COMMANDS["contract"](rows(7), "y").nests[0].body_text
+        == """\
 for n in range(4):
     y_t: float32[7] = empty(7)
     for i in range(7):
         y_t[i] = x[n, i] * 2.0
     for i in range(1, 6):
         z[n, i] = y_t[i - 1] + y_t[i] - y_t[i + 1]"""
+    )
 
 
 def test_of_a_tiled_loop_one_tile_is_alive() -> None:
@@ -134,10 +157,13 @@ for j in range(9):
 
 def test_formulas_are_written_out_where_they_are_read() -> None:
     after = COMMANDS["inline"](gradients(9), "d", local=False)
-    assert after.nests[0].body_text == """\
+    assert (
+        after.nests[0].body_text
+        == """\
 for i in range(9):
     s[0] += g[i] if v[i] > 0.0 else 0.0
     t[0] += (g[i] if v[i] > 0.0 else 0.0) * x[i]"""
+    )
     assert_same(gradients(9), after)
 
 
@@ -153,8 +179,11 @@ for n in range(3):
     for k in range(5):
         z[n, k] = max(0.0, y[n, k])
 """,
-        y=(3, 5), z=(3, 5), w=(5, 4), x=(3, 4),
-    )  # fmt: skip
+        y=(3, 5),
+        z=(3, 5),
+        w=(5, 4),
+        x=(3, 4),
+    )
     after = tidy(COMMANDS["split"](COMMANDS["fuse"](before, "n"), "c", [3]))
     after = COMMANDS["fuse"](after, "k")
     assert_same(before, after)
@@ -213,13 +242,18 @@ def test_compiles_to_the_same_bits(case: str, target: Target) -> None:
 # --- joining --------------------------------------------------------------------------------------------
 def test_joined_programs_share_storage_and_keep_their_own_names_apart() -> None:
     first = program("for n in range(2):\n    y[n] = x[n] + 1.0", y=(2,), x=(2,))
-    second = program("""
+    second = program(
+        """
 for n in range(2):
     mean: float32 = x[n]
     for y in range(3):
         mean += w[n, y]
     z[n] = mean
-""", x=(2,), w=(2, 3), z=(2,))  # fmt: skip
+""",
+        x=(2,),
+        w=(2, 3),
+        z=(2,),
+    )
     second = second.with_buffers(x=replace(second.buffers["x"], name="net.y"))
     names = {"net.y": "between", "net.x": "inputs", "net.w": "mean", "net.z": "value"}
     joined = join("both", [Part(first), Part(second, {"n": "k"})], names)
@@ -275,11 +309,17 @@ def test_layers_that_are_fused() -> None:
 
 
 def test_a_value_of_another_iteration() -> None:
-    before = own("""
+    before = own(
+        """
 for i in range(1, 9):
     y[i] = x[i]
     z[i] = y[i - 1] + y[i]
-""", "y", y=(9,), x=(9,), z=(9,))  # fmt: skip
+""",
+        "y",
+        y=(9,),
+        x=(9,),
+        z=(9,),
+    )
     text = refused("contract", before, "y")
     assert "i=1 reads y[i - 1], which nothing before it in the same iteration certainly sets" in text
     # The witness, executed: iteration 1 reads y[0], which iteration 1 does not write.
@@ -290,12 +330,18 @@ for i in range(1, 9):
 
 
 def test_a_write_that_depends_on_data() -> None:
-    before = own("""
+    before = own(
+        """
 for i in range(9):
     if x[i] > 0.0:
         y[i] = x[i]
     z[i] = y[i]
-""", "y", y=(9,), x=(9,), z=(9,))  # fmt: skip
+""",
+        "y",
+        y=(9,),
+        x=(9,),
+        z=(9,),
+    )
     assert "certainly sets" in refused("contract", before, "y")
     assert "certainly sets" in refused("inline", before, "y")
 
@@ -307,7 +353,8 @@ def test_threads_would_share() -> None:
 
 
 def test_more_than_a_stack_holds() -> None:
-    before = own("""
+    before = own(
+        """
 for n in range(2):
     for i in range(300):
         for j in range(300):
@@ -315,26 +362,38 @@ for n in range(2):
     for i in range(300):
         for j in range(300):
             z[n, i, j] = y[n, j, i]
-""", "y", y=(2, 300, 300), z=(2, 300, 300), x=(2, 300, 300))  # fmt: skip
+""",
+        "y",
+        y=(2, 300, 300),
+        z=(2, 300, 300),
+        x=(2, 300, 300),
+    )
     assert "360000 bytes of y are alive at a time" in refused("contract", before, "y")
 
 
 def test_an_operand_changes_in_between() -> None:
-    before = own("""
+    before = own(
+        """
 for i in range(5):
     y[i] = x[i] * 2.0
 for i in range(5):
     x[i] += 1.0
 for i in range(5):
     z[i] = y[i]
-""", "y", y=(5,), x=(5,), z=(5,))  # fmt: skip
+""",
+        "y",
+        y=(5,),
+        x=(5,),
+        z=(5,),
+    )
     text = refused("inline", before, "y")
     assert "x[i] += 1.0 changes x before z[i] = y[i] reads y[i]" in text
     assert "y[i] = x[i] * 2.0    ← asked to inline y" in text
 
 
 def test_an_operand_that_changes_elsewhere_or_later_is_no_obstacle() -> None:
-    before = own("""
+    before = own(
+        """
 for i in range(5):
     y[i] = x[i] * 2.0
 for i in range(5):
@@ -343,7 +402,12 @@ for i in range(5):
     z[i] = y[i]
 for i in range(5):
     x[i] = 0.0
-""", "y", y=(5,), x=(10,), z=(5,))  # fmt: skip
+""",
+        "y",
+        y=(5,),
+        x=(10,),
+        z=(5,),
+    )
     assert_same(before, COMMANDS["inline"](before, "y"))
 
 
@@ -363,19 +427,29 @@ def test_no_formula(text: str, message: str) -> None:
 
 
 def test_loops_that_cannot_be_joined() -> None:
-    before = program("""
+    before = program(
+        """
 for i in range(5):
     y[i] = x[i]
 for i in range(6):
     z[i] = y[0]
-""", y=(5,), x=(5,), z=(6,))  # fmt: skip
+""",
+        y=(5,),
+        x=(5,),
+        z=(6,),
+    )
     assert "the loops do not have the same bounds" in refused("fuse_layers", before)
-    before = program("""
+    before = program(
+        """
 for i in range(5):
     y[0] += x[i]
 for i in range(5):
     z[i] = y[0]
-""", y=(1,), x=(5,), z=(5,))  # fmt: skip
+""",
+        y=(1,),
+        x=(5,),
+        z=(5,),
+    )
     assert "a dependence would be reversed" in refused("fuse_layers", before)
     assert len(COMMANDS["fuse_layers"](before, required=False).nests) == 2
 
@@ -395,10 +469,13 @@ def order(changed: Program) -> list[str]:
     return [nest.body_text.splitlines()[0] for nest in changed.nests]
 
 
-@pytest.mark.parametrize(("middle", "expected"), [
-    ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed after
-    ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed before
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("middle", "expected"),
+    [
+        ("for j in range(1):\n    s[j] = 0.0", ["for j in range(1):", "for i in range(5):"]),  # needed after
+        ("for j in range(2):\n    z[j] = y[j]", ["for i in range(5):", "for j in range(2):"]),  # needed before
+    ],
+)
 def test_nests_between_make_room(middle: str, expected: list[str]) -> None:
     before = past(middle)
     after = assert_same(before, COMMANDS["fuse"](before, "i"))
@@ -416,11 +493,14 @@ def test_a_nest_that_is_needed_between() -> None:
     before = past("for j in range(2):\n    z[j] = y[j]\nfor j in range(2):\n    y[j] = z[1 - j]")
     with pytest.raises(Refused) as caught:
         COMMANDS["fuse"](before, "i")
-    assert str(caught.value) == """a dependence would be reversed
+    assert (
+        str(caught.value)
+        == """a dependence would be reversed
     for i in range(5):    ← asked to fuse
         y[i] = x[i] * 2.0
   j=0 writes y[0], which i=0 reads
   what is between it and program_3 is needed there"""
+    )
 
 
 def test_nests_go_each_its_way() -> None:

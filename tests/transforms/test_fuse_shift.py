@@ -13,8 +13,9 @@ from swirl.target import Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_compiles_to_same, assert_same, program
 
-BLUR = program("for i in range(6):\n y[i] = x[i] * 2.0\nfor j in range(6):\n z[j] = y[j] + y[j + 1]",
-               x=(6,), y=(7,), z=(6,))  # fmt: skip
+BLUR = program(
+    "for i in range(6):\n y[i] = x[i] * 2.0\nfor j in range(6):\n z[j] = y[j] + y[j + 1]", x=(6,), y=(7,), z=(6,)
+)
 
 
 def test_what_is_left_of_both_is_a_loop_of_its_own(target: Target) -> None:
@@ -37,17 +38,27 @@ def test_any_shift_that_is_long_enough(shift: int) -> None:
 
 
 def test_bounds_that_move() -> None:
-    before = program("for n in range(5):\n for i in range(n, 4):\n  y[n, i] = x[n, i]\n for i in range(n, 4):\n"
-                     "  z[n, i] = y[n, i + 1]", x=(5, 4), y=(5, 5), z=(5, 4))  # fmt: skip
+    before = program(
+        "for n in range(5):\n for i in range(n, 4):\n  y[n, i] = x[n, i]\n for i in range(n, 4):\n"
+        "  z[n, i] = y[n, i + 1]",
+        x=(5, 4),
+        y=(5, 5),
+        z=(5, 4),
+    )
     for shift in (1, 2, 7):  # where n is large, there are fewer iterations than that
         after = assert_same(before, COMMANDS["fuse"](before, "i", shift=shift))
         assert f"for i in range(n + {shift}, 4):" in after.text
 
 
 def test_statements_between_and_locals() -> None:
-    before = program("for n in range(2):\n for i in range(5):\n  t: float32 = x[n, i]\n  y[n, i] = t\n w[n] = 1.0\n"
-                     " for i in range(5):\n  t: float32 = y[n, i + 1]\n  z[n, i] = t + w[n]",
-                     x=(2, 5), y=(2, 6), z=(2, 5), w=(2,))  # fmt: skip
+    before = program(
+        "for n in range(2):\n for i in range(5):\n  t: float32 = x[n, i]\n  y[n, i] = t\n w[n] = 1.0\n"
+        " for i in range(5):\n  t: float32 = y[n, i + 1]\n  z[n, i] = t + w[n]",
+        x=(2, 5),
+        y=(2, 6),
+        z=(2, 5),
+        w=(2,),
+    )
     assert_same(before, COMMANDS["fuse"](before, "i", shift=1))
 
 
@@ -60,8 +71,9 @@ def test_parallel_loops_stay_free_of_races() -> None:
 
 
 def test_other_steps_are_refused() -> None:
-    before = program("for i in range(0, 6, 2):\n y[i] = x[i]\nfor i in range(0, 6, 2):\n z[i] = y[i + 2]",
-                     x=(6,), y=(8,), z=(6,))  # fmt: skip
+    before = program(
+        "for i in range(0, 6, 2):\n y[i] = x[i]\nfor i in range(0, 6, 2):\n z[i] = y[i + 2]", x=(6,), y=(8,), z=(6,)
+    )
     with pytest.raises(Refused, match="i is a loop of step 2, and cannot be shifted"):
         COMMANDS["fuse"](before, "i", shift=1)
 
@@ -83,8 +95,10 @@ def _random(seed: int) -> Program:
     lines = []
     for target in ("y", "z"):
         lines.append(f"for i in range({extent}):")
-        lines += [f" {choose.choice('yz')}[{index()}] {choose.choice(('=', '+='))} {choose.choice('xyz')}[{index()}]"
-                  for _ in range(choose.randint(1, 2))]  # fmt: skip
+        lines += [
+            f" {choose.choice('yz')}[{index()}] {choose.choice(('=', '+='))} {choose.choice('xyz')}[{index()}]"
+            for _ in range(choose.randint(1, 2))
+        ]
         lines.append(f" {target}[{index()}] = x[{index()}]")
     return program("\n".join(lines), x=(10,), y=(10,), z=(10,))
 

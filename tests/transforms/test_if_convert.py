@@ -105,7 +105,7 @@ for i in range(E):
     y[i] = v
     m[i] = k
 """,
-}  # fmt: skip
+}
 
 # Of the others, one needs indices that exist, one has a loop, and one an order.
 LANES = [name for name in PROGRAMS if name not in ("guarded reads", "loops inside", "guards stay")]
@@ -259,8 +259,11 @@ def test_compiles_to_the_same_bits_in_lanes(target: Target) -> None:
 def test_zeros_keep_their_sign() -> None:
     before = program("for i in range(4):\n if x[i] > 0.0:\n  y[i] += 1.0\n  z[i] -= 1.0", x=(4,), y=(4,), z=(4,))
     for after in (before, converted(before)):
-        arrays = {"x": np.array([-1, 0, -0.0, 1], np.float32), "y": np.array([0.0, -0.0, -0.0, -0.0], np.float32),
-                  "z": np.array([0.0, -0.0, 0.0, -0.0], np.float32)}  # fmt: skip
+        arrays = {
+            "x": np.array([-1, 0, -0.0, 1], np.float32),
+            "y": np.array([0.0, -0.0, -0.0, -0.0], np.float32),
+            "z": np.array([0.0, -0.0, 0.0, -0.0], np.float32),
+        }
         execute(after, arrays)
         assert np.signbit(arrays["y"]).tolist() == [False, True, True, False]
         assert np.signbit(arrays["z"]).tolist() == [False, True, False, True]
@@ -269,8 +272,10 @@ def test_zeros_keep_their_sign() -> None:
 def test_only_in_the_loop_named() -> None:
     before = program(
         "for i in range(3):\n if x[i] > 0.0:\n  y[i] = 1.0\nfor j in range(3):\n if x[j] > 0.0:\n  z[j] = 1.0",
-        x=(3,), y=(3,), z=(3,),
-    )  # fmt: skip
+        x=(3,),
+        y=(3,),
+        z=(3,),
+    )
     assert branches_on_data(COMMANDS["if_convert"](before, "j")) == ["x[i] > 0.0"]
     assert branches_on_data(COMMANDS["if_convert"](before, nest=0)) == ["x[j] > 0.0"]
 

@@ -27,7 +27,8 @@ set_padding, transpose = COMMANDS["set_padding"], COMMANDS["transpose"]
 
 def convolution(rows: int = 4, columns: int = 5, taps: int = 3, stride: int = 1, pad: int = 1) -> Program:
     height, width = ((n - 1) * stride + taps - 2 * pad for n in (rows, columns))
-    return program(f"""
+    return program(
+        f"""
 for k in range(2):
     for y in range({rows}):
         for x in range({columns}):
@@ -39,7 +40,11 @@ for k in range(2):
                                 and {stride} * x + kx >= {pad} and {stride} * x + kx < {width + pad}:
                             v[0, k, y, x] += w[k, c, ky, kx] \
                                 * i[0, c, {stride} * y + ky - {pad}, {stride} * x + kx - {pad}]
-""", v=(1, 2, rows, columns), w=(2, 3, taps, taps), i=(1, 3, height, width))  # fmt: skip
+""",
+        v=(1, 2, rows, columns),
+        w=(2, 3, taps, taps),
+        i=(1, 3, height, width),
+    )
 
 
 def row(extent: int = 5, taps: int = 3, pad: int = 1) -> Program:
@@ -141,9 +146,13 @@ def test_in_lanes_and_registers(columns: int, target: Target) -> None:
 
 @pytest.mark.parametrize("channels", [1, 7, 8, 9])
 def test_lanes_along_another_dimension(channels: int, target: Target) -> None:
-    before = program(f"for n in range(2):\n for c in range({channels}):\n  for y in range(3):\n   for x in range(5):\n"
-                     f"    o[n, c, y, x] = i[n, c, y, x] * g[c]",
-                     o=(2, channels, 3, 5), i=(2, channels, 3, 5), g=(1, channels)[1:])  # fmt: skip
+    before = program(
+        f"for n in range(2):\n for c in range({channels}):\n  for y in range(3):\n   for x in range(5):\n"
+        f"    o[n, c, y, x] = i[n, c, y, x] * g[c]",
+        o=(2, channels, 3, 5),
+        i=(2, channels, 3, 5),
+        g=(1, channels)[1:],
+    )
     before = before.with_buffers(g=Buffer("g", (channels,), role="param"))
     after = transpose(transpose(before, "i", order=[1, 2, 0]), "o", order=[1, 2, 0])
     after = COMMANDS["vectorize"](COMMANDS["reorder"](after, ["n", "y", "x", "c"]), "c", 8)
@@ -173,11 +182,15 @@ def test_packed_copies(at: str | None, target: Target) -> None:
 
 
 # --- layouts --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("layout", [
-    Layout(halo=((0, 0), (2, 1), (0, 3))), Layout(order=(2, 0, 1)),
-    Layout(((1, 4),), ((0, 1), (1, 1), (0, 0)), (0, 2, 1)),
-    Layout(((2, 2), (0, 3)), order=(1, 2, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(halo=((0, 0), (2, 1), (0, 3))),
+        Layout(order=(2, 0, 1)),
+        Layout(((1, 4),), ((0, 1), (1, 1), (0, 0)), (0, 2, 1)),
+        Layout(((2, 2), (0, 3)), order=(1, 2, 0)),
+    ],
+)
 def test_packing_and_unpacking(layout: Layout) -> None:
     logical = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3) + 1
     stored = layout.pack(logical)
@@ -214,8 +227,9 @@ def test_too_few_zeros() -> None:
                         y[0, x] += w[0, k] * i[0, x + k - 2]
           x=4, k=4 reads i[0, x + k - 2], which is i[0, 6]
           set_padding('i', (2, 2)) is enough; a side of 0 keeps its conditions""")
-    before = program("for x in range(5):\n for k in range(5):\n  y[0, x] += w[0, k] * i[0, x + k - 2]",
-                     y=(1, 5), w=(1, 5), i=(1, 5))  # fmt: skip
+    before = program(
+        "for x in range(5):\n for k in range(5):\n  y[0, x] += w[0, k] * i[0, x + k - 2]", y=(1, 5), w=(1, 5), i=(1, 5)
+    )
     arrays = {name: np.ones((1, 9), dtype=object) for name in before.buffers}
     assert ("i", (0, 6)) in touched(before.nests[0], arrays, {"x": 4, "k": 4})
     assert_same(row(5, 5, 2), set_padding(row(5, 5, 2), "i", (2, 2)))

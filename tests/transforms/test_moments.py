@@ -28,7 +28,8 @@ moments: Callable[..., Program] = COMMANDS["moments"]
 
 def images(e: int) -> Program:
     """The definition, as batch norm writes it."""
-    return program(f"""
+    return program(
+        f"""
 for c in range(2):
     m[c] = 0.0
     for n in range(3):
@@ -43,12 +44,18 @@ for c in range(2):
     for n in range(3):
         for w in range({e}):
             y[n, c, w] = (x[n, c, w] - m[c]) / sqrt(v[c] + 0.5)
-""", m=(2,), v=(2,), x=(3, 2, e), y=(3, 2, e))  # fmt: skip
+""",
+        m=(2,),
+        v=(2,),
+        x=(3, 2, e),
+        y=(3, 2, e),
+    )
 
 
 def other(e: int) -> Program:
     """Locals, other names and places, data that are an expression, a factor before the squares, the sum read again."""
-    return program(f"""
+    return program(
+        f"""
 for i in range(2):
     total: float32 = 0.0
     for j in range({e}):
@@ -64,26 +71,41 @@ for i in range(2):
         for k in range(2, 5):
             diff: float32 = centre - 1.0 - a[i, l] * b[l, k - 2]
             s[i] -= 0.5 * diff * diff
-""", a=(2, e), b=(e, 3), q=(2,), z=(2,), d=(2, e), s=(2,))  # fmt: skip
+""",
+        a=(2, e),
+        b=(e, 3),
+        q=(2,),
+        z=(2,),
+        d=(2, e),
+        s=(2,),
+    )
 
 
 def single(e: int) -> Program:
     """One loop: each iteration is one element. The mean is a sum of quotients."""
-    return program(f"""
+    return program(
+        f"""
 for c in range(2):
     m[c] = 0.0
     for n in range({e}):
         m[c] += x[n, c] / {e}.0
     for n in range({e}):
         v[c] += m[c] * m[c] - 2.0 * m[c] * x[n, c] + x[n, c] * x[n, c]
-""", m=(2,), v=(2,), x=(e, 2))  # fmt: skip
+""",
+        m=(2,),
+        v=(2,),
+        x=(e, 2),
+    )
 
 
 PROGRAMS: dict[str, tuple[Callable[[int], Program], str, dict[str, bool]]] = {
-    "images": (images, "n", {}), "other": (other, "j", {}), "single": (single, "n", {}),
-    "images once": (images, "n", {"once": True}), "other once": (other, "j", {"once": True, "apart": True}),
+    "images": (images, "n", {}),
+    "other": (other, "j", {}),
+    "single": (single, "n", {}),
+    "images once": (images, "n", {"once": True}),
+    "other once": (other, "j", {"once": True, "apart": True}),
     "single once": (single, "n", {"once": True}),
-}  # fmt: skip
+}
 
 
 def in_one_pass(name: str, extent: int) -> Program:
@@ -122,7 +144,8 @@ def test_compiles_to_the_same_bits(name: str, target: Target) -> None:
 
 
 def test_once_is_fused_with_what_makes_the_data() -> None:
-    before = program("""
+    before = program(
+        """
 for n in range(3):
     for i in range(5):
         for j in range(4):
@@ -138,7 +161,13 @@ for n in range(3):
     for i in range(5):
         for j in range(4):
             v[0] += (x[n, i, j] - m[0]) * (x[n, i, j] - m[0])
-""", a=(3, 5), b=(4,), x=(3, 5, 4), m=(1,), v=(1,))  # fmt: skip
+""",
+        a=(3, 5),
+        b=(4,),
+        x=(3, 5, 4),
+        m=(1,),
+        v=(1,),
+    )
     nest = make_nest("one", [s for n in before.nests for s in n.body], before.buffers)
     after = moments(before.with_nests([nest]), "n", once=True, apart=True)
     for loop in ("n", "i", "j"):
@@ -162,7 +191,8 @@ def statistics(x: np.ndarray, target: Target, **options: bool) -> tuple[np.ndarr
     """Mean and variance of ``x[n, c, i]`` over n and i, as the compiled one-pass kernel has them: 4 partial sums, each
     of vectors unless the first element is one among others."""
     n, c, e = x.shape
-    before = program(f"""
+    before = program(
+        f"""
 for c in range({c}):
     m[c] = 0.0
     for n in range({n}):
@@ -174,7 +204,11 @@ for c in range({c}):
         for i in range({e}):
             v[c] += (x[n, c, i] - m[c]) * (x[n, c, i] - m[c])
     v[c] = v[c] / {n * e}.0
-""", m=(c,), v=(c,), x=x.shape)  # fmt: skip
+""",
+        m=(c,),
+        v=(c,),
+        x=x.shape,
+    )
     after = moments(before, "n", **options)
     if not options.get("once"):
         after = COMMANDS["vectorize"](after, "i", target.simd_width)
@@ -185,17 +219,21 @@ for c in range({c}):
     return got["m"], got["v"]
 
 
-@pytest.mark.parametrize(("shape", "mean", "deviation"), [
-    ((64, 1, 49_729), 0.5, 1.0),  # 3.2 million
-    ((64, 1, 49_729), 1e4, 1.0),
-    ((8, 3, 3136), 1e4, 1.0),
-    ((8, 3, 3137), -3e5, 1.0),
-    ((5, 2, 17), 1e4, 1e-2),
-    ((3, 2, 1), 1e4, 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "mean", "deviation"),
+    [
+        ((64, 1, 49_729), 0.5, 1.0),  # 3.2 million
+        ((64, 1, 49_729), 1e4, 1.0),
+        ((8, 3, 3136), 1e4, 1.0),
+        ((8, 3, 3137), -3e5, 1.0),
+        ((5, 2, 17), 1e4, 1e-2),
+        ((3, 2, 1), 1e4, 1.0),
+    ],
+)
 @pytest.mark.parametrize("once", [False, True])
-def test_a_large_mean_costs_no_digits(shape: tuple[int, ...], mean: float, deviation: float, once: bool,
-                                      target: Target) -> None:  # fmt: skip
+def test_a_large_mean_costs_no_digits(
+    shape: tuple[int, ...], mean: float, deviation: float, once: bool, target: Target
+) -> None:
     x = np.random.default_rng(3).normal(mean, deviation, shape).astype(np.float32)
     found_mean, found_var = statistics(x, target, once=once)
     exact = x.astype(np.float64)
@@ -270,13 +308,15 @@ REFUSALS: dict[str, tuple[Program, str, str, str]] = {
         "reorder or fuse: both sums in one body, their loops in one order",
     ),
     "bounds that move": (
-        changed(f"    for n in range(3):\n        for w in range(4):\n{SUM}",
-                f"    for n in range(3):\n        for w in range(n + 1):\n{SUM}"),
+        changed(
+            f"    for n in range(3):\n        for w in range(4):\n{SUM}",
+            f"    for n in range(3):\n        for w in range(n + 1):\n{SUM}",
+        ),
         "the bounds of n or of a loop inside are not constant, or empty",
         "None",
         "tile_loop by a factor that divides the extent",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -290,7 +330,8 @@ def test_refusals(name: str) -> None:
 
 def test_what_changes_between_is_no_mean() -> None:
     """Symbolically ``u`` is the mean; but ``w`` has changed by then."""
-    before = program("""
+    before = program(
+        """
 s[0] = 0.0
 for n in range(4):
     s[0] += x[n]
@@ -299,7 +340,13 @@ w[0] = 2.0 * w[0]
 t[0] = t[0] - s[0] * w[0]
 for n in range(4):
     v[0] += (x[n] - t[0]) * (x[n] - t[0])
-""", s=(1,), x=(4,), t=(1,), w=(1,), v=(1,))  # fmt: skip
+""",
+        s=(1,),
+        x=(4,),
+        t=(1,),
+        w=(1,),
+        v=(1,),
+    )
     one = Program("one", (make_nest("one", [s for n in before.nests for s in n.body], before.buffers),), before.buffers)
     with pytest.raises(Refused, match="no later sum adds squared differences"):
         moments(one, "n")

@@ -22,14 +22,19 @@ from tests.support import assert_compiles_to_same, assert_same_expanded, merged,
 
 EXTENTS = (1, 2, 3, 7, 8, 9, 17)
 VARIANTS: tuple[dict[str, Any], ...] = (
-    {"inner": "h"}, {"inner": "w"}, {"apart": True}, {"inner": "h", "apart": True}, {"inner": "w", "apart": True}
-)  # fmt: skip
+    {"inner": "h"},
+    {"inner": "w"},
+    {"apart": True},
+    {"inner": "h", "apart": True},
+    {"inner": "w", "apart": True},
+)
 moments: Callable[..., Program] = COMMANDS["moments"]
 
 
 def made(n: int, c: int, h: int, w: int) -> Program:
     """A nest that makes data, and the definition of their statistics for batch norm."""
-    return program(f"""
+    return program(
+        f"""
 for n in range({n}):
     for c in range({c}):
         for y in range({h}):
@@ -48,7 +53,13 @@ for c in range({c}):
             for w in range({w}):
                 v[c] += (z[n, h, w, c] - m[c]) * (z[n, h, w, c] - m[c])
     v[c] = v[c] / {n * h * w}.0
-""", m=(c,), v=(c,), a=(n, h, w, c), z=(n, h, w, c), bias=(c,))  # fmt: skip
+""",
+        m=(c,),
+        v=(c,),
+        a=(n, h, w, c),
+        z=(n, h, w, c),
+        bias=(c,),
+    )
 
 
 def joined(before: Program) -> Program:
@@ -101,13 +112,16 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
 ROUNDING = 2.0**-24
 
 
-@pytest.mark.parametrize(("shape", "mean", "deviation"), [
-    ((64, 3, 28, 28), 1e4, 1.0),
-    ((64, 2, 56, 56), 0.5, 1.0),
-    ((5, 17, 7, 7), -3e5, 1.0),
-    ((3, 2, 5, 1), 1e4, 1e-2),
-    ((2, 1, 1, 300), 1e4, 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "mean", "deviation"),
+    [
+        ((64, 3, 28, 28), 1e4, 1.0),
+        ((64, 2, 56, 56), 0.5, 1.0),
+        ((5, 17, 7, 7), -3e5, 1.0),
+        ((3, 2, 5, 1), 1e4, 1e-2),
+        ((2, 1, 1, 300), 1e4, 1.0),
+    ],
+)
 def test_a_large_mean_costs_no_digits(
     shape: tuple[int, int, int, int], mean: float, deviation: float, target: Target
 ) -> None:

@@ -22,10 +22,14 @@ from tests.fuzz.commands import local_names
 from tests.support import difference
 
 BUFFERS = {
-    "x": Buffer("net.x", (8, 8)), "y": Buffer("net.y", (8, 8)), "s": Buffer("net.s", (8,), role="param"),
-    "m": Buffer("net.m", (8,), "int32"), "b": Buffer("net.b", (8,), "bool"), "t": Buffer("net.t", (8, 8), role=OWN),
+    "x": Buffer("net.x", (8, 8)),
+    "y": Buffer("net.y", (8, 8)),
+    "s": Buffer("net.s", (8,), role="param"),
+    "m": Buffer("net.m", (8,), "int32"),
+    "b": Buffer("net.b", (8,), "bool"),
+    "t": Buffer("net.t", (8, 8), role=OWN),
     "v": Buffer("net.v", (8,), "float64"),
-}  # fmt: skip
+}
 
 ODD = {
     "not, or and chains": """
@@ -146,7 +150,7 @@ if s[0] > 0.0:
     for i in range(3):
         y[i, 0] = s[i]
 """,
-}  # fmt: skip
+}
 
 
 def odd(name: str) -> Program:

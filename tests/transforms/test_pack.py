@@ -22,7 +22,8 @@ from tests.transforms.witness import touched
 def convolution(rows: int = 7, columns: int = 5, stride: int = 1) -> Program:
     """A convolution of 3 × 3 taps over two channels, padded by one."""
     inner, wide = rows * stride, columns * stride
-    return program(f"""
+    return program(
+        f"""
 for n in range(2):
     for y in range({rows}):
         for x in range({columns}):
@@ -33,7 +34,11 @@ for n in range(2):
                         if {stride} * y + ky >= 1 and {stride} * y + ky < {inner + 1} \\
                                 and {stride} * x + kx >= 1 and {stride} * x + kx < {wide + 1}:
                             v[n, y, x] += w[c, ky, kx] * i[n, c, {stride} * y + ky - 1, {stride} * x + kx - 1]
-""", v=(2, rows, columns), w=(2, 3, 3), i=(2, 2, inner, wide))  # fmt: skip
+""",
+        v=(2, rows, columns),
+        w=(2, 3, 3),
+        i=(2, 2, inner, wide),
+    )
 
 
 def row_sums(rows: int = 6, columns: int = 5) -> Program:
@@ -219,9 +224,12 @@ def test_nothing_to_copy() -> None:
 
 # --- zeros around -----------------------------------------------------------------------------------------
 def test_prints_zeros_in_place_of_conditions() -> None:
-    before = program("for i in range(6):\n for j in range(3):\n"
-                     "  if i + j >= 1 and i + j < 7:\n   y[i] += w[j] * x[i + j - 1]",
-                     y=(6,), w=(3,), x=(6,))  # fmt: skip
+    before = program(
+        "for i in range(6):\n for j in range(3):\n  if i + j >= 1 and i + j < 7:\n   y[i] += w[j] * x[i + j - 1]",
+        y=(6,),
+        w=(3,),
+        x=(6,),
+    )
     after = assert_same(before, pack(COMMANDS["tile_loop"](before, "i", 3), "x", at="i_outer", zeros=True), finite=True)
     assert after.nests[0].body_text == cleandoc("""
         for i_outer in range(2):
@@ -248,8 +256,12 @@ def test_zeros_at_any_loop(at: str, stride: int, target: Target) -> None:
 
 
 def test_other_conditions_stay() -> None:
-    before = program("for i in range(6):\n for j in range(3):\n  if i + j > 0 and w[j] > 0.0:\n   y[i] += x[i + j - 1]",
-                     y=(6,), w=(3,), x=(8,))  # fmt: skip
+    before = program(
+        "for i in range(6):\n for j in range(3):\n  if i + j > 0 and w[j] > 0.0:\n   y[i] += x[i + j - 1]",
+        y=(6,),
+        w=(3,),
+        x=(8,),
+    )
     after = assert_same(before, pack(before, "x", at="i", zeros=True), finite=True)
     assert "if w[j] > 0.0:" in after.text
     with pytest.raises(CommandError, match="for a copy at a loop"):

@@ -26,7 +26,8 @@ partial_sums: Callable[..., Program] = COMMANDS["partial_sums"]
 
 def two(e: int) -> Program:
     """Two sums, one of which is subtracted, one under a condition; and a statement that is not a sum over n."""
-    return program(f"""
+    return program(
+        f"""
 for c in range(2):
     for n in range(5):
         for i in range({e}):
@@ -37,7 +38,15 @@ for c in range(2):
                 t[c] += x[n, c, i] * x[n, c, i]
         last[c] = max(last[c], x[n, c, 0])
         count[c] += 1.0
-""", s=(2,), t=(2,), x=(5, 2, e), y=(5, 2), z=(2, e), last=(2,), count=(2,))  # fmt: skip
+""",
+        s=(2,),
+        t=(2,),
+        x=(5, 2, e),
+        y=(5, 2),
+        z=(2, e),
+        last=(2,),
+        count=(2,),
+    )
 
 
 def test_prints(snapshot: SnapshotAssertion) -> None:
@@ -53,14 +62,16 @@ def test_prints_of_lanes_and_copies(snapshot: SnapshotAssertion) -> None:
 
 
 def rows(e: int) -> Program:
-    return program(f"for c in range(2):\n for n in range(5):\n  for i in range({e}):\n   s[c] += x[n, c, i]",
-                   s=(2,), x=(5, 2, e))  # fmt: skip
+    return program(
+        f"for c in range(2):\n for n in range(5):\n  for i in range({e}):\n   s[c] += x[n, c, i]", s=(2,), x=(5, 2, e)
+    )
 
 
 def columns(e: int) -> Program:
     """Each lane has a sum."""
-    return program(f"for c in range(9):\n for n in range(5):\n  for i in range({e}):\n   s[c] += x[n, i, c]",
-                   s=(9,), x=(5, e, 9))  # fmt: skip
+    return program(
+        f"for c in range(9):\n for n in range(5):\n  for i in range({e}):\n   s[c] += x[n, i, c]", s=(9,), x=(5, e, 9)
+    )
 
 
 def variants(e: int) -> list[tuple[Program, Program]]:
@@ -98,8 +109,9 @@ def test_a_long_sum_keeps_its_digits(target: Target) -> None:
     """
     n, e = 64, 49_729
     x = np.random.default_rng(1).uniform(0.5, 1.5, (n, 1, e)).astype(np.float32)
-    before = program(f"for c in range(1):\n for n in range({n}):\n  for i in range({e}):\n   s[c] += x[n, c, i]",
-                     s=(1,), x=x.shape)  # fmt: skip
+    before = program(
+        f"for c in range(1):\n for n in range({n}):\n  for i in range({e}):\n   s[c] += x[n, c, i]", s=(1,), x=x.shape
+    )
     after = COMMANDS["unroll"](COMMANDS["vectorize"](before, "i", target.simd_width), "i", 4)
     after = partial_sums(after, "n")
     arrays = {"x": x, "s": np.zeros(1, np.float32)}

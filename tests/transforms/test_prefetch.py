@@ -28,7 +28,8 @@ def rows(extent: int, lanes: int = 16) -> Program:
 
 
 def convolution(extent: int = 7) -> Program:
-    before = program(f"""
+    before = program(
+        f"""
 for n in range(2):
     for k in range(6):
         for y in range({extent}):
@@ -37,7 +38,11 @@ for n in range(2):
                     for ky in range(3):
                         for kx in range(3):
                             value[n, k, y, x] += w[k, c, ky, kx] * inputs[n, c, y + ky, x + kx]
-""", value=(2, 6, extent, extent), w=(6, 5, 3, 3), inputs=(2, 5, extent + 2, extent + 2))  # fmt: skip
+""",
+        value=(2, 6, extent, extent),
+        w=(6, 5, 3, 3),
+        inputs=(2, 5, extent + 2, extent + 2),
+    )
     return COMMANDS["vectorize"](COMMANDS["unroll_and_jam"](before, "k", 3), "x", 8)
 
 

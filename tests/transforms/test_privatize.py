@@ -33,7 +33,8 @@ def sums(images: int = 7, operation: str = "dw[k, y % 2] += x[n, k, y]") -> Prog
 
 def gradients(images: int = 5, filters: int = 4, size: int = 7) -> Program:
     """Weight gradients of a convolution, images outermost."""
-    return program(f"""
+    return program(
+        f"""
 for n in range({images}):
     for k in range({filters}):
         for c in range(3):
@@ -42,18 +43,26 @@ for n in range({images}):
                     for y in range({size}):
                         for x in range({size}):
                             dw[k, c, ky, kx] += grad[n, k, y, x] * inputs[n, c, y + ky, x + kx]
-""", dw=(filters, 3, 3, 3), grad=(images, filters, size, size),
-    inputs=(images, 3, size + 2, size + 2))  # fmt: skip
+""",
+        dw=(filters, 3, 3, 3),
+        grad=(images, filters, size, size),
+        inputs=(images, 3, size + 2, size + 2),
+    )
 
 
 def temporary(rows: int = 4, columns: int = 9) -> Program:
-    before = program(f"""
+    before = program(
+        f"""
 for i in range({rows}):
     for j in range({columns}):
         t[j] = x[i, j] * 2.0
     for j in range({columns}):
         y[i, j] = t[j] + t[{columns} - 1 - j]
-""", t=(columns,), x=(rows, columns), y=(rows, columns))  # fmt: skip
+""",
+        t=(columns,),
+        x=(rows, columns),
+        y=(rows, columns),
+    )
     return before.with_buffers(t=dataclasses.replace(before.buffers["t"], role="temporary"))
 
 
@@ -115,9 +124,14 @@ def test_the_work_space_is_a_buffer_of_the_program_laid_out_as_the_original() ->
 
 
 # --- the same -------------------------------------------------------------------------------------------
-OPERATIONS = ["dw[k, y % 2] += x[n, k, y]", "dw[k, y % 2] -= x[n, k, y]", "dw[k, y % 2] *= x[n, k, y]",
-              "dw[k, y % 2] = max(dw[k, y % 2], x[n, k, y])", "dw[k, 0] = min(dw[k, 0], x[n, k, y])",
-              "dw[1, 0] += x[n, k, y]"]  # fmt: skip
+OPERATIONS = [
+    "dw[k, y % 2] += x[n, k, y]",
+    "dw[k, y % 2] -= x[n, k, y]",
+    "dw[k, y % 2] *= x[n, k, y]",
+    "dw[k, y % 2] = max(dw[k, y % 2], x[n, k, y])",
+    "dw[k, 0] = min(dw[k, 0], x[n, k, y])",
+    "dw[1, 0] += x[n, k, y]",
+]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -154,8 +168,14 @@ def test_temporaries(columns: int, target: Target) -> None:
 
 
 def test_a_temporary_that_is_read_where_it_is_filled() -> None:
-    before = as_temporary(program("for i in range(4):\n for j in range(3):\n  t[j] = x[i, j]\n  y[i, j] = t[j] * t[j]",
-                                  t=(3,), x=(4, 3), y=(4, 3)))  # fmt: skip
+    before = as_temporary(
+        program(
+            "for i in range(4):\n for j in range(3):\n  t[j] = x[i, j]\n  y[i, j] = t[j] * t[j]",
+            t=(3,),
+            x=(4, 3),
+            y=(4, 3),
+        )
+    )
     assert_same_without(before, COMMANDS["parallelize"](private(before, "t", "i"), "i"))
 
 
@@ -194,8 +214,9 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
 
 
 def test_several_loops_become_one_parallel_range(target: Target) -> None:
-    before = program("for n in range(5):\n for k in range(3):\n  for i in range(4):\n   y[n, k] += x[n, k, i]",
-                     y=(5, 3), x=(5, 3, 4))  # fmt: skip
+    before = program(
+        "for n in range(5):\n for k in range(3):\n  for i in range(4):\n   y[n, k] += x[n, k, i]", y=(5, 3), x=(5, 3, 4)
+    )
     after = assert_same(before, COMMANDS["parallelize"](before, ["n", "k"], schedule="dynamic,1"))
     assert "collapse(2) schedule(dynamic,1)" in emit(after, target).source
     assert_compiles_to_same(after, target)
@@ -263,7 +284,8 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
     ),
     "inside a parallel loop": (
         lambda: COMMANDS["parallelize"](
-            program("for i in range(4):\n for n in range(3):\n  s[i] += x[n]", s=(4,), x=(3,)), "i"),
+            program("for i in range(4):\n for n in range(3):\n  s[i] += x[n]", s=(4,), x=(3,)), "i"
+        ),
         "s n",
         """
         n lies inside the parallel loop i, whose iterations would share the copies
@@ -283,8 +305,9 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
           fill the temporary over its whole extent first""",
     ),
     "a temporary that is filled in part": (
-        lambda: as_temporary(program("for i in range(4):\n for j in range(3):\n  t[j] = x[i]\n y[i] = t[i]",
-                                     t=(4,), x=(4,), y=(4,))),
+        lambda: as_temporary(
+            program("for i in range(4):\n for j in range(3):\n  t[j] = x[i]\n y[i] = t[i]", t=(4,), x=(4,), y=(4,))
+        ),
         "t i",
         """
         not proved that each iteration of i writes t before it reads it
@@ -295,8 +318,11 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
           fill the temporary over its whole extent first""",
     ),
     "a temporary that is read while it is filled": (
-        lambda: as_temporary(program("for i in range(4):\n for j in range(3):\n  t[j] = x[i]\n  y[i] += t[2 - j]",
-                                     t=(3,), x=(4,), y=(4,))),
+        lambda: as_temporary(
+            program(
+                "for i in range(4):\n for j in range(3):\n  t[j] = x[i]\n  y[i] += t[2 - j]", t=(3,), x=(4,), y=(4,)
+            )
+        ),
         "t i",
         """
         not proved that each iteration of i writes t before it reads it
@@ -307,8 +333,15 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
           fill the temporary over its whole extent first""",
     ),
     "a temporary that others read": (
-        lambda: as_temporary(program("for i in range(4):\n t[0] = x[i]\n y[i] = t[0]\nfor k in range(1):\n z[k] = t[k]",
-                                     t=(1,), x=(4,), y=(4,), z=(1,))),
+        lambda: as_temporary(
+            program(
+                "for i in range(4):\n t[0] = x[i]\n y[i] = t[0]\nfor k in range(1):\n z[k] = t[k]",
+                t=(1,),
+                x=(4,),
+                y=(4,),
+                z=(1,),
+            )
+        ),
         "t i",
         """
         t is used outside of the loop too
@@ -316,7 +349,7 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
                 z[k] = t[k]    ← uses t
           fuse so that one loop holds all uses""",
     ),
-}  # fmt: skip
+}
 
 
 def as_temporary(before: Program) -> Program:

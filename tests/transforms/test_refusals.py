@@ -21,17 +21,20 @@ from tests.transforms.witness import assert_witness
 
 COLUMNS = program("for i in range(4):\n for j in range(6):\n  y[j, i] = x[j, i]", y=(6, 4), x=(6, 4))
 SUMS = program("for i in range(4):\n for j in range(6):\n  s[i] += x[i, j]", s=(4,), x=(4, 6))
-SCATTER = program("""
+SCATTER = program(
+    """
 for n in range(2):
     for y in range(5):
         for k in range(3):
             grad_inputs[n, y + k] += grad[n, y] * weights[k]
-""", grad_inputs=(2, 7), grad=(2, 5), weights=(3,))  # fmt: skip
+""",
+    grad_inputs=(2, 7),
+    grad=(2, 5),
+    weights=(3,),
+)
 SHIFT = program("for i in range(5):\n for j in range(4):\n  x[i + 1, j] = x[i, j + 1]", x=(6, 5))
 TRIANGLE = program("for i in range(5):\n for j in range(0, i + 1):\n  x[i, j] = 1.0", x=(5, 5))
-BLUR = program(
-    "for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 1]", x=(6,), y=(7,), z=(6,)
-)
+BLUR = program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i + 1]", x=(6,), y=(7,), z=(6,))
 PREFIX = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]", s=(1,), x=(8,), y=(8,))
 LOCAL = program("for i in range(4):\n t: float32 = x[i]\n y[i] = t", x=(4,), y=(4,))
 JAM = program("for i in range(4):\n for j in range(3):\n  x[i + 1] = x[i] + y[j]", x=(5,), y=(3,))
@@ -92,9 +95,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           j can run in parallel""",
     ),
     "parallel around parallel": (
-        program(
-            "for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)
-        ),
+        program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)),
         lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "j"), "i"),
         """
         i holds the parallel loop j, not directly
@@ -105,9 +106,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           parallelize one of them""",
     ),
     "parallel in parallel": (
-        program(
-            "for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)
-        ),
+        program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)),
         lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "i"), "j"),
         """
         j lies inside the parallel loop i, not directly
@@ -151,8 +150,9 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           i=0 reads s[0], which i=1 updates""",
     ),
     "a local for all iterations": (
-        program("for n in range(4):\n t: float32 = 0.0\n for k in range(1):\n  t += x[n, k]\n y[n] = t",
-                x=(4, 1), y=(4,)),
+        program(
+            "for n in range(4):\n t: float32 = 0.0\n for k in range(1):\n  t += x[n, k]\n y[n] = t", x=(4, 1), y=(4,)
+        ),
         command("parallelize", "k"),
         """
         t is declared outside of the loop, and one thread does not see what another one assigns
@@ -165,8 +165,11 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           n can run in parallel""",
     ),
     "an array for all iterations": (
-        program("for n in range(4):\n t: float32[3] = empty(3)\n for k in range(3):\n  t[k] = x[n, k]\n"
-                " y[n] = t[0] + t[2]", x=(4, 3), y=(4,)),
+        program(
+            "for n in range(4):\n t: float32[3] = empty(3)\n for k in range(3):\n  t[k] = x[n, k]\n y[n] = t[0] + t[2]",
+            x=(4, 3),
+            y=(4,),
+        ),
         command("parallelize", "k"),
         """
         t is declared outside of the loop, and one thread does not see what another one assigns
@@ -242,8 +245,12 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         """vectorize('j_inner', 4); strided='gather' takes the elements one by one""",
     ),
     "a race in loops of one name": (
-        program("for i in range(4):\n for k in range(3):\n  s[i] += x[i, k]\n for k in range(3):\n  y[i, k] = s[i]",
-                s=(4,), x=(4, 3), y=(4, 3)),
+        program(
+            "for i in range(4):\n for k in range(3):\n  s[i] += x[i, k]\n for k in range(3):\n  y[i, k] = s[i]",
+            s=(4,),
+            x=(4, 3),
+            y=(4, 3),
+        ),
         command("parallelize", "k", occurrence=0),
         """
         two iterations would update the same element
@@ -256,8 +263,14 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           i can run in parallel""",
     ),
     "other loops of one name": (
-        program("for i in range(4):\n t[0] += x[i, 0]\n for k in range(3):\n  s[0] += x[i, k]\n"
-                " for k in range(3):\n  y[i, k] = t[0]", s=(1,), t=(1,), x=(4, 3), y=(4, 3)),
+        program(
+            "for i in range(4):\n t[0] += x[i, 0]\n for k in range(3):\n  s[0] += x[i, k]\n"
+            " for k in range(3):\n  y[i, k] = t[0]",
+            s=(1,),
+            t=(1,),
+            x=(4, 3),
+            y=(4, 3),
+        ),
         command("parallelize", "i"),
         """
         two iterations would update the same element
@@ -271,8 +284,12 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           parallelize('k', occurrence=1)""",
     ),
     "what is offered is run": (  # j and k carry nothing, but are not directly in n
-        program("for n in parallel(4):\n y[n, 0] = 1.0\n for j in range(6):\n  for k in range(2):\n"
-                "   y[n, j] += x[n, j, k]", y=(4, 6), x=(4, 6, 2)),
+        program(
+            "for n in parallel(4):\n y[n, 0] = 1.0\n for j in range(6):\n  for k in range(2):\n"
+            "   y[n, j] += x[n, j, k]",
+            y=(4, 6),
+            x=(4, 6, 2),
+        ),
         command("parallelize", "k"),
         """
         k lies inside the parallel loop n, not directly
@@ -325,8 +342,13 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           fuse('i', shift=1) delays the second loop by 1 iteration""",
     ),
     "fuse across rows": (
-        program("for i in range(6):\n for j in range(4):\n  y[i, j] = x[i, j]\n"
-                "for i in range(6):\n for j in range(4):\n  z[i, j] = y[5 - i, j]", x=(6, 4), y=(6, 4), z=(6, 4)),
+        program(
+            "for i in range(6):\n for j in range(4):\n  y[i, j] = x[i, j]\n"
+            "for i in range(6):\n for j in range(4):\n  z[i, j] = y[5 - i, j]",
+            x=(6, 4),
+            y=(6, 4),
+            z=(6, 4),
+        ),
         command("fuse", "i"),
         """
         a dependence would be reversed
@@ -372,8 +394,12 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     s[i] += x[i, j]""",
     ),
     "fuse what an interchange brings next": (
-        program("for n in range(3):\n for c in range(2):\n  t[c] += x[n, c]\nfor c in range(2):\n m[c] = t[c]",
-                t=(2,), m=(2,), x=(3, 2)),
+        program(
+            "for n in range(3):\n for c in range(2):\n  t[c] += x[n, c]\nfor c in range(2):\n m[c] = t[c]",
+            t=(2,),
+            m=(2,),
+            x=(3, 2),
+        ),
         command("fuse", "c"),
         """
         no loop 'c' follows directly
@@ -443,8 +469,12 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           unroll('i', 2)""",
     ),
     "jam between the borders": (
-        program("for y in range(9):\n for k in range(max(0, 1 - y), min(3, 10 - y)):\n  z[y] += x[y + k - 1] * w[k]",
-                z=(9,), x=(9,), w=(3,)),
+        program(
+            "for y in range(9):\n for k in range(max(0, 1 - y), min(3, 10 - y)):\n  z[y] += x[y + k - 1] * w[k]",
+            z=(9,),
+            x=(9,),
+            w=(3,),
+        ),
         command("unroll_and_jam", "y", 3),
         """
         the bounds of k move with y_unrolled
@@ -646,8 +676,10 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 y[i] = x[0] + x[1]""",
     ),
     "contract across nests": (
-        private(program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i] * 2.0",
-                        x=(6,), y=(6,), z=(6,)), "y"),
+        private(
+            program("for i in range(6):\n y[i] = x[i]\nfor i in range(6):\n z[i] = y[i] * 2.0", x=(6,), y=(6,), z=(6,)),
+            "y",
+        ),
         command("contract", "y"),
         """
         y is touched by another nest too: z[i] = y[i] * 2.0 in program_1 reads it
@@ -837,8 +869,13 @@ def test_a_buffer_is_not_blocked_twice_in_different_ways() -> None:
 
 # --- several loops of one name --------------------------------------------------------------------------
 def test_a_loop_that_does_not_qualify_does_not_block_another() -> None:
-    before = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]\nfor i in range(8):\n z[i] = x[i] * 2.0",
-                     s=(1,), x=(8,), y=(8,), z=(8,))  # fmt: skip
+    before = program(
+        "for i in range(8):\n s[0] += x[i]\n y[i] = s[0]\nfor i in range(8):\n z[i] = x[i] * 2.0",
+        s=(1,),
+        x=(8,),
+        y=(8,),
+        z=(8,),
+    )
     after = assert_same(before, COMMANDS["vectorize"](before, "i", 4))
     assert after.nests[0] == before.nests[0] and "vector(4)" in after.nests[1].text
     assert after.remarks == ("loop i of program_0 stays as it is: a dependence would be reversed",)
@@ -846,16 +883,21 @@ def test_a_loop_that_does_not_qualify_does_not_block_another() -> None:
 
 @pytest.mark.parametrize("name", ["interchange", "reorder"])
 def test_a_nest_that_does_not_qualify_does_not_block_another(name: str) -> None:
-    before = program("for i in range(5):\n for j in range(4):\n  x[i + 1, j] = x[i, j + 1]\n"
-                     "for i in range(5):\n for j in range(4):\n  y[i, j] = x[i, j]", x=(6, 5), y=(5, 4))  # fmt: skip
+    before = program(
+        "for i in range(5):\n for j in range(4):\n  x[i + 1, j] = x[i, j + 1]\n"
+        "for i in range(5):\n for j in range(4):\n  y[i, j] = x[i, j]",
+        x=(6, 5),
+        y=(5, 4),
+    )
     after = assert_same(before, COMMANDS[name](before, ["i", "j"] if name == "interchange" else ["j", "i"]))
     assert after.nests[0] == before.nests[0] and after.nests[1].body_text.startswith("for j")
     assert after.remarks == ("loop i of program_0 stays as it is: a dependence would be reversed",)
 
 
 def test_the_first_is_told_about_where_none_qualifies() -> None:
-    before = program("for i in range(8):\n s[0] += x[i]\n y[i] = s[0]\nfor i in range(8):\n x[i + 1] = x[i]",
-                     s=(1,), x=(9,), y=(8,))  # fmt: skip
+    before = program(
+        "for i in range(8):\n s[0] += x[i]\n y[i] = s[0]\nfor i in range(8):\n x[i + 1] = x[i]", s=(1,), x=(9,), y=(8,)
+    )
     with pytest.raises(Refused) as caught:
         COMMANDS["vectorize"](before, "i", 4)
     assert "y[i] = s[0]" in str(caught.value)
@@ -864,7 +906,8 @@ def test_the_first_is_told_about_where_none_qualifies() -> None:
 def test_where_two_references_meet_they_do() -> None:
     with pytest.raises(Refused) as caught:
         COMMANDS["scalar_replace"](
-            program("for i in range(6):\n for j in range(3):\n  x[i + 1] += x[2 * j] * y[j]", x=(7,), y=(3,)), "x")
+            program("for i in range(6):\n for j in range(3):\n  x[i + 1] += x[2 * j] * y[j]", x=(7,), y=(3,)), "x"
+        )
     found = re.fullmatch(r"x\[(.*)\] and x\[(.*)\] are one element for (.*)", str(caught.value.witness))
     assert found
     values = {name: int(value) for name, value in re.findall(r"(\w)=(\d+)", found[3])}

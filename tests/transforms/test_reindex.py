@@ -30,8 +30,10 @@ for n in range(2):
             if {position} >= 0 and {position} < {extent}:
                 g[n, {position}] += d[n, y] * w[k]
 """,
-        g=(2, extent), d=(2, outputs), w=(kernel,),
-    )  # fmt: skip
+        g=(2, extent),
+        d=(2, outputs),
+        w=(kernel,),
+    )
 
 
 def gathered(before: Program, stride: int, pad: int, dilation: int) -> Program:
@@ -41,10 +43,18 @@ def gathered(before: Program, stride: int, pad: int, dilation: int) -> Program:
 SHAPES = [
     (extent, kernel, stride, pad, dilation)
     for extent in (1, 7, 15, 16, 17)
-    for kernel, stride, pad, dilation in [(1, 1, 0, 1), (3, 1, 1, 1), (3, 2, 1, 1), (3, 3, 0, 1), (4, 2, 3, 1),
-                                          (1, 2, 0, 1), (3, 1, 2, 2), (2, 3, 1, 2)]
+    for kernel, stride, pad, dilation in [
+        (1, 1, 0, 1),
+        (3, 1, 1, 1),
+        (3, 2, 1, 1),
+        (3, 3, 0, 1),
+        (4, 2, 3, 1),
+        (1, 2, 0, 1),
+        (3, 1, 2, 2),
+        (2, 3, 1, 2),
+    ]
     if extent + 2 * pad > (kernel - 1) * dilation
-]  # fmt: skip
+]
 
 
 def test_prints(snapshot: SnapshotAssertion) -> None:
@@ -89,20 +99,31 @@ def test_an_order_that_matters_is_kept() -> None:
 
 
 def test_loops_of_the_expression_are_brought_together() -> None:
-    before = program("""
+    before = program(
+        """
 for y in range(5):
     a[y] = d[y] * 2.0
     for k in range(3):
         g[y + k] += d[y] * w[k]
-""", a=(5,), d=(5,), g=(7,), w=(3,))  # fmt: skip
+""",
+        a=(5,),
+        d=(5,),
+        g=(7,),
+        w=(3,),
+    )
     after = assert_same(before, reindex(before, iy="y + k"))
     assert "for iy in range(7)" in after.text and "for y in range(5)" in after.text
-    needed = program("""
+    needed = program(
+        """
 for y in range(5):
     t: float32 = d[y] * 2.0
     for k in range(3):
         g[y + k] += t * w[k]
-""", d=(5,), g=(7,), w=(3,))  # fmt: skip
+""",
+        d=(5,),
+        g=(7,),
+        w=(3,),
+    )
     with pytest.raises(Refused, match="not perfectly nested"):
         reindex(needed, iy="y + k")
 
@@ -133,8 +154,9 @@ def test_compiles_to_the_same_bits(shape: tuple[int, int, int, int, int], target
     assert_compiles_to_same(after, target)
     assert_compiles_to_same(COMMANDS["unroll"](after, "k", shape[1], unroll_type=1), target)
     if target.simd_width:
-        lanes = COMMANDS["vectorize"](COMMANDS["interchange"](after, ["iy", "k"]), "iy", target.simd_width,
-                                      strided="gather")  # fmt: skip
+        lanes = COMMANDS["vectorize"](
+            COMMANDS["interchange"](after, ["iy", "k"]), "iy", target.simd_width, strided="gather"
+        )
         assert_compiles_to_same(lanes, target)
 
 
@@ -142,8 +164,10 @@ def test_compiles_to_the_same_bits(shape: tuple[int, int, int, int, int], target
 def product(rows: int, columns: int) -> Program:
     return program(
         f"for i in range({rows}):\n y[i] = 0.0\n for j in range({columns}):\n  y[i] += w[i, j] * x[j]",
-        w=(rows, columns), x=(columns,), y=(rows,),
-    )  # fmt: skip
+        w=(rows, columns),
+        x=(columns,),
+        y=(rows,),
+    )
 
 
 def test_pack_prints(snapshot: SnapshotAssertion) -> None:

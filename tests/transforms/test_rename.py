@@ -9,8 +9,12 @@ from swirl.target import Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_compiles_to_same, assert_same, program
 
-TWO = program("for i in range(5):\n x[i] = a[i]\nfor i in range(1, 5):\n for j in range(i):\n  y[i] += x[j]",
-              x=(5,), y=(5,), a=(5,))  # fmt: skip
+TWO = program(
+    "for i in range(5):\n x[i] = a[i]\nfor i in range(1, 5):\n for j in range(i):\n  y[i] += x[j]",
+    x=(5,),
+    y=(5,),
+    a=(5,),
+)
 
 
 def test_prints() -> None:
@@ -32,14 +36,17 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
     assert_compiles_to_same(COMMANDS["rename"](TWO, "i", "row"), target)
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("j", "j is used already where i runs"),
-    ("x", "x is used already where i runs"),
-    ("2", "a loop is named by an identifier, not '2'"),
-    (None, "name must be a string, not None"),  # as in a recipe
-    ("for", "a loop is named by an identifier, not 'for'"),
-    ("min", "a loop is named by an identifier, not 'min'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("j", "j is used already where i runs"),
+        ("x", "x is used already where i runs"),
+        ("2", "a loop is named by an identifier, not '2'"),
+        (None, "name must be a string, not None"),  # as in a recipe
+        ("for", "a loop is named by an identifier, not 'for'"),
+        ("min", "a loop is named by an identifier, not 'min'"),
+    ],
+)
 def test_names_that_are_none(name: str, message: str) -> None:
     with pytest.raises(CommandError) as caught:
         COMMANDS["rename"](TWO, "i", name)

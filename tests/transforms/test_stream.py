@@ -90,7 +90,8 @@ def test_rows_in_blocks(target: Target) -> None:
 
 def test_inside_other_loops(target: Target) -> None:
     """A parallel loop in a sequential one: the next turn reads what other threads have stored."""
-    before = program("""
+    before = program(
+        """
 for t in range(4):
     for j in parallel(5):
         for i in range(0, 40, 16):
@@ -100,17 +101,24 @@ for t in range(4):
         for i in range(0, 40, 16):
             for v in vector(min(16, 40 - i)):
                 x[j, i + v] = y[t, 4 - j, i + v] + 1.0
-""", x=(5, 40), y=(4, 5, 40))  # fmt: skip
+""",
+        x=(5, 40),
+        y=(4, 5, 40),
+    )
     assert_compiles_to_same(before, target)
 
 
 def test_a_store_that_becomes_a_register_stays_non_temporal(target: Target) -> None:
-    before = program("""
+    before = program(
+        """
 for j in range(3):
     for k in range(4):
         for v in vector(16):
             y[j, v] = stream(x[k, v] * 2.0)
-""", y=(3, 16), x=(4, 16))  # fmt: skip
+""",
+        y=(3, 16),
+        x=(4, 16),
+    )
     after = assert_same(before, hoist(scalar_replace(tidy(before))))
     assert text_of(after) == cleandoc("""
         for j in range(3):
@@ -203,7 +211,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
           k=0 and k=1 both write y[v]
           scalar_replace('y'), then stream('y')""",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSALS)

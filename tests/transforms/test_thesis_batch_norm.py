@@ -129,9 +129,7 @@ def outline(program: Program) -> list[str]:
     for nest in program.nests:
         for line in nest.body_text.splitlines():
             indent = len(line) - len(line.lstrip())
-            result.append(
-                " " * indent + ("for" if "for " in line else "declare" if ": float32" in line else "set")
-            )
+            result.append(" " * indent + ("for" if "for " in line else "declare" if ": float32" in line else "set"))
     return result
 
 
@@ -159,8 +157,10 @@ def test_forward_with_other_names() -> None:
     ):
         text = re.sub(rf"\b{old}\b", new, text)
     text = re.sub(r"\b([nchw])\b(?=[ ,\]])", lambda m: {"n": "a", "c": "b", "h": "i", "w": "j"}[m[1]], text)
-    buffers = {name: Buffer(name, (2, 3, 4, 5) if name in ("data", "y", "q") else (3,)) for name in
-               ("data", "y", "q", "m0", "v0", "scale", "shift")}  # fmt: skip
+    buffers = {
+        name: Buffer(name, (2, 3, 4, 5) if name in ("data", "y", "q") else (3,))
+        for name in ("data", "y", "q", "m0", "v0", "scale", "shift")
+    }
     program = validate(parse_program(text.format(N=2, C=3, H=4, W=5, M=40.0), buffers))
     assert outline(optimised(program)) == outline(optimised(batch_norm(FORWARD)))
 
@@ -181,9 +181,7 @@ def test_layer_norm() -> None:
         + naive("y[n, k] = (x[n, k] - mean[n]) / sqrt(var[n] + 0.001) * gamma[k] + beta[k]", everything)
     )
     shapes = {"x": (3, 7), "y": (3, 7), "mean": (3,), "var": (3,), "gamma": (7,), "beta": (7,)}
-    result = optimised(
-        validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()}))
-    )
+    result = optimised(validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()})))
     assert len(result.nests) == 1 and len([p for p, _ in loops(result.nests[0].body) if len(p) == 1]) == 1
     assert in_loops(result, "sqrt") == 1
 
@@ -191,13 +189,9 @@ def test_layer_norm() -> None:
 @pytest.mark.parametrize("heads", ["nk", "kn"])
 def test_l2_normalisation(heads: str) -> None:
     everything = {v: {"n": 3, "k": 7}[v] for v in heads}
-    text = naive("s[n] += x[n, k] * x[n, k]", everything) + naive(
-        "y[n, k] = x[n, k] / sqrt(s[n] + 0.001)", everything
-    )
+    text = naive("s[n] += x[n, k] * x[n, k]", everything) + naive("y[n, k] = x[n, k] / sqrt(s[n] + 0.001)", everything)
     shapes = {"x": (3, 7), "y": (3, 7), "s": (3,)}
-    result = optimised(
-        validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()}))
-    )
+    result = optimised(validate(parse_program(text, {name: Buffer(name, shape) for name, shape in shapes.items()})))
     assert len(result.nests) == 1 and loop_of(result.nests[0].body[0]).var == "n"
     assert in_loops(result, "sqrt") == 1
 
@@ -206,9 +200,12 @@ def test_l2_normalisation(heads: str) -> None:
 def test_other_ranks(inner: tuple[str, ...], extents: tuple[int, ...]) -> None:
     everything = {"n": 4, "c": 3, **dict(zip(inner, extents, strict=True))}
     at = ", ".join(everything)
-    text = (naive(f"mean[c] += x[{at}]", everything) + naive("mean[c] = mean[c] / 4.0", {"c": 3})
-            + naive(f"var[c] += (x[{at}] - mean[c]) * (x[{at}] - mean[c])", everything)
-            + naive(f"y[{at}] = (x[{at}] - mean[c]) / sqrt(var[c] + 0.001)", everything))  # fmt: skip
+    text = (
+        naive(f"mean[c] += x[{at}]", everything)
+        + naive("mean[c] = mean[c] / 4.0", {"c": 3})
+        + naive(f"var[c] += (x[{at}] - mean[c]) * (x[{at}] - mean[c])", everything)
+        + naive(f"y[{at}] = (x[{at}] - mean[c]) / sqrt(var[c] + 0.001)", everything)
+    )
     whole = tuple(everything.values())
     buffers = {
         "x": Buffer("x", whole),
@@ -217,9 +214,7 @@ def test_other_ranks(inner: tuple[str, ...], extents: tuple[int, ...]) -> None:
         "var": Buffer("v", (3,)),
     }
     result = optimised(validate(parse_program(text, buffers)))
-    assert (
-        len(result.nests) == 1 and loop_of(next(node for _, node in loops(result.nests[0].body))).var == "c"
-    )
+    assert len(result.nests) == 1 and loop_of(next(node for _, node in loops(result.nests[0].body))).var == "c"
     assert in_loops(result, "sqrt") == 1
 
 
@@ -249,9 +244,7 @@ def test_figure_37_becomes_figure_39(snapshot: SnapshotAssertion) -> None:
 def test_figure_37_computes_the_same() -> None:
     for width in (1, 15, 17, 64, 67):
         program = batch_norm(FORWARD, n=2, c=2, h=2, w=width)
-        scheduled = schedule_alone(
-            {"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), TARGETS["avx512"]
-        )
+        scheduled = schedule_alone({"forward": program}, Recipe("Fig. 3.7", {"forward": figure_37}), TARGETS["avx512"])
         assert_same_expanded(program, finish(scheduled.stages["forward"])[-1].program)
 
 

@@ -84,8 +84,19 @@ def test_what_no_bounds_say(heads: tuple[str, str]) -> None:
 
 
 # --- at random ------------------------------------------------------------------------------------------
-FORMS = ("{v}", "{v} + {c}", "{v} - {c}", "{v} * 2", "{v} // 2", "{v} // 3 + {c}", "{c} - {v}", "min({v}, {c})",
-         "max({v}, {c})", "{v} % 2", "{c}")  # fmt: skip
+FORMS = (
+    "{v}",
+    "{v} + {c}",
+    "{v} - {c}",
+    "{v} * 2",
+    "{v} // 2",
+    "{v} // 3 + {c}",
+    "{c} - {v}",
+    "min({v}, {c})",
+    "max({v}, {c})",
+    "{v} % 2",
+    "{c}",
+)
 
 
 def _bound(choose: random.Random, known: list[str], otherwise: str) -> str:

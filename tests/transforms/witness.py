@@ -46,9 +46,7 @@ class _Fixed(ast.NodeTransformer):
         return node
 
 
-def touched(
-    nest: Nest, arrays: dict[str, np.ndarray], values: dict[str, int]
-) -> set[tuple[str, tuple[int, ...]]]:
+def touched(nest: Nest, arrays: dict[str, np.ndarray], values: dict[str, int]) -> set[tuple[str, tuple[int, ...]]]:
     """The elements that the statement instances with these values of the loop variables touch."""
     seen: set[tuple[str, tuple[int, ...]]] = set()
     function = ast.fix_missing_locations(_Fixed(values).visit(clone(nest.function)))
@@ -66,9 +64,7 @@ def assert_witness(before: Program, refusal: Refused) -> None:
     assert found, witness
     first, second = found[1], found[2] or found[5]
     element = found[3] or found[4]
-    instances = [
-        {var: int(value) for var, value in re.findall(r"(\w+)=(\d+)", text)} for text in (first, second)
-    ]
+    instances = [{var: int(value) for var, value in re.findall(r"(\w+)=(\d+)", text)} for text in (first, second)]
     assert instances[0].keys() == instances[1].keys() and instances[0] != instances[1]
     shared = {n.id: 0 for n in ast.walk(ast.parse(element)) if isinstance(n, ast.Name)}
     buffer, index = element[:-1].split("[")

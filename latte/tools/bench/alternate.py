@@ -98,8 +98,16 @@ def _distance(seconds: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def measured(case: Case, phases: Sequence[str], sides: Sequence[Side], threads: int, target: str | None, blocks: bool,
-             rounds: int, progress: Progress) -> list[Row]:  # fmt: skip
+def measured(
+    case: Case,
+    phases: Sequence[str],
+    sides: Sequence[Side],
+    threads: int,
+    target: str | None,
+    blocks: bool,
+    rounds: int,
+    progress: Progress,
+) -> list[Row]:
     """The rows of a case, one for each phase.
 
     A peer that fails is left out, and the row says why; ours must not.
@@ -161,8 +169,15 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
     return worst
 
 
-def _timed(case: Case, phase: str, workers: Workers, differences: dict[str, float], rounds: int, progress: Progress,
-           missing: dict[str, str]) -> Row:  # fmt: skip
+def _timed(
+    case: Case,
+    phase: str,
+    workers: Workers,
+    differences: dict[str, float],
+    rounds: int,
+    progress: Progress,
+    missing: dict[str, str],
+) -> Row:
     ours = workers.running[OURS]
     runs = {name: _runs(worker, phase) for name, worker in workers.running.items()}
     seconds: dict[str, list[float]] = {name: [] for name in workers.running}
@@ -174,9 +189,20 @@ def _timed(case: Case, phase: str, workers: Workers, differences: dict[str, floa
         found = ours.ask(do="limits")
         limits.append((found["peak"], found["bandwidth"]))
     work = ours.ask(do="work", phase=phase)
-    return Row(case, phase, ours.about["target"], workers.threads, "blocks" if workers.blocks else "plain", seconds,
-               differences, work["operations"], work["bytes"], max(peak for peak, _ in limits),
-               max(bandwidth for _, bandwidth in limits), missing)  # fmt: skip
+    return Row(
+        case,
+        phase,
+        ours.about["target"],
+        workers.threads,
+        "blocks" if workers.blocks else "plain",
+        seconds,
+        differences,
+        work["operations"],
+        work["bytes"],
+        max(peak for peak, _ in limits),
+        max(bandwidth for _, bandwidth in limits),
+        missing,
+    )
 
 
 def _runs(worker: Worker, phase: str) -> int:

@@ -31,9 +31,10 @@ def innermost_loops(code: Sequence[Instruction]) -> list[list[str]]:
     spans = [
         (places[target], position)
         for position, (_, text) in enumerate(code)
-        if text.startswith("j") and (target := text.split()[-1] if "<" not in text else text.split()[1]) in places
+        if text.startswith("j")
+        and (target := text.split()[-1] if "<" not in text else text.split()[1]) in places
         and places[target] <= position
-    ]  # fmt: skip
+    ]
     innermost = [
         (start, end)
         for start, end in spans
@@ -61,8 +62,10 @@ class Counts:
     others: int
 
     def __str__(self) -> str:
-        return (f"{self.multiply_adds} multiply-adds, {self.loads} vectors and {self.broadcasts} broadcasts loaded, "
-                f"{self.spills} spills, {self.others} other instructions")  # fmt: skip
+        return (
+            f"{self.multiply_adds} multiply-adds, {self.loads} vectors and {self.broadcasts} broadcasts loaded, "
+            f"{self.spills} spills, {self.others} other instructions"
+        )
 
 
 def counts(loop: Sequence[str]) -> Counts:

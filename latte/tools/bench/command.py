@@ -28,23 +28,53 @@ PHASES = ("forward", "backward", "update", "step")
 @click.command()
 @click.argument("kind", type=click.Choice(list(KINDS)))
 @click.option("--shape", "shapes", multiple=True, help="Numbers with commas between them, batch first; repeatable.")
-@click.option("--set", "set_name", type=click.Choice(SETS), default="thesis", show_default=True,
-              help="Shapes of published nets, or odd ones.")
+@click.option(
+    "--set",
+    "set_name",
+    type=click.Choice(SETS),
+    default="thesis",
+    show_default=True,
+    help="Shapes of published nets, or odd ones.",
+)
 @click.option("--batch", default=64, show_default=True, type=click.IntRange(1), help="Items, of sets without a batch.")
 @click.option("--threads", type=click.IntRange(1, 4096), help="Of all sides; by default all cores.")
-@click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), default=("step",), show_default=True,
-              help="Repeatable; a step is forward, backward and the parameters' gradients.")
-@click.option("--target", type=click.Choice(list(TARGETS)), help="By default the best that runs here. "
-              "For avx2 PyTorch is held to AVX2, too.")
-@click.option("--layout", type=click.Choice(("plain", "blocks")),
-              help="Of the source; by default blocks for convolutions, as in a net, and plain for others.")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    type=click.Choice(PHASES),
+    default=("step",),
+    show_default=True,
+    help="Repeatable; a step is forward, backward and the parameters' gradients.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(list(TARGETS)),
+    help="By default the best that runs here. For avx2 PyTorch is held to AVX2, too.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(("plain", "blocks")),
+    help="Of the source; by default blocks for convolutions, as in a net, and plain for others.",
+)
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="How often the sides take turns.")
 @click.option("--compiled/--no-compiled", default=True, show_default=True, help="Whether torch.compile is a peer.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="All times, to a file.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Ratios as bars, to a PNG file.")
-def bench(kind: str, shapes: Sequence[str], set_name: str, batch: int, threads: int | None, phases: Sequence[str],
-          target: str | None, layout: str | None, rounds: int, compiled: bool, json_path: Path | None,
-          plot: Path | None) -> None:  # fmt: skip
+def bench(
+    kind: str,
+    shapes: Sequence[str],
+    set_name: str,
+    batch: int,
+    threads: int | None,
+    phases: Sequence[str],
+    target: str | None,
+    layout: str | None,
+    rounds: int,
+    compiled: bool,
+    json_path: Path | None,
+    plot: Path | None,
+) -> None:
     """Time a kind of layer beside PyTorch: as it comes, tuned, and compiled.
 
     The results of all sides are compared before anything is timed. Shapes: bn, bn-relu, relu N,C,H; pool
@@ -60,8 +90,9 @@ def bench(kind: str, shapes: Sequence[str], set_name: str, batch: int, threads: 
     for case in wanted:
         with console.status(str(case)) as status:
             try:
-                rows = measured(case, phases, sides(about["target"], compiled), count, target, blocks, rounds,
-                                status.update)  # fmt: skip
+                rows = measured(
+                    case, phases, sides(about["target"], compiled), count, target, blocks, rounds, status.update
+                )
             except LatteError as error:
                 raise click.ClickException(str(error)) from error
         for row in rows:
@@ -81,8 +112,14 @@ def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, 
     bound = f"{LOSS_BOUND:g} of each loss" if kind == "net" else f"{BOUND:g} of the greatest element"
     if kind in BEYOND:
         bound += f" (but for {BEYOND[kind]:g} of the source's gradient, where rounding decides a ReLU)"
-    found = {"machine": machine(), "target": target, "threads": threads, "cores": cores, "bound": bound,
-             "peers use": instruction_sets(held)}  # fmt: skip
+    found = {
+        "machine": machine(),
+        "target": target,
+        "threads": threads,
+        "cores": cores,
+        "bound": bound,
+        "peers use": instruction_sets(held),
+    }
     console.print(found["machine"])
     console.print(f"{target}, {threads} threads on cores {', '.join(map(str, cores))}; results agree within {bound}")
     console.print(f"PyTorch's libraries use {found['peers use']}")
@@ -102,16 +139,36 @@ def line(row: Row) -> str:
 def table(rows: Sequence[Row]) -> Table:
     """All rows: times, ratios to ours, rates, and shares of the machine's limits."""
     peers = list(dict.fromkeys(name for row in rows for name in row.seconds if name != OURS))
-    made = Table("case", "phase", OURS, "least", *(f"{name} / {OURS}" for name in peers), "tuned", "GFLOP/s", "GB/s",
-                 "of the limit", "difference", "")  # fmt: skip
+    made = Table(
+        "case",
+        "phase",
+        OURS,
+        "least",
+        *(f"{name} / {OURS}" for name in peers),
+        "tuned",
+        "GFLOP/s",
+        "GB/s",
+        "of the limit",
+        "difference",
+        "",
+    )
     for row in rows:
         ratios = [f"{row.ratio(name):.2f}" if name in row.seconds else "–" for name in peers]
         tuned = f"{row.ratio(row.tuned):.2f}" if row.tuned else "–"
         rates = [f"{amount / row.median() / 1e9:.1f}" for amount in (row.operations, row.bytes)]
         bound = "arithmetic" if row.operations / row.peak > row.bytes / row.bandwidth else "memory"
-        made.add_row(str(row.case), row.phase, spread(row.seconds[OURS]), f"{min(row.seconds[OURS]) * 1e3:.3f} ms",
-                     *ratios, tuned, *rates, f"{row.share:.0%} ({bound})",
-                     f"{max(row.differences.values(), default=0.0):.1e}", "noisy" if row.noisy else "")  # fmt: skip
+        made.add_row(
+            str(row.case),
+            row.phase,
+            spread(row.seconds[OURS]),
+            f"{min(row.seconds[OURS]) * 1e3:.3f} ms",
+            *ratios,
+            tuned,
+            *rates,
+            f"{row.share:.0%} ({bound})",
+            f"{max(row.differences.values(), default=0.0):.1e}",
+            "noisy" if row.noisy else "",
+        )
     made.add_section()
     made.add_row("geometric mean", "", "", "", *(_mean(rows, name) for name in peers), _mean(rows, ""))
     return made
@@ -125,10 +182,19 @@ def _mean(rows: Sequence[Row], name: str) -> str:
 
 def as_json(about: dict[str, Any], rows: Sequence[Row]) -> str:
     """Everything that was measured."""
-    derived = [{"tuned": row.tuned, "limit": row.limit, "share": row.share, "noisy": row.noisy,
-                "ratios": {name: row.ratio(name) for name in row.seconds if name != OURS}} for row in rows]  # fmt: skip
-    return json.dumps({**about, "rows": [{**asdict(row), **more} for row, more in zip(rows, derived, strict=True)]},
-                      indent=2)  # fmt: skip
+    derived = [
+        {
+            "tuned": row.tuned,
+            "limit": row.limit,
+            "share": row.share,
+            "noisy": row.noisy,
+            "ratios": {name: row.ratio(name) for name in row.seconds if name != OURS},
+        }
+        for row in rows
+    ]
+    return json.dumps(
+        {**about, "rows": [{**asdict(row), **more} for row, more in zip(rows, derived, strict=True)]}, indent=2
+    )
 
 
 def draw(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
@@ -151,11 +217,14 @@ def draw(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
         places = [at + number * width for at, row in enumerate(rows) if name in row.seconds]
         axes.bar(places, [row.ratio(name) for row in rows if name in row.seconds], width, label=name)
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks([at + 0.4 - width / 2 for at in range(len(rows))],
-                    [f"{row.case.shape}\n{row.phase}" for row in rows], rotation=45, ha="right")  # fmt: skip
+    axes.set_xticks(
+        [at + 0.4 - width / 2 for at in range(len(rows))],
+        [f"{row.case.shape}\n{row.phase}" for row in rows],
+        rotation=45,
+        ha="right",
+    )
     axes.set_ylabel(f"time / {OURS}'s time")
     axes.set_title(f"{rows[0].case.kind}, {about['target']}, {about['threads']} threads", fontsize=10)
     axes.legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-

@@ -68,8 +68,9 @@ class Layer:
         self.case = case
         self.net = Net(case.batch, seed=1)
         data = MemoryDataLayer(self.net, (case.channels, case.extent, case.extent))
-        self.layer = ConvLayerNoBias(self.net, data, num_filters=case.channels, kernel=case.kernel,
-                                     stride=case.stride, pad=case.kernel // 2)  # fmt: skip
+        self.layer = ConvLayerNoBias(
+            self.net, data, num_filters=case.channels, kernel=case.kernel, stride=case.stride, pad=case.kernel // 2
+        )
         self.net.force_backward = True
         self.net.use_recipe(self.layer, CONV_IN_BLOCKS)
         self.net.compile(threads=threads)
@@ -81,10 +82,11 @@ class Layer:
         self.net.clear_grad()
         self.net.backward()
         weights = self.layer.get_weights()
-        results = [("value", self.layer.get_value(), _values(case, inputs, weights)),
-                   ("gradient of the inputs", data.get_grad(), _input_gradients(case, gradient, weights)),
-                   ("gradient of the weights", self.layer.get_grad_weights(),
-                    _weight_gradients(case, inputs, gradient))]  # fmt: skip
+        results = [
+            ("value", self.layer.get_value(), _values(case, inputs, weights)),
+            ("gradient of the inputs", data.get_grad(), _input_gradients(case, gradient, weights)),
+            ("gradient of the weights", self.layer.get_grad_weights(), _weight_gradients(case, inputs, gradient)),
+        ]
         for name, got, expected in results:
             for place, wanted in expected:
                 if abs(got[place] - wanted) > TOLERANCE * np.abs(got).max():
@@ -149,8 +151,11 @@ def main(threads: Sequence[int], batch: int, rounds: int) -> None:
     console = report_console()
     console.print(machine())
     for count in threads:
-        table = Table("channels, extent, kernel", *(f"{phase}, share of peak (GFLOP/s)" for phase in PHASES),
-                      title=f"{count} thread{'s' if count > 1 else ''}, batch {batch}: medians (range)")  # fmt: skip
+        table = Table(
+            "channels, extent, kernel",
+            *(f"{phase}, share of peak (GFLOP/s)" for phase in PHASES),
+            title=f"{count} thread{'s' if count > 1 else ''}, batch {batch}: medians (range)",
+        )
         for kernel in (3, 1):
             for stride in (1, 2):
                 for channels, extent in SHAPES:

@@ -19,8 +19,9 @@ from latte import (
 SHAPE, CLASSES, FILTERS = (1, 8, 8), 10, (32, 64)
 
 
-def digits_net(batch_size: int, *, seed: int = 1, shape: tuple[int, int, int] = SHAPE,
-               filters: tuple[int, ...] = FILTERS) -> Net:  # fmt: skip
+def digits_net(
+    batch_size: int, *, seed: int = 1, shape: tuple[int, int, int] = SHAPE, filters: tuple[int, ...] = FILTERS
+) -> Net:
     """The net, declared and not compiled."""
     net = Net(batch_size, seed=seed)
     images, labels = MemoryDataLayer(net, shape), MemoryDataLayer(net, (1,))
@@ -36,9 +37,7 @@ def digits_net(batch_size: int, *, seed: int = 1, shape: tuple[int, int, int] = 
     return net
 
 
-def random_batch(
-    batch_size: int, shape: tuple[int, int, int] = SHAPE, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def random_batch(batch_size: int, shape: tuple[int, int, int] = SHAPE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Images in [0, 1) and labels."""
     generator = np.random.default_rng(seed)
     return generator.random((batch_size, *shape), np.float32), generator.integers(0, CLASSES, batch_size)

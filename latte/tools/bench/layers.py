@@ -132,8 +132,9 @@ def main(kind: str | None, batch: int, threads: int, repeat: int) -> None:
     console.print(f"{sum(ratio < 1 for ratio, *_ in rows)} of {len(rows)} are slower than portable code")
 
 
-def _measured(case: Case, batch: int, threads: int, repeat: int,
-              generator: np.random.Generator) -> list[tuple[float, Case, str, list[float], list[float]]]:  # fmt: skip
+def _measured(
+    case: Case, batch: int, threads: int, repeat: int, generator: np.random.Generator
+) -> list[tuple[float, Case, str, list[float], list[float]]]:
     """Ratio, case, phase and the times of the two sides, for each phase.
 
     Raises:

@@ -18,8 +18,11 @@ from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import CLASSES, FILTERS, SHAPE, random_batch
 from latte.tools.bench.ours import CHECKED_STEPS, SOLVER, Arrays
 
-MODULES = {"Conv2d": ("conv", "weights", "bias"), "BatchNorm2d": ("batch_norm", "gamma", "beta"),
-           "Linear": ("fully_connected", "weights", "bias")}  # fmt: skip
+MODULES = {
+    "Conv2d": ("conv", "weights", "bias"),
+    "BatchNorm2d": ("batch_norm", "gamma", "beta"),
+    "Linear": ("fully_connected", "weights", "bias"),
+}
 """Class of a module → the kind of layer, and what it calls weight and bias."""
 
 
@@ -50,8 +53,12 @@ def _digits() -> nn.Sequential:
     channels, height, width = SHAPE
     layers: list[nn.Module] = []
     for count in FILTERS:
-        layers += [nn.Conv2d(channels, count, 3, padding=1), nn.BatchNorm2d(count), nn.ReLU(),
-                   nn.MaxPool2d(2, ceil_mode=True)]  # fmt: skip
+        layers += [
+            nn.Conv2d(channels, count, 3, padding=1),
+            nn.BatchNorm2d(count),
+            nn.ReLU(),
+            nn.MaxPool2d(2, ceil_mode=True),
+        ]
         channels, height, width = count, -(-height // 2), -(-width // 2)
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, CLASSES))
 
@@ -100,8 +107,12 @@ class Torch:
             if channels_last:
                 self.inputs = self.inputs.to(memory_format=torch.channels_last)
             self.loss = nn.CrossEntropyLoss()
-            self.solver = torch.optim.SGD(self.parameters, lr=SOLVER["learning_rate"], momentum=SOLVER["momentum"],
-                                          weight_decay=SOLVER["weight_decay"])  # fmt: skip
+            self.solver = torch.optim.SGD(
+                self.parameters,
+                lr=SOLVER["learning_rate"],
+                momentum=SOLVER["momentum"],
+                weight_decay=SOLVER["weight_decay"],
+            )
 
     def _names(self) -> list[str]:
         found = []
@@ -133,9 +144,12 @@ class Torch:
         if self.case.kind == "net":
             timed: Callable[[], float] = self._timed_training
         else:
-            timed = {"forward": self._timed_forward, "step": self._timed_step,
-                     "backward": lambda: self._timed_gradient([self.inputs]),
-                     "update": lambda: self._timed_gradient(self.parameters)}[phase]  # fmt: skip
+            timed = {
+                "forward": self._timed_forward,
+                "step": self._timed_step,
+                "backward": lambda: self._timed_gradient([self.inputs]),
+                "update": lambda: self._timed_gradient(self.parameters),
+            }[phase]
         return [timed() for _ in range(runs)]
 
     def _timed_forward(self) -> float:

@@ -36,8 +36,10 @@ def machine() -> str:
         except metadata.PackageNotFoundError:
             versions.append(f"no {package}")
     compiler = find_compiler().version.splitlines()[0]
-    return (f"{archspec.cpu.host().name}, {available_cores()} cores, {platform.system()} {platform.release()}, "
-            f"Python {platform.python_version()}, {', '.join(versions)}, {compiler}")  # fmt: skip
+    return (
+        f"{archspec.cpu.host().name}, {available_cores()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, {', '.join(versions)}, {compiler}"
+    )
 
 
 def spread(seconds: Sequence[float]) -> str:

@@ -53,8 +53,9 @@ class Timed:
     trial: Trial
 
 
-def compiled(shape: tuple[int, int, int, int], phase: str, recipe: Path, target: Target, threads: int | None,
-             folder: Path) -> tuple[Bench, list[Timed]]:  # fmt: skip
+def compiled(
+    shape: tuple[int, int, int, int], phase: str, recipe: Path, target: Target, threads: int | None, folder: Path
+) -> tuple[Bench, list[Timed]]:
     """The kernel after each step of a phase; all compute the same.
 
     Raises:
@@ -85,8 +86,10 @@ def compiled(shape: tuple[int, int, int, int], phase: str, recipe: Path, target:
 
 def table(found: Sequence[Timed], measured: Measured) -> str:
     """The steps and their times, in Markdown."""
-    rows = ["| after | time (middle half) | GFLOP/s | times as fast as before | of the peak |",
-            "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    rows = [
+        "| after | time (middle half) | GFLOP/s | times as fast as before | of the peak |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     operations = found[0].trial.work.operations
     before: float | None = None
     for timed, times in zip(found, measured.kernels, strict=True):
@@ -101,27 +104,42 @@ def table(found: Sequence[Timed], measured: Measured) -> str:
 def report(bench: Bench, found: Sequence[Timed], measured: Measured) -> str:
     """The part of the page: table, machine, innermost loop."""
     threads = "1 thread" if bench.runner.threads == 1 else f"{bench.runner.threads} threads"
-    words = (f"{machine()}; {threads}. The peak, {measured.peak / 1e9:.0f} GFLOP/s, is that of multiply-adds in "
-             f"registers, measured in the same minutes. {len(measured.kernels[0].runs)} rounds, in each of which all "
-             "kernels took their turn twice; the second run counts.")  # fmt: skip
+    words = (
+        f"{machine()}; {threads}. The peak, {measured.peak / 1e9:.0f} GFLOP/s, is that of multiply-adds in "
+        f"registers, measured in the same minutes. {len(measured.kernels[0].runs)} rounds, in each of which all "
+        "kernels took their turn twice; the second run counts."
+    )
     loop = busiest_loop(instructions(found[-1].trial.library))
     shown = [*loop[:14], f"…  {len(loop) - 20} more", *loop[-6:]] if len(loop) > 24 else loop
     listing = "\n".join(shown)
-    return (f"{table(found, measured)}\n\n{words}\n\nThe innermost loop of the last kernel: {counts(loop)}.\n\n"
-            f"```text\n{listing}\n```")  # fmt: skip
+    return (
+        f"{table(found, measured)}\n\n{words}\n\nThe innermost loop of the last kernel: {counts(loop)}.\n\n"
+        f"```text\n{listing}\n```"
+    )
 
 
 @click.command()
-@click.option("--recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=recipe_file,
-              help="By default the one of docs/convolution.md.")  # fmt: skip
+@click.option(
+    "--recipe",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=recipe_file,
+    help="By default the one of docs/convolution.md.",
+)
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), default=PHASES, help="By default all.")
 @click.option("--shape", nargs=4, type=int, default=SHAPE, show_default=True, help="Images, channels, filters, height.")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="By default the best that this machine runs.")
 @click.option("--threads", type=int, default=None, help="By default all cores.")
 @click.option("--rounds", default=9, show_default=True, help="How often the kernels take turns.")
 @click.option("--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Page to write into.")
-def main(recipe: Path, phases: Sequence[str], shape: tuple[int, int, int, int], target: str | None,
-         threads: int | None, rounds: int, write: Path | None) -> None:  # fmt: skip
+def main(
+    recipe: Path,
+    phases: Sequence[str],
+    shape: tuple[int, int, int, int],
+    target: str | None,
+    threads: int | None,
+    rounds: int,
+    write: Path | None,
+) -> None:
     """Time the kernels after each step of a recipe."""
     console = Console(width=160)
     chosen = resolve_target(target)

@@ -21,9 +21,7 @@ Times = dict[tuple[str, str], list[float]]
 
 @click.command()
 @click.option("--batch", default=64, show_default=True, help="Items in a batch.")
-@click.option(
-    "--shape", nargs=3, type=int, default=(1, 8, 8), show_default=True, help="Channels, height, width."
-)
+@click.option("--shape", nargs=3, type=int, default=(1, 8, 8), show_default=True, help="Channels, height, width.")
 @click.option(
     "--filters",
     multiple=True,

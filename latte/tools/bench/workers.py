@@ -22,8 +22,8 @@ from swirl.errors import LatteError
 
 REUSED_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:"
-                      "glibc.malloc.trim_threshold=20000000000",
-}  # fmt: skip
+    "glibc.malloc.trim_threshold=20000000000",
+}
 HELD_TO_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 """What keeps PyTorch's libraries from AVX-512: oneDNN (convolutions), its own kernels, MKL (matrix products)."""
 
@@ -75,8 +75,11 @@ def sides(target: str, compile_peer: bool = True) -> list[Side]:
     """
     held = HELD_TO_AVX2 if target == "avx2" else {}
     reused = tuple({**held, **REUSED_MEMORY}.items())
-    found = [Side(OURS, peer=False), Side("PyTorch", environment=tuple(held.items())),
-             Side("PyTorch tuned", channels_last=True, environment=reused)]  # fmt: skip
+    found = [
+        Side(OURS, peer=False),
+        Side("PyTorch", environment=tuple(held.items())),
+        Side("PyTorch tuned", channels_last=True, environment=reused),
+    ]
     compiled = Side("PyTorch compiled", channels_last=True, compiled=True, environment=reused)
     return [*found, compiled] if compile_peer else found
 
@@ -88,17 +91,33 @@ class Worker:
         LatteError: the side has failed; the message is its last line.
     """
 
-    def __init__(self, side: Side, case: Case, threads: int, target: str | None, blocks: bool, folder: Path,
-                 parameters: Path | None):  # fmt: skip
+    def __init__(
+        self,
+        side: Side,
+        case: Case,
+        threads: int,
+        target: str | None,
+        blocks: bool,
+        folder: Path,
+        parameters: Path | None,
+    ):
         self.side, self.folder = side, folder
         command = [sys.executable, "-c", "from latte.tools.bench.workers import serve; serve()"]
         environment = {**child_environment(), "OMP_NUM_THREADS": str(threads), **dict(side.environment)}
         self.errors = (folder / f"{side.name}.err").open("w+")
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                                        text=True, env=environment)  # fmt: skip
-        self.about = self.ask(case=asdict(case), threads=threads, target=target, blocks=blocks, peer=side.peer,
-                              channels_last=side.channels_last, compiled=side.compiled,
-                              parameters=None if parameters is None else str(parameters))  # fmt: skip
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment
+        )
+        self.about = self.ask(
+            case=asdict(case),
+            threads=threads,
+            target=target,
+            blocks=blocks,
+            peer=side.peer,
+            channels_last=side.channels_last,
+            compiled=side.compiled,
+            parameters=None if parameters is None else str(parameters),
+        )
 
     def ask(self, **question: Any) -> Any:
         """The answer to a question."""
@@ -175,8 +194,9 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for worker in self.running.values():
             worker.close()
         self.folder.cleanup()
@@ -229,4 +249,3 @@ def _answered(side: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
             operations, touched = side.work(asked["phase"])
             return {"operations": operations, "bytes": touched}
     return {}
-

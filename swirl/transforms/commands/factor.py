@@ -159,8 +159,14 @@ class _Factoring:
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub) and ast.unparse(target) in targets:
                 whole = -whole
             path = (*self.site.path, *path)
-            statement = Summand(path, node, chain(self.nest, self.site.path, path[:-1]), self.moving.parts(whole),
-                                   dtype, self.moving.cost(self.moving.written_out(node.value)))  # fmt: skip
+            statement = Summand(
+                path,
+                node,
+                chain(self.nest, self.site.path, path[:-1]),
+                self.moving.parts(whole),
+                dtype,
+                self.moving.cost(self.moving.written_out(node.value)),
+            )
             is_sum = isinstance(node, ast.AugAssign) and ast.unparse(target) in targets
             (sums if is_sum else assignments).append(statement)
         return sums, assignments
@@ -337,11 +343,18 @@ class _Factoring:
 
     def _nothing(self, sums: list[Summand]) -> Refused:
         if not sums:
-            return self._refusal(f"no sum runs over {self.loop.var}, and no assignment gets shorter",
-                                 way_out="name the loop that the sum runs over")  # fmt: skip
+            return self._refusal(
+                f"no sum runs over {self.loop.var}, and no assignment gets shorter",
+                way_out="name the loop that the sum runs over",
+            )
         node = sums[0].node
-        divisors = [atom for s in sums for c in s.parts.values() for atom in c.atoms.values()
-                    if atom.inverse and self.moving.moves(atom.node)]  # fmt: skip
+        divisors = [
+            atom
+            for s in sums
+            for c in s.parts.values()
+            for atom in c.atoms.values()
+            if atom.inverse and self.moving.moves(atom.node)
+        ]
         if divisors:
             return self._refusal(
                 f"no factor stays the same: {ast.unparse(divisors[0].node)} moves with {self.loop.var}, and divides",

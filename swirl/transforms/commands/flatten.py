@@ -55,8 +55,13 @@ def flatten(program: Program, loop_vars: LoopNames) -> Program:
     for nest in program.nests:
         for path, node in walk(nest.body):
             if prefetch_of(node) is not None:
-                raise refuse("a prefetch names the dimensions apart", nest, path, "asked to be flattened",
-                             way_out="prefetch after flatten")  # fmt: skip
+                raise refuse(
+                    "a prefetch names the dimensions apart",
+                    nest,
+                    path,
+                    "asked to be flattened",
+                    way_out="prefetch after flatten",
+                )
     for index, nest in enumerate(program.nests):
         for group in groups:
             nest = _flatten_in(program, index, nest, group, joined, nested)
@@ -82,26 +87,24 @@ def flatten(program: Program, loop_vars: LoopNames) -> Program:
 
 
 def _flatten_in(
-    program: Program, index: int, nest: Nest, group: tuple[str, ...], joined: dict[str, tuple[int, int]],
+    program: Program,
+    index: int,
+    nest: Nest,
+    group: tuple[str, ...],
+    joined: dict[str, tuple[int, int]],
     nested: WayOut,
-) -> Nest:  # fmt: skip
+) -> Nest:
     """Every place in one nest where the loops of ``group`` are directly nested."""
     for path, node in reversed(list(loops(nest.body))):
         if loop_of(node).var != group[0]:
             continue
         chain = _chain(nest, path, group)
         if chain is None:
-            raise refuse("the loops are not directly nested", nest, path, "asked to be flattened",
-                         way_out=nested)  # fmt: skip
+            raise refuse("the loops are not directly nested", nest, path, "asked to be flattened", way_out=nested)
         heads, inner = chain
         extents = []
         for head in heads:
-            if (
-                head.kind != "range"
-                or head.step != 1
-                or ast.unparse(head.start) != "0"
-                or head.extent is None
-            ):
+            if head.kind != "range" or head.step != 1 or ast.unparse(head.start) != "0" or head.extent is None:
                 raise refuse(
                     f"{head.var} is not a plain loop over a whole dimension",
                     nest,

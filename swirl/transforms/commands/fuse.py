@@ -20,8 +20,14 @@ from swirl.transforms.rewrites.ways_out import Trial, either, step, tried
 
 
 @command()
-def fuse(program: Program, first: LoopName, second: LoopName | None = None, *, shift: Iterations = 0,
-         nest: NestName | None = None) -> Program:  # fmt: skip
+def fuse(
+    program: Program,
+    first: LoopName,
+    second: LoopName | None = None,
+    *,
+    shift: Iterations = 0,
+    nest: NestName | None = None,
+) -> Program:
     """Join a loop with the next one of equal bounds: the first two neighbours, in one body or two nests, that can be.
 
     rewrite:
@@ -94,8 +100,9 @@ def _next_loop(program: Program, site: Site) -> ast.For | None:
     return following if isinstance(following, ast.For) else None
 
 
-def _fuse_past_nests(program: Program, firsts: set[str], seconds: set[str], within: set[int],
-                     shift: int) -> Program | None:  # fmt: skip
+def _fuse_past_nests(
+    program: Program, firsts: set[str], seconds: set[str], within: set[int], shift: int
+) -> Program | None:
     """The program with the first two outermost loops joined that can be; None if no two have these names.
 
     Args:
@@ -149,8 +156,14 @@ def _brought_together(program: Program, site: Site, partner: int) -> tuple[Progr
 
     def check(order: list[int]) -> None:
         arranged = [statement for number in order for statement in pieces[number]]
-        check_order(body, arranged, program.nests[start], site.path, NOTE,
-                    f"what is between it and {program.nests[partner].label} is needed there")  # fmt: skip
+        check_order(
+            body,
+            arranged,
+            program.nests[start],
+            site.path,
+            NOTE,
+            f"what is between it and {program.nests[partner].label} is needed there",
+        )
 
     front: list[int] = []
     back: list[int] = []
@@ -185,15 +198,19 @@ def _brought_next(program: Program, first: str, second: str | None) -> str | Non
     return tried(program, *swaps, *((step("distribute", name), both) for name in outer))()
 
 
-def _ways_out(program: Program, first: str, second: str | None, nest: int | str | None,
-              least: Callable[[], int | None]) -> str | None:  # fmt: skip
+def _ways_out(
+    program: Program, first: str, second: str | None, nest: int | str | None, least: Callable[[], int | None]
+) -> str | None:
     """Other ways to join the loops: a delay, another loop outermost, or a part of the longer one."""
     trial = Trial(program)
     ways: list[str | None] = []
     shift = least()
     if shift:
-        delayed = step("fuse", first, second, shift=shift, nest=nest) if second else step(
-            "fuse", first, shift=shift, nest=nest)  # fmt: skip
+        delayed = (
+            step("fuse", first, second, shift=shift, nest=nest)
+            if second
+            else step("fuse", first, shift=shift, nest=nest)
+        )
         if trial.works(delayed):
             ways.append(f"{delayed.text} delays the second loop by {shift} iteration{'s' if shift > 1 else ''}")
     sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
@@ -214,8 +231,12 @@ def _ways_out(program: Program, first: str, second: str | None, nest: int | str 
     if starts[0] is not None and starts[0] == starts[1] and sizes[0] and sizes[1] and sizes[0] != sizes[1]:
         longer = first if sizes[0] > sizes[1] else second or first
         at_nest = site.nest if sizes[0] > sizes[1] or len(site.path) > 1 else site.nest + 1
-        cut = step("split", longer, [starts[0] + min(sizes[0], sizes[1])],
-                   nest=at_nest if len(find_loops(program, longer)) > 1 else None)  # fmt: skip
+        cut = step(
+            "split",
+            longer,
+            [starts[0] + min(sizes[0], sizes[1])],
+            nest=at_nest if len(find_loops(program, longer)) > 1 else None,
+        )
         both = step("fuse", first, second) if second else step("fuse", first)
         if trial.works(cut, both):
             ways.append(f"{cut.text}, then {both.text}")

@@ -67,5 +67,10 @@ def _apart(program: Program) -> Refused:
     except NotProved:
         return refuse("not proved within the time allowed", nest, path, "asked to fuse layers")
     assert isinstance(at(nest.body, path), ast.For)
-    return refuse("joined, the loops could no longer run in parallel", nest, path, "asked to fuse layers",
-                  way_out=tried(program, (step("fuse", loop_of(first).var, loop_of(second).var),)))  # fmt: skip
+    return refuse(
+        "joined, the loops could no longer run in parallel",
+        nest,
+        path,
+        "asked to fuse layers",
+        way_out=tried(program, (step("fuse", loop_of(first).var, loop_of(second).var),)),
+    )

@@ -249,8 +249,10 @@ class _Convert:
             return ast.Assign([target], under.select(node.value, _load(target)))
         assert isinstance(node.value, ast.Call)
         text = ast.unparse(target)
-        args = [arg if ast.unparse(arg) == text else under.select(arg, expr(_EXTREMES[extremum[0]]))
-                for arg in node.value.args]  # fmt: skip
+        args = [
+            arg if ast.unparse(arg) == text else under.select(arg, expr(_EXTREMES[extremum[0]]))
+            for arg in node.value.args
+        ]
         return ast.Assign([target], ast.Call(node.value.func, args, []))
 
     def dtype(self, target: ast.expr) -> str:
@@ -272,9 +274,10 @@ def _load(target: ast.expr) -> ast.expr:
 def _several(node: ast.If) -> bool:
     """Whether the branches need the condition more than once: for several statements, or those of a loop."""
     inner = [other for other in ast.walk(node) if isinstance(other, ast.stmt) and other is not node]
-    return any(isinstance(other, ast.For) for other in inner) or sum(
-        not isinstance(other, (ast.If, ast.Pass)) for other in inner
-    ) > 1  # fmt: skip
+    return (
+        any(isinstance(other, ast.For) for other in inner)
+        or sum(not isinstance(other, (ast.If, ast.Pass)) for other in inner) > 1
+    )
 
 
 def _pairs(node: ast.If) -> list[tuple[ast.stmt, ast.stmt]]:

@@ -71,8 +71,9 @@ def inline(program: Program, buffer: BufferName, *, local: bool = True) -> Progr
     statement, access = writes[0]
     nest, path = _place(program, statement)
     note = f"asked to inline {buffer}"
-    contracted = tried(program, (step("contract", buffer),), (step("fuse_layers"), step("contract", buffer)),
-                       (step("fuse_layers"),))  # fmt: skip
+    contracted = tried(
+        program, (step("contract", buffer),), (step("fuse_layers"), step("contract", buffer)), (step("fuse_layers"),)
+    )
     solved = _solved(access, ranges_at(nest.body, path))
     problem = _formula_problem(statement, access, solved, len(writes), buffer, program)
     if problem is not None:
@@ -82,8 +83,9 @@ def inline(program: Program, buffer: BufferName, *, local: bool = True) -> Progr
     except NotProved:
         raise refuse(f"not proved that {buffer} is the same where it is read", nest, path, note) from None
     if witness is not None:
-        raise refuse(f"{buffer} would not be the same where it is read", nest, path, note, witness=witness,
-                     way_out=contracted)  # fmt: skip
+        raise refuse(
+            f"{buffer} would not be the same where it is read", nest, path, note, witness=witness, way_out=contracted
+        )
     assert isinstance(statement.node, ast.Assign) and solved is not None
     formula = _Formula(buffer, solved, statement.node.value)
     taken = taken_names(program)
@@ -168,14 +170,23 @@ def _changed(known: list[Statement], write: Statement, access: Access) -> str | 
     return None
 
 
-def _between(write: Statement, access: Access, source: Access, change: Statement, changed: Access, read: Statement,
-             element: Access) -> bool:  # fmt: skip
+def _between(
+    write: Statement,
+    access: Access,
+    source: Access,
+    change: Statement,
+    changed: Access,
+    read: Statement,
+    element: Access,
+) -> bool:
     """Whether ``change`` may run after ``write`` and before the ``read`` of the same element, touching ``source``."""
     constraints = [*write.domain("_a"), *change.domain("_c"), *read.domain("_b")]
     constraints += [*write.evaluated(source, "_a"), *read.evaluated(element, "_b")]
     constraints += [before(write, change, ("_a", "_c")), before(change, read, ("_c", "_b"))]
-    for pairs, suffix in ((zip(write.subscripts(access), read.subscripts(element), strict=True), "_b"),
-                          (zip(write.subscripts(source), change.subscripts(changed), strict=True), "_c")):  # fmt: skip
+    for pairs, suffix in (
+        (zip(write.subscripts(access), read.subscripts(element), strict=True), "_b"),
+        (zip(write.subscripts(source), change.subscripts(changed), strict=True), "_c"),
+    ):
         for one, two in pairs:
             if one is not None and two is not None:  # an indirect subscript may be any element
                 constraints.append(f"{one.replace('@', '_a')} = {two.replace('@', suffix)}")

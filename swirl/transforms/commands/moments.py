@@ -30,8 +30,15 @@ TOTAL = "sum of the data"
 
 
 @command(assumes=Assumption("the data are finite, and so are their squared differences"))
-def moments(program: Program, loop_var: LoopName, *, inner: LoopName | None = None, once: bool = False,
-            apart: bool = False, nest: NestName | None = None) -> Program:  # fmt: skip
+def moments(
+    program: Program,
+    loop_var: LoopName,
+    *,
+    inner: LoopName | None = None,
+    once: bool = False,
+    apart: bool = False,
+    nest: NestName | None = None,
+) -> Program:
     """Compute a mean and the sum of squared differences from it in one pass; iterations of the loop are combined.
 
     rewrite:
@@ -133,13 +140,19 @@ class _Pair:
         self.position = site.path[-1][1]
         first = sum_of(self.program, self.nest, loop_at(program, site))
         if first is None:
-            raise self._stop(1, f"the loops of {self._var} do not add up one expression",
-                             way_out="distribute makes loops of one sum each")  # fmt: skip
+            raise self._stop(
+                1,
+                f"the loops of {self._var} do not add up one expression",
+                way_out="distribute makes loops of one sum each",
+            )
         self.first = first
         self.count = first.count or 0
         if not self.count:
-            raise self._stop(1, f"the bounds of {self._var} or of a loop inside are not constant, or empty",
-                             way_out="tile_loop by a factor that divides the extent")  # fmt: skip
+            raise self._stop(
+                1,
+                f"the bounds of {self._var} or of a loop inside are not constant, or empty",
+                way_out="tile_loop by a factor that divides the extent",
+            )
 
     @property
     def _var(self) -> str:
@@ -177,11 +190,17 @@ class _Pair:
                 line = ast.unparse(statement).splitlines()[0]
                 raise self._stop(4, f"{what} changes before a second sum", witness=line)
         if tried:
-            raise self._stop(3, "no later sum adds squared differences from the mean of these data",
-                             witness=f"the mean is {ast.unparse(self.first.target)} / {self.count}",
-                             way_out="the sum must be of (x - m) * (x - m), m = sum of x / number of x")  # fmt: skip
-        raise self._stop(2, "no later loop in this block has the same bounds",
-                         way_out="reorder or fuse: both sums in one body, their loops in one order")  # fmt: skip
+            raise self._stop(
+                3,
+                "no later sum adds squared differences from the mean of these data",
+                witness=f"the mean is {ast.unparse(self.first.target)} / {self.count}",
+                way_out="the sum must be of (x - m) * (x - m), m = sum of x / number of x",
+            )
+        raise self._stop(
+            2,
+            "no later loop in this block has the same bounds",
+            way_out="reorder or fuse: both sums in one body, their loops in one order",
+        )
 
     def _start(self) -> dict[str, ast.expr]:
         """The target's value after the loop, in terms of the sum of the data."""
@@ -200,8 +219,9 @@ class _Pair:
                     break
             if name.split("[")[0] in stored_in([statement], declared=True):
                 break
-        raise self._stop(1, f"{name} is not known to start at 0",
-                         way_out=f"{name} = 0.0 belongs before the loop, in the same block")  # fmt: skip
+        raise self._stop(
+            1, f"{name} is not known to start at 0", way_out=f"{name} = 0.0 belongs before the loop, in the same block"
+        )
 
     def _follow(self, statement: ast.stmt, values: dict[str, ast.expr]) -> bool:
         """Note what a statement does with the sum; whether it assigns a multiple of it."""
@@ -247,8 +267,9 @@ class _Pair:
                 return scale
         return None
 
-    def _joined(self, node: ast.stmt, second: Sum, scale: Fraction, zeroing: ast.stmt,
-                means: list[ast.stmt]) -> Program:  # fmt: skip
+    def _joined(
+        self, node: ast.stmt, second: Sum, scale: Fraction, zeroing: ast.stmt, means: list[ast.stmt]
+    ) -> Program:
         program, found, one_pass = self._one_pass()
         assert found.rest is not None and found.squares is not None
         mean = of_atom(Atom(expr("base + rest", base=found.base, rest=found.rest)))
@@ -290,8 +311,11 @@ class _Pair:
         for statement in self.block[self.position + 1 :]:
             (new,) = replaced.get(id(statement), [statement])
             if name in names_in(new):
-                return isinstance(new, ast.Assign) and ast.unparse(new.targets[0]) == ast.unparse(self.first.target) \
-                    and name not in names_in(new.value)  # fmt: skip
+                return (
+                    isinstance(new, ast.Assign)
+                    and ast.unparse(new.targets[0]) == ast.unparse(self.first.target)
+                    and name not in names_in(new.value)
+                )
         return False
 
     def _one_pass(self) -> tuple[Program, Moments, list[ast.stmt]]:
@@ -318,8 +342,10 @@ class _Pair:
         names = [head.var for head in self.first.heads]
         wanted = [name for name in resolve(self.program, self.inner) if name in names[1:]]
         if not wanted:
-            raise CommandError(f"{self.inner} is not a loop inside {self._var} that adds up",
-                               way_out=f"these are {', '.join(names[1:]) or 'none'}")  # fmt: skip
+            raise CommandError(
+                f"{self.inner} is not a loop inside {self._var} that adds up",
+                way_out=f"these are {', '.join(names[1:]) or 'none'}",
+            )
         return names.index(wanted[0])
 
     def _around(self) -> tuple[tuple[ast.expr, ...], tuple[int, ...]]:
@@ -328,8 +354,13 @@ class _Pair:
         loops = [self.first.heads[0], *outer]
         moving = next((h for h in loops if constant(h.start) != 0 or h.step != 1 or h.extent is None), None)
         if moving is not None:
-            raise refuse(f"{moving.var} does not count from 0 to a constant", self.nest, self.site.path, NOTE,
-                         way_out="leave apart=True out, or tile_loop after this command")  # fmt: skip
+            raise refuse(
+                f"{moving.var} does not count from 0 to a constant",
+                self.nest,
+                self.site.path,
+                NOTE,
+                way_out="leave apart=True out, or tile_loop after this command",
+            )
         return tuple(expr(h.var) for h in outer), tuple(h.extent or 0 for h in loops)
 
 

@@ -46,9 +46,16 @@ NOTE = "asked to read a copy"
 
 
 @command(assumes=Assumption("what is multiplied with zeros around the copy is finite", "zeros"))
-def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, at: LoopName | None = None,
-         order: DimensionOrder | None = None, zeros: bool = False,
-         nest: NestName | None = None) -> Program:  # fmt: skip
+def pack(
+    program: Program,
+    buffer: ReadBufferName,
+    *,
+    name: str | None = None,
+    at: LoopName | None = None,
+    order: DimensionOrder | None = None,
+    zeros: bool = False,
+    nest: NestName | None = None,
+) -> Program:
     """Copy a buffer that is only read, and read the copy, which can have a layout of its own; or, at a loop, the part
     of it that an iteration reads, into a local array.
 
@@ -92,8 +99,9 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
     """
     readers = [index for index, candidate in enumerate(program.nests) if buffer in candidate.arguments]
     if not readers:
-        raise CommandError(f"{program.name} does not read {buffer!r}",
-                           way_out=f"the buffers are {', '.join(program.buffers)}")  # fmt: skip
+        raise CommandError(
+            f"{program.name} does not read {buffer!r}", way_out=f"the buffers are {', '.join(program.buffers)}"
+        )
     taken = taken_names(program)
     name = name or fresh(f"{buffer}_packed", taken)
     if not is_name(name) or name in taken:
@@ -102,8 +110,7 @@ def pack(program: Program, buffer: ReadBufferName, *, name: str | None = None, a
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)
     if nest is not None or zeros:
-        raise CommandError("nest and zeros are for a copy at a loop",
-                           way_out="give at=… too; or set_padding the copy")  # fmt: skip
+        raise CommandError("nest and zeros are for a copy at a loop", way_out="give at=… too; or set_padding the copy")
     for index in readers:
         _check_only_read(program.nests[index], buffer, ())
     source = program.buffers[buffer]
@@ -126,8 +133,9 @@ def _check_only_read(nest: Nest, buffer: str, path: tuple[tuple[str, int], ...])
             raise refuse(f"{buffer} is written here, the copy would not be", nest, statement.path, "writes it")
 
 
-def _renamed(body: Sequence[ast.stmt], old: str, new: str,
-             place: Callable[[list[ast.expr]], list[ast.expr]]) -> list[ast.stmt]:  # fmt: skip
+def _renamed(
+    body: Sequence[ast.stmt], old: str, new: str, place: Callable[[list[ast.expr]], list[ast.expr]]
+) -> list[ast.stmt]:
     """Copies of statements that read another array, with other subscripts."""
     result = clones(list(body))
     for statement in result:
@@ -150,8 +158,9 @@ def _copy_nest(program: Program, source: str, copy: str) -> Nest:
 
 
 # --- at a loop ------------------------------------------------------------------------------------------
-def _pack_at(program: Program, buffer: str, name: str, loop_var: str, dims: tuple[int, ...],
-             zeros: bool, nest: int | str | None) -> Program:  # fmt: skip
+def _pack_at(
+    program: Program, buffer: str, name: str, loop_var: str, dims: tuple[int, ...], zeros: bool, nest: int | str | None
+) -> Program:
     result = program
     for site in find_loops(program, loop_var, nest):
         after = _copied(result, site, buffer, name, dims, zeros)
@@ -161,8 +170,7 @@ def _pack_at(program: Program, buffer: str, name: str, loop_var: str, dims: tupl
     return result
 
 
-def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[int, ...],
-            zeros: bool) -> Program | None:  # fmt: skip
+def _copied(program: Program, site: Site, buffer: str, name: str, dims: tuple[int, ...], zeros: bool) -> Program | None:
     """The program with a copy made in each iteration of the loop; None where the loop does not read the buffer."""
     if zeros:
         halo = ((MAX_ELEMENTS, MAX_ELEMENTS),) * len(dims)  # more than any copy has
@@ -238,8 +246,13 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
         return None
     elements = prod(span.extent for span in spans)
     if elements > MAX_ELEMENTS:
-        raise refuse(f"a copy of {elements} elements would not fit on the stack", target, site.path, NOTE,
-                     way_out="pack at a loop inside, or tile_loop the loops in it first")  # fmt: skip
+        raise refuse(
+            f"a copy of {elements} elements would not fit on the stack",
+            target,
+            site.path,
+            NOTE,
+            way_out="pack at a loop inside, or tile_loop the loops in it first",
+        )
     ranges = ranges_at(target.body, (*site.path, ("body", 0)))
     readable = storage.layout.readable(storage.shape)
     limits = [_limits(span, low, high, ranges) for span, (low, high) in zip(spans, readable, strict=True)]

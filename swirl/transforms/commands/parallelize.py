@@ -71,8 +71,13 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
             )
     for _, inner in loops(node.body):
         if loop_of(inner).kind == "parallel" and not _directly(node, inner):
-            raise refuse(f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly", target,
-                         site.path, note, way_out="parallelize one of them")  # fmt: skip
+            raise refuse(
+                f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly",
+                target,
+                site.path,
+                note,
+                way_out="parallelize one of them",
+            )
     try:
         race = carried(target.body, site.path, reductions=True)
     except NotProved:
@@ -113,8 +118,11 @@ def _ways_out(program: Program, site: Site, race: Conflict | None) -> str:
     if race is not None:
         kind, name = race.first_access.kind, race.first_access.name
         copies = step("privatize", name, var, nest=only)
-        if kind == race.second_access.kind and kind in NEUTRAL and name in program.buffers and trial.works(
-            copies, step("parallelize", var, nest=only)
+        if (
+            kind == race.second_access.kind
+            and kind in NEUTRAL
+            and name in program.buffers
+            and trial.works(copies, step("parallelize", var, nest=only))
         ):
             free.append(f"{copies.text} gives each part of the loop a copy to add to")
         for gather, text in _subscripts(race, var):

@@ -72,17 +72,32 @@ def _with_parts(program: Program, site: Site) -> Program:
     target = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
     if loop.kind != "range":
-        raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, NOTE,
-                     way_out="give this command before the one that made it so")  # fmt: skip
+        raise refuse(
+            f"{loop.var} is a {loop.kind} loop",
+            target,
+            site.path,
+            NOTE,
+            way_out="give this command before the one that made it so",
+        )
     program, moved = localize_reductions(program, site)
     nest, node = program.nests[site.nest], loop_at(program, moved)
     inside = {text for loop in _inner_loops(node) for text in _added(loop)}
-    sums = [(r, own, type_) for r in reductions_over(nest.body, moved.path) if r.text in inside
-            and r.name not in program.buffers and (own := own_loops(node, r)) is not None
-            and (type_ := declared_type(nest.body, moved.path, r.name)).dtype.startswith("float")]  # fmt: skip
+    sums = [
+        (r, own, type_)
+        for r in reductions_over(nest.body, moved.path)
+        if r.text in inside
+        and r.name not in program.buffers
+        and (own := own_loops(node, r)) is not None
+        and (type_ := declared_type(nest.body, moved.path, r.name)).dtype.startswith("float")
+    ]
     if not sums:
-        raise refuse(f"no loop inside {loop.var} adds to something that stays the same", target, site.path, NOTE,
-                     way_out="name the loop around the one that adds up")  # fmt: skip
+        raise refuse(
+            f"no loop inside {loop.var} adds to something that stays the same",
+            target,
+            site.path,
+            NOTE,
+            way_out="name the loop around the one that adds up",
+        )
     taken = taken_names(program, [nest])
     opening: list[ast.stmt] = []
     closing: list[ast.stmt] = []

@@ -38,8 +38,15 @@ NOTE = "asked to prefetch"
 
 
 @command()
-def prefetch(program: Program, buffer: BufferName, loop_var: LoopName, distance: Positive = 1, level: CacheLevel = 1, *,
-             nest: NestName | None = None) -> Program:  # fmt: skip
+def prefetch(
+    program: Program,
+    buffer: BufferName,
+    loop_var: LoopName,
+    distance: Positive = 1,
+    level: CacheLevel = 1,
+    *,
+    nest: NestName | None = None,
+) -> Program:
     """Fetch into a cache what a loop will touch some iterations later; one prefetch for each cache line.
 
     rewrite (distance = 4):
@@ -100,8 +107,13 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
         names = {name for index in indices for name in names_in(index)} - {"min", "max"}
         visible = around | {head.var for head in between}
         if names - visible or any(True for index in indices for _ in references(index)):
-            raise refuse(f"the place of {ast.unparse(reference)} depends on data", nest, site.path, NOTE,
-                         way_out="prefetch the array that holds the places")  # fmt: skip
+            raise refuse(
+                f"the place of {ast.unparse(reference)} depends on data",
+                nest,
+                site.path,
+                NOTE,
+                way_out="prefetch the array that holds the places",
+            )
         moved = memory_stride(program.buffers[buffer], indices, loop.var, ranges)
         size = DTYPES[program.buffers[buffer].dtype]().itemsize
         if moved is not None and 0 < abs(moved * loop.step) * size < LINE:
@@ -169,8 +181,9 @@ def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.exp
     return False
 
 
-def _lines(program: Program, visible: set[str], one: Prefetch, between: list[Loop], ranges: Ranges,
-           ahead: dict[str, ast.expr]) -> ast.stmt:  # fmt: skip
+def _lines(
+    program: Program, visible: set[str], one: Prefetch, between: list[Loop], ranges: Ranges, ahead: dict[str, ast.expr]
+) -> ast.stmt:
     """The prefetch, under those of the loops ``between`` that move the element: one line in each step.
 
     ``visible`` are the names around, ``ahead`` is the loop's variable at that time.

@@ -48,8 +48,14 @@ NOTE = "asked for private copies"
 
 
 @command()
-def privatize(program: Program, buffer: BufferName, loop_var: LoopName | None = None, *, copies: Positive = 8,
-              nest: NestName | None = None) -> Program:  # fmt: skip
+def privatize(
+    program: Program,
+    buffer: BufferName,
+    loop_var: LoopName | None = None,
+    *,
+    copies: Positive = 8,
+    nest: NestName | None = None,
+) -> Program:
     """Give a loop private copies of a buffer: one for each part of a reduction's iterations, or a local array for what
     each iteration writes before it reads.
 
@@ -98,8 +104,13 @@ def privatize(program: Program, buffer: BufferName, loop_var: LoopName | None = 
         elif "write" not in kinds and len(kinds - {"read"}) == 1:
             reader = next(s for s, access in touching if access.kind == "read")
             way_out = "distribute the loop first, or reindex so that each element belongs to one iteration"
-            raise refuse(f"{buffer} is read in the loop that accumulates into it", target, reader.path,
-                         "reads the sum so far", way_out=way_out)  # fmt: skip
+            raise refuse(
+                f"{buffer} is read in the loop that accumulates into it",
+                target,
+                reader.path,
+                "reads the sum so far",
+                way_out=way_out,
+            )
         else:
             result = _local(before, site, buffer, touching)
         result = checked(before, result)
@@ -129,20 +140,27 @@ def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site
 
 
 # --- reductions -----------------------------------------------------------------------------------------
-def _in_parts(program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]],
-              copies: int) -> Program:  # fmt: skip
+def _in_parts(
+    program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]], copies: int
+) -> Program:
     """The loop in parts, each with a copy that starts neutral; the copies are combined after it."""
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = plain_loop(target, site.path, node, NOTE)
     start, extent = constant(loop.start), loop.extent
     if start is None or not extent:
-        raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, NOTE,
-                     way_out="privatize at a loop outside")  # fmt: skip
+        raise refuse(
+            f"the bounds of {loop.var} are not constant", target, site.path, NOTE, way_out="privatize at a loop outside"
+        )
     around = [loop_of(n) for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
     shared = next((head.var for head in around if head.kind == "parallel"), None)
     if shared is not None:
-        raise refuse(f"{loop.var} lies inside the parallel loop {shared}, whose iterations would share the copies",
-                     target, site.path, NOTE, way_out="privatize before parallelize")  # fmt: skip
+        raise refuse(
+            f"{loop.var} lies inside the parallel loop {shared}, whose iterations would share the copies",
+            target,
+            site.path,
+            NOTE,
+            way_out="privatize before parallelize",
+        )
     size = -(-extent // min(copies, extent))
     parts = -(-extent // size)
     storage = program.buffers[buffer]
@@ -222,24 +240,43 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
     if loop.kind not in ("range", "parallel", "unrolled"):
         raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, NOTE)
     if storage.role != "temporary":
-        raise refuse(f"{buffer} is assigned, and read by others: the last iteration's values must remain", target,
-                     site.path, NOTE, way_out="only a reduction or a temporary can be private")  # fmt: skip
+        raise refuse(
+            f"{buffer} is assigned, and read by others: the last iteration's values must remain",
+            target,
+            site.path,
+            NOTE,
+            way_out="only a reduction or a temporary can be private",
+        )
     for index, other in enumerate(program.nests):
         for statement in statements(other.body):
             outside = index != site.nest or statement.path[: len(site.path)] != site.path
             if outside and any(access.name == buffer for access in statement.accesses):
-                raise refuse(f"{buffer} is used outside of the loop too", other, statement.path, f"uses {buffer}",
-                             way_out="fuse so that one loop holds all uses")  # fmt: skip
+                raise refuse(
+                    f"{buffer} is used outside of the loop too",
+                    other,
+                    statement.path,
+                    f"uses {buffer}",
+                    way_out="fuse so that one loop holds all uses",
+                )
     kept = _moving(node, [access for _, access in touching])
     shape = tuple(storage.shape[d] for d in kept)
     if prod(shape) > MAX_ELEMENTS:
-        raise refuse(f"a local array of {prod(shape)} elements would not fit on the stack", target, site.path, NOTE,
-                     way_out="privatize at a loop inside")  # fmt: skip
+        raise refuse(
+            f"a local array of {prod(shape)} elements would not fit on the stack",
+            target,
+            site.path,
+            NOTE,
+            way_out="privatize at a loop inside",
+        )
     first = touching[0][0]
     if not fills(touching, kept, storage, len(site.path)):
-        raise refuse(f"not proved that each iteration of {loop.var} writes {buffer} before it reads it", target,
-                     first.path, f"touches {buffer} first",
-                     way_out="fill the temporary over its whole extent first")  # fmt: skip
+        raise refuse(
+            f"not proved that each iteration of {loop.var} writes {buffer} before it reads it",
+            target,
+            first.path,
+            f"touches {buffer} first",
+            way_out="fill the temporary over its whole extent first",
+        )
     name = fresh(f"{buffer}_private", taken_names(program))
 
     def private(indices: list[ast.expr], store: bool) -> ast.expr:

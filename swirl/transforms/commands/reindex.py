@@ -57,7 +57,7 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
         raise CommandError(
             f"reindex takes one new loop, not {len(new)}", way_out="reindex(phase, iy='y + ky'), one command for each"
         )
-    (name, text), = new.items()
+    ((name, text),) = new.items()
     form, loop_var = _parsed(program, name, text, loop_var)
     others = _variables(form) - {loop_var}
     found = [
@@ -134,13 +134,21 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     again = step("reindex", loop.var, **{name: ast.unparse(form.to_expr())})
     nest, path = _perfect(nest, path, {loop.var} | inner, way_to_nest(program, site, again))
     end = _innermost(nest, path)  # conditions stay inside, where they hinder no later command
-    chain = [loop_of(node) for depth in range(len(path), len(end) + 1)
-             if isinstance(node := at(nest.body, end[:depth]), ast.For)]  # fmt: skip
+    chain = [
+        loop_of(node)
+        for depth in range(len(path), len(end) + 1)
+        if isinstance(node := at(nest.body, end[:depth]), ast.For)
+    ]
     bounding = chain[1 : 1 + max((i for i, other in enumerate(chain) if other.var in inner), default=0)]
     moving = [other.var for other in bounding if loop.var in names_in(other.start) | names_in(other.stop)]
     if moving:
-        raise refuse(f"the bounds of {', '.join(moving)} move with {loop.var}", nest, path, NOTE,
-                     way_out="reindex before the bounds are made to move")  # fmt: skip
+        raise refuse(
+            f"the bounds of {', '.join(moving)} move with {loop.var}",
+            nest,
+            path,
+            NOTE,
+            way_out="reindex before the bounds are made to move",
+        )
     try:
         conflict = remapped(nest.body, path, form.to_expr())
     except NotProved:
@@ -187,16 +195,14 @@ def _perfect(nest: Nest, path: Path, names: set[str], way_out: WayOut) -> tuple[
     assert isinstance(node, ast.For)
     pieces = isolate(node, names)
     if pieces is None:
-        raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE,
-                     way_out=way_out)  # fmt: skip
+        raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE, way_out=way_out)
     new = replace_at(old, path, list(pieces))
     check_order(old, new, nest, path, NOTE)
     position = next(i for i, piece in enumerate(pieces) if names <= vars_below(piece))
     path = (*path[:-1], (path[-1][0], path[-1][1] + position))
     nest = nest.with_body(new)
     if chain_to(nest.body, path, names) is None:
-        raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE,
-                     way_out=way_out)  # fmt: skip
+        raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE, way_out=way_out)
     return nest, path
 
 

@@ -14,8 +14,14 @@ from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_e
 
 
 @command()
-def rename(program: Program, loop_var: LoopName, name: NewLoopName, *, occurrence: int | None = None,
-           nest: NestName | None = None) -> Program:  # fmt: skip
+def rename(
+    program: Program,
+    loop_var: LoopName,
+    name: NewLoopName,
+    *,
+    occurrence: int | None = None,
+    nest: NestName | None = None,
+) -> Program:
     """Give a loop another name: commands act on every loop of a name, so loops to be scheduled apart have two.
 
     rewrite (name = "j"):
@@ -31,14 +37,14 @@ def rename(program: Program, loop_var: LoopName, name: NewLoopName, *, occurrenc
     Raises:
         CommandError: no such loop, or the name is invalid or used there already.
     """
+
     def rewrite(before: Program, site: Site) -> Program:
         target, node = before.nests[site.nest], loop_at(before, site)
         loop = loop_of(node)
         if loop.var == name:
             return before
         if inner_name(before, site, name) != name:
-            raise CommandError(f"{name} is used already where {loop.var} runs",
-                               way_out="choose another name")  # fmt: skip
+            raise CommandError(f"{name} is used already where {loop.var} runs", way_out="choose another name")
         body = [substitute(statement, {loop.var: ast.Name(name, ast.Load())}) for statement in node.body]
         new = replace(loop, var=name).node(body)
         return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))

@@ -45,19 +45,36 @@ def reverse(
         target, node = before.nests[site.nest], loop_at(before, site)
         loop, note = loop_of(node), "asked to run backwards"
         if loop.kind != "range":
-            raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, note,
-                         way_out="give this command before the one that made it so")  # fmt: skip
+            raise refuse(
+                f"{loop.var} is a {loop.kind} loop",
+                target,
+                site.path,
+                note,
+                way_out="give this command before the one that made it so",
+            )
         if loop.step != 1 and loop.extent is None:
-            raise refuse(f"{loop.var} has a step of {loop.step} and bounds that are not constant",
-                         target, site.path, note)  # fmt: skip
+            raise refuse(
+                f"{loop.var} has a step of {loop.step} and bounds that are not constant", target, site.path, note
+            )
         try:
             conflict = carried(target.body, site.path, reductions=False)
         except NotProved:
             raise refuse("not proved within the time allowed", target, site.path, note) from None
         if conflict is not None:
-            raise refuse("a dependence would be reversed", target, site.path, note, witness=conflict,
-                         way_out=tried(before, (step("distribute", loop.var, nest=nest_of(before, site)),
-                                                step("reverse", loop.var, nest=nest_of(before, site)))))  # fmt: skip
+            raise refuse(
+                "a dependence would be reversed",
+                target,
+                site.path,
+                note,
+                witness=conflict,
+                way_out=tried(
+                    before,
+                    (
+                        step("distribute", loop.var, nest=nest_of(before, site)),
+                        step("reverse", loop.var, nest=nest_of(before, site)),
+                    ),
+                ),
+            )
         last = expr("stop - 1", stop=loop.stop) if loop.step == 1 else _last(loop)
         value = simplify(expr("last - (v - start)", last=last, v=loop.var, start=loop.start))
         body = [substitute(statement, {loop.var: value}) for statement in node.body]

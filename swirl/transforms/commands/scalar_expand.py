@@ -39,8 +39,9 @@ _NOTE = "asked for one element an iteration"
 
 
 @command()
-def scalar_expand(program: Program, scalar_vars: LocalNames, loop_var: LoopName | None = None, *,
-                  nest: NestName | None = None) -> Program:  # fmt: skip
+def scalar_expand(
+    program: Program, scalar_vars: LocalNames, loop_var: LoopName | None = None, *, nest: NestName | None = None
+) -> Program:
     """Give a local one element for each iteration of a loop, so that distribute and interchange may cut between
     its uses.
 
@@ -115,8 +116,11 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     node = at(nest.body, declared)
     assert isinstance(node, ast.AnnAssign)
     name, type_ = ast.unparse(node.target), local_type(node)
-    around = [path for path, head in loops(nest.body)
-              if declared[: len(path)] == path and (wanted is None or loop_of(head).var in wanted)]  # fmt: skip
+    around = [
+        path
+        for path, head in loops(nest.body)
+        if declared[: len(path)] == path and (wanted is None or loop_of(head).var in wanted)
+    ]
     path = around[-1] if around else _loop_of_uses(nest, declared, name, wanted)
     try:
         loop = _loop(nest, path, type_)
@@ -165,16 +169,30 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
 def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None) -> Path:
     """The loop that holds the uses of a local that is declared outside of it."""
     if wanted is None:
-        raise refuse(f"no loop is around the declaration of {name}", nest, declared, "the declaration",
-                     way_out="loop_var=… names a loop around all its uses")  # fmt: skip
+        raise refuse(
+            f"no loop is around the declaration of {name}",
+            nest,
+            declared,
+            "the declaration",
+            way_out="loop_var=… names a loop around all its uses",
+        )
     field, index = declared[-1]
     for path, head in loops(nest.body):
         following = len(path) >= len(declared) and path[: len(declared) - 1] == declared[:-1]
-        if loop_of(head).var in wanted and following and path[len(declared) - 1][0] == field \
-                and path[len(declared) - 1][1] > index and name in names_in(head):  # fmt: skip
+        if (
+            loop_of(head).var in wanted
+            and following
+            and path[len(declared) - 1][0] == field
+            and path[len(declared) - 1][1] > index
+            and name in names_in(head)
+        ):
             return path
-    raise refuse(f"no loop {' or '.join(sorted(wanted))} is around the declaration or the uses of {name}",
-                 nest, declared, "the declaration")  # fmt: skip
+    raise refuse(
+        f"no loop {' or '.join(sorted(wanted))} is around the declaration or the uses of {name}",
+        nest,
+        declared,
+        "the declaration",
+    )
 
 
 def _loop(nest: Nest, path: Path, type_: LocalType) -> Loop:
@@ -183,8 +201,13 @@ def _loop(nest: Nest, path: Path, type_: LocalType) -> Loop:
     assert isinstance(node, ast.For)
     loop = loop_of(node)
     if loop.kind not in ("range", "unrolled"):
-        raise refuse(f"{loop.var} is a {loop.kind} loop: what it declares is private to an iteration already",
-                     nest, path, _NOTE, way_out="give this command before the one that made it so")  # fmt: skip
+        raise refuse(
+            f"{loop.var} is a {loop.kind} loop: what it declares is private to an iteration already",
+            nest,
+            path,
+            _NOTE,
+            way_out="give this command before the one that made it so",
+        )
     if loop.extent is None:
         raise refuse(f"the bounds of {loop.var} are not constant", nest, path, _NOTE)
     elements = loop.extent * prod(type_.shape)
@@ -202,8 +225,14 @@ def _check_private(program: Program, nest: Nest, declared: Path, path: Path, nam
     assigned = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == name
     if not assigned or not isinstance(first, ast.Assign) or name in names_in(first.value):
         partial = (step("unroll", loop_of(node).var, 4),), (step("vectorize", loop_of(node).var),)
-        raise refuse(f"{name} is read before it is assigned: its value is carried between iterations", nest, path,
-                     _NOTE, witness=_carried_value(nest, path, name), way_out=tried(program, *partial))  # fmt: skip
+        raise refuse(
+            f"{name} is read before it is assigned: its value is carried between iterations",
+            nest,
+            path,
+            _NOTE,
+            witness=_carried_value(nest, path, name),
+            way_out=tried(program, *partial),
+        )
     for other, statement in walk(nest.body):
         leaf = not isinstance(statement, (ast.For, ast.If))
         tree = statement if leaf else statement.iter if isinstance(statement, ast.For) else statement.test  # type: ignore[attr-defined]

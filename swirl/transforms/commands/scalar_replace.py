@@ -63,8 +63,11 @@ def _none(program: Program, holders: list[int], buffer: str) -> Refused:
     every = ((path, ref) for path, node in leaves for ref in references(node))
     touching = ((path, unparse(ref)) for path, ref in every if unparse(ref.value) == buffer)
     path, text = next(touching, ((("body", 0),), None))
-    around = [(path[: depth + 1], head) for depth in range(len(path))
-              if isinstance(head := at(nest.body, path[: depth + 1]), ast.For)]  # fmt: skip
+    around = [
+        (path[: depth + 1], head)
+        for depth in range(len(path))
+        if isinstance(head := at(nest.body, path[: depth + 1]), ast.For)
+    ]
     variables = [loop_of(head).var for _, head in around]
     moving = [var for var in variables if text is not None and var in names_in(parsed(text))]
     problem = f"{buffer} is touched in conditions alone" if text is None else f"{text} is touched once"

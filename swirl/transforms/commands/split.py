@@ -44,8 +44,13 @@ def split(program: Program, loop_var: LoopName, at: Cuts, *, nest: NestName | No
         loop = plain_loop(target, site.path, node, "asked to be split")
         start, stop = constant(loop.start), constant(loop.stop)
         if start is None or stop is None:
-            raise refuse(f"the bounds of {loop.var} are not constant", target, site.path, "asked to be split",
-                         way_out=tried(before, *_outermost(before, site, at)))  # fmt: skip
+            raise refuse(
+                f"the bounds of {loop.var} are not constant",
+                target,
+                site.path,
+                "asked to be split",
+                way_out=tried(before, *_outermost(before, site, at)),
+            )
         edges = [start, *at, stop]
         if any(low >= high for low, high in pairwise(edges)):
             raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")

@@ -99,23 +99,49 @@ def _stored(program: Program) -> list[str]:
 def _check_store(program: Program, nest: Nest, statement: Statement, access: Access) -> None:
     """Raises Refused where the statement is not a plain store of a vector loop to neighbouring elements."""
     if access.kind != "write" or not isinstance(statement.node, ast.Assign):
-        raise refuse(f"{access.text} is updated: it is read before it is written", nest, statement.path, NOTE,
-                     way_out=_kept(program, access.name))  # fmt: skip
-    lanes = next((node for node in enclosing(nest.body, statement.path)
-                  if isinstance(node, ast.For) and loop_of(node).kind == "vector"), None)  # fmt: skip
+        raise refuse(
+            f"{access.text} is updated: it is read before it is written",
+            nest,
+            statement.path,
+            NOTE,
+            way_out=_kept(program, access.name),
+        )
+    lanes = next(
+        (
+            node
+            for node in enclosing(nest.body, statement.path)
+            if isinstance(node, ast.For) and loop_of(node).kind == "vector"
+        ),
+        None,
+    )
     if lanes is None:
-        raise refuse(f"{access.text} is stored one element at a time", nest, statement.path, NOTE,
-                     way_out=_lanes(program, statement, access.name))  # fmt: skip
+        raise refuse(
+            f"{access.text} is stored one element at a time",
+            nest,
+            statement.path,
+            NOTE,
+            way_out=_lanes(program, statement, access.name),
+        )
     lane = loop_of(lanes).var
     if isinstance(at(nest.body, statement.path[:-1]), ast.If):
-        raise refuse(f"{access.text} is stored by some lanes only", nest, statement.path, NOTE,
-                     way_out="store both cases by a select")  # fmt: skip
+        raise refuse(
+            f"{access.text} is stored by some lanes only",
+            nest,
+            statement.path,
+            NOTE,
+            way_out="store both cases by a select",
+        )
     target = statement.node.targets[0]
     assert isinstance(target, ast.Subscript)
     ranges = ranges_at(nest.body, statement.path)
     if memory_stride(program.buffers[access.name], subscripts(target), lane, ranges) != 1:
-        raise refuse(f"lanes of {access.text} are not neighbours in memory", nest, statement.path, NOTE,
-                     way_out="the lanes must be those of the dimension that is innermost in memory")  # fmt: skip
+        raise refuse(
+            f"lanes of {access.text} are not neighbours in memory",
+            nest,
+            statement.path,
+            NOTE,
+            way_out="the lanes must be those of the dimension that is innermost in memory",
+        )
 
 
 def _lanes(program: Program, statement: Statement, buffer: str) -> Callable[[], str | None]:
@@ -140,11 +166,18 @@ def _check_last(program: Program, nest: Nest, known: list[Statement], statement:
         try:
             conflict = _again(store, replace(other, accesses=again))
         except NotProved:
-            raise refuse("not proved within the time allowed that the element is not touched again", nest,
-                         statement.path, NOTE) from None  # fmt: skip
+            raise refuse(
+                "not proved within the time allowed that the element is not touched again", nest, statement.path, NOTE
+            ) from None
         if conflict is not None:
-            raise refuse(f"{access.text} is touched again: it would have to come back from memory", nest,
-                         statement.path, NOTE, witness=conflict, way_out=_kept(program, access.name))  # fmt: skip
+            raise refuse(
+                f"{access.text} is touched again: it would have to come back from memory",
+                nest,
+                statement.path,
+                NOTE,
+                witness=conflict,
+                way_out=_kept(program, access.name),
+            )
 
 
 def _again(store: Statement, other: Statement) -> Conflict | None:

@@ -60,8 +60,6 @@ def _loops_over(program: Program, buffer: str, axis: int, nest: int) -> list[str
     target = program.nests[nest]
     variables = {loop_of(node).var for _, node in loops(target.body)}
     indices = [
-        ast.unparse(subscripts(ref)[axis])
-        for ref in references(target.function)
-        if ast.unparse(ref.value) == buffer
+        ast.unparse(subscripts(ref)[axis]) for ref in references(target.function) if ast.unparse(ref.value) == buffer
     ]
     return [index for index in dict.fromkeys(indices) if index in variables]

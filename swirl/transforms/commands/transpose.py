@@ -10,8 +10,14 @@ from swirl.transforms.rewrites.dimensions import buffer_dim, memory_order
 
 
 @command(lays_out=True)
-def transpose(program: Program, buffer: BufferName, dim1: Dimension | None = None, dim2: Dimension | None = None, *,
-              order: DimensionOrder | None = None) -> Program:  # fmt: skip
+def transpose(
+    program: Program,
+    buffer: BufferName,
+    dim1: Dimension | None = None,
+    dim2: Dimension | None = None,
+    *,
+    order: DimensionOrder | None = None,
+) -> Program:
     """Change the order of a buffer's dimensions in memory.
 
     rewrite (order = (1, 2, 0); value is (N, C, H, W)):

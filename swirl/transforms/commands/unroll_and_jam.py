@@ -9,8 +9,9 @@ from swirl.transforms.rewrites.copies import unrolled
 
 
 @command()
-def unroll_and_jam(program: Program, loop_var: LoopName, factor: Factors, unroll_type: ZeroOrOne = 0, *,
-                   nest: NestName | None = None) -> Program:  # fmt: skip
+def unroll_and_jam(
+    program: Program, loop_var: LoopName, factor: Factors, unroll_type: ZeroOrOne = 0, *, nest: NestName | None = None
+) -> Program:
     """Copy a loop's body ``factor`` times and join the loops inside: a register tile.
 
     rewrite (factor = 14):

@@ -28,8 +28,15 @@ from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest
 
 
 @command()
-def vectorize(program: Program, loop_var: LoopName, factor: Lanes = 16, *, strided: Gather | None = None,
-              occurrence: int | None = None, nest: NestName | None = None) -> Program:  # fmt: skip
+def vectorize(
+    program: Program,
+    loop_var: LoopName,
+    factor: Lanes = 16,
+    *,
+    strided: Gather | None = None,
+    occurrence: int | None = None,
+    nest: NestName | None = None,
+) -> Program:
     """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
     each lane.
 
@@ -69,9 +76,13 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
         raise refuse(f"{loop.var} is {what}", target, site.path, note)
     inner = [loop_of(n).var for _, n in loops(loop_at(program, site).body) if loop_of(n).kind == "vector"]
     if inner:
-        raise refuse(f"{loop.var} holds the vector loop {inner[0]}", target, site.path, note,
-                     way_out=tried(program, (step("unroll_and_jam", loop.var, 4, nest=nest_of(program, site)),)),
-                     )  # fmt: skip
+        raise refuse(
+            f"{loop.var} holds the vector loop {inner[0]}",
+            target,
+            site.path,
+            note,
+            way_out=tried(program, (step("unroll_and_jam", loop.var, 4, nest=nest_of(program, site)),)),
+        )
     if prefetches(loop_at(program, site)):
         raise refuse(f"{loop.var} holds a prefetch", target, site.path, note, way_out="prefetch after vectorize")
     if strided is None:
@@ -81,8 +92,15 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
     except NotProved:
         raise refuse("not proved within the time allowed", target, site.path, note) from None
     except Refused as refusal:
-        raise in_current(refusal, target, site.path, note, f"{loop.var}_lane", loop,
-                         lambda: _ways_out(program, site, factor, strided)) from refusal  # fmt: skip
+        raise in_current(
+            refusal,
+            target,
+            site.path,
+            note,
+            f"{loop.var}_lane",
+            loop,
+            lambda: _ways_out(program, site, factor, strided),
+        ) from refusal
 
 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
@@ -152,8 +170,14 @@ def check_contiguous(program: Program, nest: Nest, path: Path, way_out: WayOut =
     var = loop_of(node).var
     for ref, stride in _apart(program, nest, path):
         name = ast.unparse(ref.value)
-        raise refuse(f"{ast.unparse(ref)} is not contiguous in {var}", nest, path, "asked to become lanes",
-                     witness=_how_far(name, var, stride), way_out=way_out)  # fmt: skip
+        raise refuse(
+            f"{ast.unparse(ref)} is not contiguous in {var}",
+            nest,
+            path,
+            "asked to become lanes",
+            witness=_how_far(name, var, stride),
+            way_out=way_out,
+        )
 
 
 def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subscript, int | None]]:
@@ -190,8 +214,15 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
 
     found = others(trial, site, lanes)
     if not found:  # an outer loop, which its bounds or a statement beside the inner one keep from moving inwards
-        found = others(trial, site, lambda name, **options: (
-            step("interchange", [name, var], nest=options.get("nest")), *lanes(name, **options)), apart=False)
+        found = others(
+            trial,
+            site,
+            lambda name, **options: (
+                step("interchange", [name, var], nest=options.get("nest")),
+                *lanes(name, **options),
+            ),
+            apart=False,
+        )
     ways: list[str | None] = [" or ".join(", then ".join(one.text for one in steps) for steps in found)]
     loop = loop_at(program, site)
     apart = [step("split", var, cuts, nest=only)] if (cuts := _cuts(loop)) else []
@@ -246,8 +277,11 @@ def _tiles(trial: Trial, site: Site, factor: int) -> str | None:
 def _inside_blocks(program: Program, site: Site) -> list[Site]:
     """The other loops of the nest that run through a block of some buffer."""
     nest = program.nests[site.nest]
-    found = {loop_of(node).var: Site(site.nest, path) for path, node in loops(nest.body)
-             if loop_of(node).kind == "range" and loop_of(node).var.endswith("_inner")}  # fmt: skip
+    found = {
+        loop_of(node).var: Site(site.nest, path)
+        for path, node in loops(nest.body)
+        if loop_of(node).kind == "range" and loop_of(node).var.endswith("_inner")
+    }
     return [place for place in found.values() if place != site]
 
 

@@ -56,9 +56,10 @@ def without_dead(body: list[ast.stmt]) -> list[ast.stmt]:
     while True:
         uses = Counter(n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name))
         dead: dict[int, list[ast.stmt]] = {
-            id(s): [] for _, s in walk(body)
+            id(s): []
+            for _, s in walk(body)
             if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and uses[s.target.id] == 1
-        }  # fmt: skip
+        }
         if not dead:
             return body
         body = rebuilt(body, dead)

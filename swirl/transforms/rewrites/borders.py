@@ -33,8 +33,10 @@ def interior(program: Program, loop_var: str, *, nest: int | str | None = None) 
     loop = loop_of(node)
     start, stop = constant(loop.start), constant(loop.stop)
     if start is None or stop is None or loop.step != 1 or start >= stop:
-        raise CommandError(f"the bounds of {loop.var} are not constant, or its step is not 1",
-                           way_out="ask before tiling and vectorising")  # fmt: skip
+        raise CommandError(
+            f"the bounds of {loop.var} are not constant, or its step is not 1",
+            way_out="ask before tiling and vectorising",
+        )
     center = (start + stop - 1) // 2
     # Two values, as a single one decides more than its neighbours: max(0, 1 - y) may be either for y = 1.
     starts = [(low, low + 1) for low in (center, center - 1) if start <= low and low + 1 < stop]

@@ -68,8 +68,7 @@ def conjuncts(test: ast.expr) -> list[ast.expr]:
     if isinstance(test, ast.Compare) and len(test.ops) > 1:
         operands = [test.left, *test.comparators]
         return [
-            ast.Compare(left, [op], [right])
-            for left, op, right in zip(operands, test.ops, operands[1:], strict=False)
+            ast.Compare(left, [op], [right]) for left, op, right in zip(operands, test.ops, operands[1:], strict=False)
         ]
     return [test]
 
@@ -101,9 +100,7 @@ def restricted(loop: Loop, part: ast.expr) -> Loop | None:
     }:
         return None
     # var OP rest, after moving everything else to the right.
-    rest = difference.add(affine(ast.Name(loop.var, ast.Load())) or difference, -coefficient).scale(
-        -coefficient
-    )
+    rest = difference.add(affine(ast.Name(loop.var, ast.Load())) or difference, -coefficient).scale(-coefficient)
     if coefficient < 0:
         operator = _FLIPPED[operator]
     limit = rest.to_expr()

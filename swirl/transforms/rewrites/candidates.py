@@ -43,9 +43,7 @@ class Candidate:
     name: str
     heads: tuple[Head, ...]
     certain: bool  # the block touches the element whatever the data and the bounds are
-    guard: str | None = (
-        None  # the condition around every use, if the element may not exist otherwise
-    )
+    guard: str | None = None  # the condition around every use, if the element may not exist otherwise
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,7 @@ def obstacle(program: Program, nest: Nest, buffer: str) -> Obstacle | None:
     return next((each for each in found if each.witness is not None), found[0] if found else None)
 
 
-def _judged(
-    program: Program, nest: Nest, buffer: str | None, start: Path
-) -> Iterator[Candidate | Obstacle]:
+def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> Iterator[Candidate | Obstacle]:
     """The references that would gain, each as a candidate or with what prevents it."""
     known: list[Statement] = []
     for parent, block in _blocks(nest.body):
@@ -197,19 +193,22 @@ def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[s
     appearance."""
     found: dict[str, dict[str, list[_Use]]] = {}
 
-    def count(
-        tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]
-    ) -> None:
+    def count(tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]) -> None:
         for each in _occurrences(tree):
             if each.name not in program.buffers or (buffer is not None and each.name != buffer):
                 continue
-            use = _Use(tree, each.count, heads, conditional or not each.sure, each.move, each.stored,
-                       guards if each.sure else ())  # fmt: skip
+            use = _Use(
+                tree,
+                each.count,
+                heads,
+                conditional or not each.sure,
+                each.move,
+                each.stored,
+                guards if each.sure else (),
+            )
             found.setdefault(each.name, {}).setdefault(each.text, []).append(use)
 
-    def visit(
-        body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]
-    ) -> None:
+    def visit(body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]) -> None:
         for node in body:
             if isinstance(node, ast.For):
                 visit(node.body, (*heads, loop_of(node)), conditional, guards)
@@ -265,14 +264,8 @@ class _Inside:
                 if isinstance(node, ast.For):
                     loop = loop_of(node)
                     extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
-                    plain = (
-                        loop.kind in ("unrolled", "vector")
-                        and extent is not None
-                        and constant(loop.start) == 0
-                    )
-                    head = (
-                        Head(loop.var, loop.stop, extent, loop.kind) if plain and extent is not None else None
-                    )
+                    plain = loop.kind in ("unrolled", "vector") and extent is not None and constant(loop.start) == 0
+                    head = Head(loop.var, loop.stop, extent, loop.kind) if plain and extent is not None else None
                     result.setdefault(loop.var, []).append(head)
         return result
 
@@ -294,9 +287,7 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Hea
         head = candidates[0]
         if head is None or names_in(head.stop) & inside.names:
             return None
-        if any(
-            other is None or unparse(other.stop) != unparse(head.stop) for other in candidates[1:]
-        ):
+        if any(other is None or unparse(other.stop) != unparse(head.stop) for other in candidates[1:]):
             return None
         heads.append(head)
     # In the order of the loops: unrolled ones by appearance, the lane last.

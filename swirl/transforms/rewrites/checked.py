@@ -43,8 +43,9 @@ def checked(before: Program, after: Program) -> Program:
 def check_size(name: str, buffer: Buffer) -> None:
     """Raises CommandError where a buffer would be larger than any memory."""
     if buffer.nbytes > MOST_BYTES:
-        raise CommandError(f"{name} would take {buffer.nbytes:,} bytes",
-                           way_out="smaller blocks, or fewer zeros around it")  # fmt: skip
+        raise CommandError(
+            f"{name} would take {buffer.nbytes:,} bytes", way_out="smaller blocks, or fewer zeros around it"
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -53,8 +54,13 @@ def check_integers(nest: Nest) -> None:
     found = too_large(nest)
     if found is not None:
         path, what = found
-        raise refuse(f"{what} may pass {LARGEST:,} where it is computed, and integers have 32 bits", nest, path,
-                     "too large", way_out="smaller numbers, or fewer loops in one")  # fmt: skip
+        raise refuse(
+            f"{what} may pass {LARGEST:,} where it is computed, and integers have 32 bits",
+            nest,
+            path,
+            "too large",
+            way_out="smaller numbers, or fewer loops in one",
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -92,8 +98,9 @@ def check_locals(nest: Nest, path: Path, note: str, way_out: WayOut = None) -> N
     assert isinstance(loop, ast.For)
     found = outer_locals(nest.body, loop)
     if found:
-        declared = next(node for _, node in walk(nest.body)
-                        if isinstance(node, ast.AnnAssign) and unparse(node.target) == found[0])  # fmt: skip
+        declared = next(
+            node for _, node in walk(nest.body) if isinstance(node, ast.AnnAssign) and unparse(node.target) == found[0]
+        )
         problem = f"{found[0]} is declared outside of the loop, and one thread does not see what another one assigns"
         witness = f"declared as {unparse(declared)}"
         raise refuse(problem, nest, path, note, witness=witness, way_out=way_out)
@@ -112,9 +119,7 @@ def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
         same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
         var = statement.loops[level].var
         outer = {loop.var for loop in statement.loops[:level]}
-        if all(
-            var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)
-        ):
+        if all(var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)):
             continue
         conflict = find(statement, statement, [*same, f"{var}_a < {var}_b"], reductions=True)
         if conflict is not None:

@@ -50,22 +50,34 @@ def contracted(program: Program, buffer: str) -> Program:
         other = program.nests[holders[1]]
         use = next(s for s in statements(other.body) if any(a.name == buffer for a in s.accesses))
         doing = "reads" if all(a.kind == "read" for a in use.accesses if a.name == buffer) else "sets"
-        raise refuse(f"{buffer} is touched by another nest too: {use.text.splitlines()[0]} in {other.label} {doing} it",
-                     nest, (("body", 0),), f"asked to contract {buffer}",
-                     way_out=lambda: _joined(program, buffer, holders))  # fmt: skip
+        raise refuse(
+            f"{buffer} is touched by another nest too: {use.text.splitlines()[0]} in {other.label} {doing} it",
+            nest,
+            (("body", 0),),
+            f"asked to contract {buffer}",
+            way_out=lambda: _joined(program, buffer, holders),
+        )
     known = [s for s in statements(nest.body) if any(a.name == buffer for a in s.accesses)]
     block = _block(nest, known)
     _check(nest, buffer, known, block)
     try:
         shape = _Shape.of(record, buffer, known, block)
     except NotProved:
-        raise refuse(f"how much of {buffer} is alive at a time is not known within the time allowed", nest,
-                     block.path or (("body", 0),), f"asked to contract {buffer}") from None  # fmt: skip
+        raise refuse(
+            f"how much of {buffer} is alive at a time is not known within the time allowed",
+            nest,
+            block.path or (("body", 0),),
+            f"asked to contract {buffer}",
+        ) from None
     size = prod(shape.extents) * np.dtype(DTYPES[record.dtype]).itemsize
     if size > MOST_BYTES:
-        raise refuse(f"{size} bytes of {buffer} are alive at a time", nest, block.path or (("body", 0),),
-                     f"asked to contract {buffer}",
-                     way_out="tile and fuse one more loop, so that fewer are")  # fmt: skip
+        raise refuse(
+            f"{size} bytes of {buffer} are alive at a time",
+            nest,
+            block.path or (("body", 0),),
+            f"asked to contract {buffer}",
+            way_out="tile and fuse one more loop, so that fewer are",
+        )
     local = fresh(f"{buffer}_t", taken_names(program, [nest]))
     body = _declared(shape, local, record.dtype, block.body(nest), buffer)
     result = program.with_nest(holders[0], nest.with_body(block.replaced(nest, body)))
@@ -138,8 +150,9 @@ def _block(nest: Nest, known: Sequence[Statement]) -> _Block:
     """The innermost block around the statements."""
     paths = [statement.path for statement in known]
     length = min(len(path) for path in paths) - 1
-    while length and any(path[:length] != paths[0][:length] or path[length][0] != paths[0][length][0]
-                         for path in paths):  # fmt: skip
+    while length and any(
+        path[:length] != paths[0][:length] or path[length][0] != paths[0][length][0] for path in paths
+    ):
         length -= 1
     return _Block(paths[0][:length], paths[0][length][0])
 
@@ -150,16 +163,27 @@ def _check(nest: Nest, buffer: str, known: Sequence[Statement], block: _Block) -
     for statement in known:
         inner = [loop.var for loop in statement.loops[depth:] if loop.kind == "parallel"]
         if inner:
-            raise refuse(f"the threads of {inner[0]} would share {buffer}", nest, where, note,
-                         way_out="give this command before parallelize")  # fmt: skip
+            raise refuse(
+                f"the threads of {inner[0]} would share {buffer}",
+                nest,
+                where,
+                note,
+                way_out="give this command before parallelize",
+            )
     try:
         witness = unwritten_read(list(known), buffer, depth)
     except NotProved:
-        raise refuse(f"not proved that each read of {buffer} sees a write of the same iteration", nest, where,
-                     note) from None  # fmt: skip
+        raise refuse(
+            f"not proved that each read of {buffer} sees a write of the same iteration", nest, where, note
+        ) from None
     if witness is not None:
-        raise refuse(f"a read of {buffer} sees what another iteration, or nothing, has written", nest, where, note,
-                     witness=witness)  # fmt: skip
+        raise refuse(
+            f"a read of {buffer} sees what another iteration, or nothing, has written",
+            nest,
+            where,
+            note,
+            witness=witness,
+        )
 
 
 def _loops_around(nest: Nest, block: _Block) -> int:

@@ -34,18 +34,28 @@ def unrolled(
                 target,
                 site.path,
                 "asked to be unrolled",
-                way_out=tried(before, (step("tile_loop", loop.var, copies, tail="peel", nest=nest_of(before, site)),
-                                       step(name, f"{loop.var}_inner", copies, nest=nest_of(before, site)))),
-            )  # fmt: skip
+                way_out=tried(
+                    before,
+                    (
+                        step("tile_loop", loop.var, copies, tail="peel", nest=nest_of(before, site)),
+                        step(name, f"{loop.var}_inner", copies, nest=nest_of(before, site)),
+                    ),
+                ),
+            )
         if loop.extent == 0:  # nothing is left of this part: no copies
             return before
         try:
             return _copies(before, site, min(copies, loop.extent), jam, partials)
         except Refused as refusal:
             raise in_current(
-                refusal, target, site.path, "asked to be unrolled", f"{loop.var}_unrolled", loop,
+                refusal,
+                target,
+                site.path,
+                "asked to be unrolled",
+                f"{loop.var}_unrolled",
+                loop,
                 _ways_out(before, site, copies) if jam else None,
-            ) from refusal  # fmt: skip
+            ) from refusal
 
     return rewrite_each(
         program,
@@ -64,8 +74,9 @@ def _ways_out(program: Program, site: Site, copies: int) -> Callable[[], str | N
     def find() -> str | None:
         inner = middle(program, site)
         alternatives = [(inner[0], step("unroll_and_jam", inner[1], copies, nest=only))] if inner is not None else []
-        return tried(program, *alternatives, (step("distribute", var, nest=only), jam),
-                     (step("unroll", var, copies, nest=only),))()  # fmt: skip
+        return tried(
+            program, *alternatives, (step("distribute", var, nest=only), jam), (step("unroll", var, copies, nest=only),)
+        )()
 
     return find
 

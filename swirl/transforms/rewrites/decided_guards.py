@@ -78,11 +78,7 @@ def simplify_condition(test: ast.expr, ranges: dict[str, tuple[int, int]]) -> as
         return parts[0] if len(parts) == 1 else ast.BoolOp(test.op, parts)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = simplify_condition(test.operand, ranges)
-        return (
-            ast.Constant(not inner.value)
-            if isinstance(inner, ast.Constant)
-            else ast.UnaryOp(ast.Not(), inner)
-        )
+        return ast.Constant(not inner.value) if isinstance(inner, ast.Constant) else ast.UnaryOp(ast.Not(), inner)
     if isinstance(test, ast.Compare):
         operands = [test.left, *test.comparators]
         undecided: list[tuple[ast.expr, ast.cmpop, ast.expr]] = []
@@ -101,9 +97,7 @@ def simplify_condition(test: ast.expr, ranges: dict[str, tuple[int, int]]) -> as
     return test
 
 
-def _compare(
-    left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[str, tuple[int, int]]
-) -> bool | None:
+def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[str, tuple[int, int]]) -> bool | None:
     if not (on_loops(left, ranges) and on_loops(right, ranges)):
         return None
     one, two = affine(left, ranges), affine(right, ranges)

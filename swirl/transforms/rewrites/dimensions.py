@@ -24,6 +24,8 @@ def memory_order(program: Program, buffer: str, order: Sequence[int] | None) -> 
     dims = [buffer_dim(program, buffer, dim) for dim in order]
     new = (*(dim for dim in range(rank) if dim < program.buffers[buffer].batch_dims), *dims)
     if sorted(new) != list(range(rank)):
-        raise CommandError(f"the order {tuple(order)} does not have each dimension of {buffer} once",
-                           way_out=f"for one, {tuple(reversed(range(len(new))))}")  # fmt: skip
+        raise CommandError(
+            f"the order {tuple(order)} does not have each dimension of {buffer} once",
+            way_out=f"for one, {tuple(reversed(range(len(new))))}",
+        )
     return new

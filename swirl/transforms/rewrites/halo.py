@@ -225,10 +225,14 @@ class _Check:
         text = ast.unparse(reference)
         at = ", ".join(f"{name}={value}" for name, value in values.items() if name in names_in(reference))
         element = [eval(ast.unparse(index), {"min": min, "max": max}, dict(values)) for index in subscripts(reference)]
-        return refuse(f"the halo of {self.buffer} is too small", self.nest, self.candidate.path,
-                      "its condition would be needless with a larger one",
-                      witness=f"{at} reads {text}, which is {self.buffer}{element}",
-                      way_out=f"{self._needed()} is enough; a side of 0 keeps its conditions")  # fmt: skip
+        return refuse(
+            f"the halo of {self.buffer} is too small",
+            self.nest,
+            self.candidate.path,
+            "its condition would be needless with a larger one",
+            witness=f"{at} reads {text}, which is {self.buffer}{element}",
+            way_out=f"{self._needed()} is enough; a side of 0 keeps its conditions",
+        )
 
     def _needed(self) -> str:
         """The command with the padding that all reads of the buffer here need."""

@@ -188,8 +188,9 @@ class _Invariants(ast.NodeTransformer):
         if declared is None:
             return None
         declaration = at(self.nest.body, declared)
-        set_again = any(isinstance(s, (ast.Assign, ast.AugAssign)) and name in changed_in(s)
-                        for _, s in walk(self.nest.body))  # fmt: skip
+        set_again = any(
+            isinstance(s, (ast.Assign, ast.AugAssign)) and name in changed_in(s) for _, s in walk(self.nest.body)
+        )
         return declaration.value if isinstance(declaration, ast.AnnAssign) and not set_again else None
 
     def _quotient(self, node: ast.BinOp) -> str:

@@ -106,7 +106,7 @@ class Chain:
         return tuple(
             (ast.unparse(substitute(head.start, names)), ast.unparse(substitute(head.stop, names)), head.step)
             for head in self.heads
-        )  # fmt: skip
+        )
 
 
 def chain(nest: Nest, outer: Path, inner: Path) -> Chain:

@@ -75,9 +75,7 @@ def split_body(node: ast.For, cuts: Sequence[int]) -> list[ast.For] | None:
         if start < stop:
             groups.append(node.body[start:stop])
     for index, group in enumerate(groups):
-        declared = {
-            s.target.id for s in group if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
-        }
+        declared = {s.target.id for s in group if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)}
         later = {name for other in groups[index + 1 :] for statement in other for name in names_in(statement)}
         if declared & later:
             return None

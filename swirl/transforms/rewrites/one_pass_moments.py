@@ -75,8 +75,9 @@ class OnePass:
             one, body = self._summed(rest, names, once)
         else:
             one, body = self._within(rest[:inner], rest[inner:])
-        found = Moments(expr(names["base"]), expr(names["inner"]), expr(names["squares"]),
-                        one.count * (head.extent or 0))  # fmt: skip
+        found = Moments(
+            expr(names["base"]), expr(names["inner"]), expr(names["squares"]), one.count * (head.extent or 0)
+        )
         if parts is None:
             return found, [*opening, head.node([*body, *self._combine(one, names)])]
         here = parts.of(expr(head.var), store=True)
@@ -99,8 +100,9 @@ class OnePass:
         count = one.count * prod(head.extent or 0 for head in around)
         return Moments(expr(names["base"]), expr(names["inner"]), expr(names["squares"]), count), [*opening, *body]
 
-    def _summed(self, heads: Sequence[Loop], names: dict[str, str],
-                once: bool = False) -> tuple[Moments, list[ast.stmt]]:  # fmt: skip
+    def _summed(
+        self, heads: Sequence[Loop], names: dict[str, str], once: bool = False
+    ) -> tuple[Moments, list[ast.stmt]]:
         """The moments of the elements of ``heads``: sums of differences from the first one and of their squares."""
         shift = self._filled("shift: T = value", names, value=self._first(heads))
         if not heads:  # one element, which is its own mean

@@ -98,9 +98,7 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str],
         assert isinstance(node, ast.For)
         chain.append(loop_of(node))
     if any(loop.kind == "vector" and places.get(loop.var, loop.var) != loop.var for loop in chain):
-        raise refuse(
-            "a vector loop stays innermost", nest, path, "asked to move", way_out="reorder, then vectorize"
-        )
+        raise refuse("a vector loop stays innermost", nest, path, "asked to move", way_out="reorder, then vectorize")
     by_name = {loop.var: loop for loop in chain}
     new_chain = [by_name[places.get(loop.var, loop.var)] for loop in chain]
     moving = {
@@ -120,8 +118,9 @@ def permute_at(program: Program, nest: Nest, path: Path, places: dict[str, str],
     return nest.with_body(new)
 
 
-def _projected(nest: Nest, body: list[ast.stmt], path: Path, chain: list[Loop], order: list[str],
-               moving: dict[str, set[str]]) -> list[Loop]:  # fmt: skip
+def _projected(
+    nest: Nest, body: list[ast.stmt], path: Path, chain: list[Loop], order: list[str], moving: dict[str, set[str]]
+) -> list[Loop]:
     """The loops of ``chain`` in another order, in which the bounds of some would move with loops inside of them.
 
     Args:
@@ -137,13 +136,18 @@ def _projected(nest: Nest, body: list[ast.stmt], path: Path, chain: list[Loop], 
         return found
     var, names = next(iter(moving.items()))
     inner = [name for name in order[order.index(var) + 1 :] if name in names]
-    raise refuse(f"the bounds of {var} move with {', '.join(inner)}, and no bounds say the same in the other order",
-                 nest, path, "asked to move")  # fmt: skip
+    raise refuse(
+        f"the bounds of {var} move with {', '.join(inner)}, and no bounds say the same in the other order",
+        nest,
+        path,
+        "asked to move",
+    )
 
 
 def _imperfect(nest: Nest, path: Path, way_out: WayOut) -> Refused:
-    return refuse("the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move",
-                  way_out=way_out)  # fmt: skip
+    return refuse(
+        "the loops are not perfectly nested, and cannot be made so", nest, path, "asked to move", way_out=way_out
+    )
 
 
 def way_to_nest(program: Program, site: Site, again: Step) -> Callable[[], str | None]:

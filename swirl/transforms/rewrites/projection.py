@@ -64,8 +64,9 @@ def projected(chain: Sequence[Loop], order: Sequence[str], around: Sequence[Loop
         return found if again is not None and again.is_equal(whole) else None
 
 
-def _set(context: isl.Context, numbered: Mapping[str, str], dims: Sequence[str],
-         loops: Sequence[Loop]) -> isl.Set | None:  # fmt: skip
+def _set(
+    context: isl.Context, numbered: Mapping[str, str], dims: Sequence[str], loops: Sequence[Loop]
+) -> isl.Set | None:
     """The values that the variables ``dims`` of loops take; None where a bound is not quasi-affine."""
     mapping: dict[str, ast.expr] = {var: ast.Name(number, ast.Load()) for var, number in numbered.items()}
     parts = []

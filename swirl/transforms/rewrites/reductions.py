@@ -119,9 +119,7 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
         own = own_loops(at(nest.body, region), reduction)
         if own is None or (loop.kind == "vector" and any(head.kind == "vector" for head in own)):
             continue
-        name = fresh(
-            f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest])
-        )
+        name = fresh(f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest]))
         partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
         nest, shift = _expand(nest, path, region, partials)
         depth = len(region) - 1
@@ -177,9 +175,7 @@ def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
         if constant(index) is not None:
             continue
-        heads = [
-            n for n in statements_in(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)
-        ]
+        heads = [n for n in statements_in(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)]
         extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
         if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):
             return None
@@ -282,9 +278,7 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
         half = partials.count // 2
         while half:
             shifted = partials.element(expr("v + half", v=partials.var, half=half))
-            after.append(
-                partials.over(combine(reduction.kind, partials.element(partials.here, True), shifted), half)
-            )
+            after.append(partials.over(combine(reduction.kind, partials.element(partials.here, True), shifted), half))
             half //= 2
         total = combine(reduction.kind, reduction.target, partials.element(ast.Constant(0)))
         after.append(partials.over(total, None))

@@ -18,6 +18,5 @@ def in_bounds(shape: tuple[int, ...], node: ast.Subscript, ranges: dict[str, tup
     """Whether the element exists for all values in ``ranges``."""
     limits = [bounds(index, ranges) for index in subscripts(node)]
     return all(
-        limit is not None and limit[0] >= 0 and limit[1] < extent
-        for limit, extent in zip(limits, shape, strict=True)
+        limit is not None and limit[0] >= 0 and limit[1] < extent for limit, extent in zip(limits, shape, strict=True)
     )

@@ -25,9 +25,7 @@ def marked(nest: Nest, path: Path, note: str) -> str:
             if isinstance(node, (ast.For, ast.If)):
                 head = copy.copy(node)
                 head.body, head.orelse = [ast.Pass()], []
-                lines.append(
-                    (indent + unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path)
-                )
+                lines.append((indent + unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path))
                 show(node.body, "body", here, indent + "    ")
                 if node.orelse:
                     lines.append((indent + "else:", False))
@@ -44,8 +42,9 @@ WayOut = str | Callable[[], str | None] | None
 """What to do, or a function that finds it when the refusal is read (see :mod:`swirl.transforms.rewrites.ways_out`)."""
 
 
-def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict | str | None = None,
-           way_out: WayOut = None) -> Refused:  # fmt: skip
+def refuse(
+    problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict | str | None = None, way_out: WayOut = None
+) -> Refused:
     """A refusal that shows the current nest with the loop at ``path`` marked."""
     return Refused(
         problem,
@@ -55,8 +54,9 @@ def refuse(problem: str, nest: Nest, path: Path, note: str, *, witness: Conflict
     )
 
 
-def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop,
-               way_out: WayOut = None) -> Refused:  # fmt: skip
+def in_current(
+    refusal: Refused, nest: Nest, path: Path, note: str, inner: str, loop: Loop, way_out: WayOut = None
+) -> Refused:
     """A refusal from the middle of a rewrite, in terms of the nest as it is.
 
     Args:
@@ -68,13 +68,7 @@ def in_current(refusal: Refused, nest: Nest, path: Path, note: str, inner: str, 
     """
     witness = refusal.witness
     start = constant(loop.start)
-    if (
-        witness is not None
-        and start is not None
-        and f"{loop.var}=" not in re.sub(rf"\b{inner}=", "", witness)
-    ):
-        witness = re.sub(
-            rf"\b{inner}=(\d+)", lambda m: f"{loop.var}={start + int(m[1]) * loop.step}", witness
-        )
+    if witness is not None and start is not None and f"{loop.var}=" not in re.sub(rf"\b{inner}=", "", witness):
+        witness = re.sub(rf"\b{inner}=(\d+)", lambda m: f"{loop.var}={start + int(m[1]) * loop.step}", witness)
     way_out = (lambda: refusal.way_out) if way_out is None else way_out
     return refuse(refusal.message, nest, path, note, witness=witness, way_out=way_out)

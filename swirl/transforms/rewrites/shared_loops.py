@@ -171,8 +171,7 @@ def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | N
     assert isinstance(one, ast.For) and isinstance(two, ast.For)
     heads = loop_of(one), loop_of(two)
     if any(
-        ast.unparse(a) != ast.unparse(b)
-        for a, b in ((heads[0].start, heads[1].start), (heads[0].stop, heads[1].stop))
+        ast.unparse(a) != ast.unparse(b) for a, b in ((heads[0].start, heads[1].start), (heads[0].stop, heads[1].stop))
     ):
         return None
     if heads[0].step != heads[1].step or heads[0].kind != heads[1].kind:
@@ -211,9 +210,7 @@ def _inwards(program: Program, nest: Nest) -> Nest:
 
 def _outermost(body: list[ast.stmt]) -> list[Path]:
     """The loops in a block that are in no other loop of it."""
-    return [
-        path for path, _ in loops(body) if not any(isinstance(node, ast.For) for node in enclosing(body, path))
-    ]
+    return [path for path, _ in loops(body) if not any(isinstance(node, ast.For) for node in enclosing(body, path))]
 
 
 def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
@@ -228,9 +225,7 @@ def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
         if not isinstance(node.body[index], ast.For):
             index += 1
             continue
-        found = next(
-            (i for i in range(index + 1, len(node.body)) if isinstance(node.body[i], ast.For)), None
-        )
+        found = next((i for i in range(index + 1, len(node.body)) if isinstance(node.body[i], ast.For)), None)
         between = node.body[index + 1 : found] if found is not None else []
         if found is None or any(not _independent(node.body[index], s) for s in between):
             index += 1

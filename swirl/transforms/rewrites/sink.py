@@ -171,9 +171,11 @@ class _ConditionsInside:
 
     def _on_data(self, node: ast.stmt) -> bool:
         """Whether a condition around a loop depends on data."""
-        return isinstance(node, ast.If) and _has_loop(node) and (
-            condition_template(node.test) is None or not names_in(node.test) - {"min", "max"} <= self.variables
-        )  # fmt: skip
+        return (
+            isinstance(node, ast.If)
+            and _has_loop(node)
+            and (condition_template(node.test) is None or not names_in(node.test) - {"min", "max"} <= self.variables)
+        )
 
     def _local(self) -> ast.Name:
         name = fresh("condition", self.taken)

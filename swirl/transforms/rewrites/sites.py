@@ -43,8 +43,13 @@ def resolve(program: Program, name: str) -> tuple[str, ...]:
             found = tuple(target + suffix for target in targets if target + suffix in names)
             if found:
                 return found
-    older = [alias + other[len(target) :] for alias, targets in program.aliases.items() for target in targets
-             for other in names if other == target or other.startswith(f"{target}_")]  # fmt: skip
+    older = [
+        alias + other[len(target) :]
+        for alias, targets in program.aliases.items()
+        for target in targets
+        for other in names
+        if other == target or other.startswith(f"{target}_")
+    ]
     shown = [*names, *older]
     parts = [other for other in shown if other in (f"{name}_outer", f"{name}_inner")]
     hint = f"it is tiled: {' and '.join(parts)}; " if parts else nearest(name, shown)
@@ -68,9 +73,7 @@ def find_loops(program: Program, name: str, nest: int | str | None = None) -> li
         sites += [Site(index, path) for path, node in loops(candidate.body) if loop_of(node).var in wanted]
     if not sites:
         labels = ", ".join(candidate.label for candidate in program.nests)
-        raise CommandError(
-            f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}"
-        )
+        raise CommandError(f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}")
     return sites[::-1]
 
 
@@ -109,9 +112,14 @@ def _marked(program: Program, mark: str) -> Site | None:
 
 
 def rewrite_each(
-    program: Program, name: str, nest: int | str | None, rewrite: Callable[[Program, Site], Program],
-    occurrence: int | None = None, *, together: bool = False,
-) -> Program:  # fmt: skip
+    program: Program,
+    name: str,
+    nest: int | str | None,
+    rewrite: Callable[[Program, Site], Program],
+    occurrence: int | None = None,
+    *,
+    together: bool = False,
+) -> Program:
     """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
     checked; one that disappears because its condition never holds is passed over.
 

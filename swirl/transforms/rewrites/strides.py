@@ -10,9 +10,7 @@ from swirl.ir.layouts import in_memory
 
 
 # --- contiguity -----------------------------------------------------------------------------------------
-def memory_stride(
-    buffer: Buffer, indices: list[ast.expr], var: str, ranges: dict[str, tuple[int, int]]
-) -> int | None:
+def memory_stride(buffer: Buffer, indices: list[ast.expr], var: str, ranges: dict[str, tuple[int, int]]) -> int | None:
     """Elements in memory between neighbouring values of ``var``; None where that is not constant."""
     strides = [1]
     for extent in reversed(buffer.physical_shape[1:]):

@@ -68,6 +68,4 @@ def sum_of(program: Program, nest: Nest, node: ast.stmt) -> Sum | None:
     if len(whole.terms) == 1:  # a leading number belongs to the sum, not to the data
         ((monomial, scale),) = whole.terms.items()
         data = Polynomial({monomial: Fraction(1)}, whole.atoms).to_expr()
-    return Sum(
-        tuple(heads), moving, last.target, data, scale, whole, dtype_of(program, nest, last.target)
-    )
+    return Sum(tuple(heads), moving, last.target, data, scale, whole, dtype_of(program, nest, last.target))

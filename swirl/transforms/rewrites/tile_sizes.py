@@ -47,8 +47,10 @@ def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
     rest = extent - whole * sizes[0] if sizes else extent
     best = _fewest(rest, sizes)
     if best is None:
-        raise CommandError(f"no tiles of {', '.join(map(str, sorted(set(allowed))))} sum to {extent}",
-                           way_out="allow smaller tiles as well")  # fmt: skip
+        raise CommandError(
+            f"no tiles of {', '.join(map(str, sorted(set(allowed))))} sum to {extent}",
+            way_out="allow smaller tiles as well",
+        )
     # The same number, without the small sizes, then without the large ones.
     kept = sizes
     for number in range(1, len(sizes)):
@@ -100,10 +102,18 @@ def in_parts(
         return rewrite(program, site, factors)
     loop = loop_of(loop_at(program, site))
     if loop.kind != "range" or loop.extent is None:
-        what = f"{loop.var} is a {loop.kind} loop" if loop.kind != "range" else (
-            f"the bounds of {loop.var} are not constant")  # fmt: skip
-        raise refuse(what, program.nests[site.nest], site.path, note,
-                     way_out="a combination of tiles needs a plain loop of constant extent")  # fmt: skip
+        what = (
+            f"{loop.var} is a {loop.kind} loop"
+            if loop.kind != "range"
+            else (f"the bounds of {loop.var} are not constant")
+        )
+        raise refuse(
+            what,
+            program.nests[site.nest],
+            site.path,
+            note,
+            way_out="a combination of tiles needs a plain loop of constant extent",
+        )
     if sum(factors) != loop.extent:
         shown = " + ".join(map(str, factors))
         fits = " + ".join(map(str, combination(loop.extent, max(factors))))

@@ -41,15 +41,11 @@ def tiled(
     return rewrite_each(program, loop_var, nest, lambda before, site: in_parts(before, site, factor, _TILED, rewrite))
 
 
-def _tiled(
-    loop: Loop, body: list[ast.stmt], factor: int, tail: Tail, name: Callable[[str], str]
-) -> list[ast.stmt]:
+def _tiled(loop: Loop, body: list[ast.stmt], factor: int, tail: Tail, name: Callable[[str], str]) -> list[ast.stmt]:
     outer, inner = name(f"{loop.var}_outer"), name(f"{loop.var}_inner")
     start, extent = loop.start, simplify(expr("b - a", a=loop.start, b=loop.stop))
     known = constant(extent)
-    value = simplify(
-        expr("start + outer * factor + inner", start=start, outer=outer, factor=factor, inner=inner)
-    )
+    value = simplify(expr("start + outer * factor + inner", start=start, outer=outer, factor=factor, inner=inner))
     inside = [substitute(statement, {loop.var: value}) for statement in body]
     if known is not None and known % factor == 0:
         return [for_loop(outer, known // factor, [for_loop(inner, factor, inside)])]
