@@ -28,6 +28,7 @@ test: $(VENV)/.test
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
 # Vector loops of every form, and the results of random commands: masked tails, padding, halos, gathers. What the tests

@@ -121,7 +121,8 @@ def _roofs(axes: Axes, rows: Sequence[Row], roofs: Roofs) -> None:
 
 def _point(axes: Axes, number: int, row: Row) -> Any:
     """A layer and phase: its point, numbered, for the key. What computes nothing has no place in the plot."""
-    label = f"{number}  {row.ensemble} {row.phase}: {row.share:.1%} of the time, {row.of_limit:.0%} of the {row.bound} limit"
+    shares = f"{row.share:.1%} of the time, {row.of_limit:.0%} of the {row.bound} limit"
+    label = f"{number}  {row.ensemble} {row.phase}: {shares}"
     if not row.operations:
         (empty,) = axes.plot([], [], " ", label=f"{label}, no arithmetic")
         return empty
