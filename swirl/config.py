@@ -56,8 +56,8 @@ class Settings:
             clang++.
         compiler_variable: the variable that named the compiler, for messages.
         cache_dir: folder of the cache of kernels and of results (``SWIRL_CACHE_DIR``, else the user's cache folder).
-        threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else the cores
-            available).
+        threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else ``OMP_NUM_THREADS``,
+            else the cores available).
         recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
         compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).
         memo: whether results of passes and commands are kept in the cache (``SWIRL_MEMO``; by default they are).
@@ -184,6 +184,10 @@ def _threads(environment: Mapping[str, str]) -> int:
             if not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= MAX_THREADS:
                 raise _bad_value(variable, value, f"a whole number of threads from 1 to {MAX_THREADS}")
             return int(value)
+    # OpenMP's own; a list is for nested regions, and what it does not take, it ignores as well.
+    outermost = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if outermost.isascii() and outermost.isdigit() and 1 <= int(outermost) <= MAX_THREADS:
+        return int(outermost)
     return available_cores()
 
 

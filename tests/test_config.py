@@ -13,7 +13,7 @@ from swirl.errors import LatteError
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("SWIRL_", "LATTE_")) or name == "CXX":
+        if name.startswith(("SWIRL_", "LATTE_")) or name in ("CXX", "OMP_NUM_THREADS"):
             monkeypatch.delenv(name)
 
 
@@ -115,3 +115,13 @@ def test_waits_are_short_unless_the_user_says_how_to_wait(monkeypatch: pytest.Mo
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     with short_waits():
         assert "GOMP_SPINCOUNT" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("value", "threads"), [("3", 3), ("5,2", 5), ("0", None), ("many", None), ("", None), ("99999", None)]
+)
+def test_threads_of_openmp(monkeypatch: pytest.MonkeyPatch, value: str, threads: int | None) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert settings().threads == (threads or available_cores())
+    monkeypatch.setenv("SWIRL_THREADS", "7")
+    assert settings().threads == 7
