@@ -247,10 +247,10 @@ def test_too_few_zeros() -> None:
         (lambda p: transpose(p, "i", 0, 3), "has dimensions 0 to 2, not 3"),
         (lambda p: transpose(p, "i", 0), "has dimensions 0 to 2, not None"),
         (lambda p: transpose(p, "i", 0, 1, order=(0, 1, 2)), "not both"),
-        (lambda p: transpose(p, "i", order=(0, 1, 1)), "not each dimension of i once"),
-        (lambda p: transpose(p, "i", order=(0, 1)), "not each dimension of i once"),
+        (lambda p: transpose(p, "i", order=(0, 1, 1)), "does not have each dimension of i once"),
+        (lambda p: transpose(p, "i", order=(0, 1)), "does not have each dimension of i once"),
         (lambda p: transpose(p, "i", order="210"), "an order is a list of dimensions"),
-        (lambda p: COMMANDS["pack"](p, "i", order=(0, 1)), "not each dimension of i once"),
+        (lambda p: COMMANDS["pack"](p, "i", order=(0, 1)), "does not have each dimension of i once"),
     ],
 )
 def test_bad_arguments(rewrite: Callable[[Program], Program], message: str) -> None:

@@ -211,7 +211,8 @@ def draw(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     peers = list(dict.fromkeys(name for row in rows for name in row.seconds if name != OURS))
-    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.2 * len(rows)), 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.2 * len(rows)), 4.5))
+    figure.set_layout_engine("constrained")
     width = 0.8 / max(1, len(peers))
     for number, name in enumerate(peers):
         places = [at + number * width for at, row in enumerate(rows) if name in row.seconds]
