@@ -71,8 +71,9 @@ def trial(request: pytest.FixtureRequest) -> Trial:
         make,
         change=lambda x: x + 2.0,
     )
-    blocks = result.net.executable.buffers[f"{result.layer.name}.value"].layout.blocks
-    assert blocks == (((1, 16),) if "blocks" in request.param else ())
+    executable = result.net.executable
+    blocks = executable.buffers[f"{result.layer.name}.value"].layout.blocks
+    assert blocks == (((1, executable.plan.target.simd_width),) if "blocks" in request.param else ())
     generator = np.random.default_rng(5)
     gamma, beta = generator.uniform(-2, 2, shape[0]), generator.normal(size=shape[0])
     result.layer.set_gamma(gamma)
