@@ -15,7 +15,7 @@ from latte.model.ensemble import ActivationEnsemble, Connection, Ensemble
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.planning.chains import recipe_name
 from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
@@ -173,10 +173,12 @@ class Net:
         """
         if self.compiled:
             raise CommandError(
-                "use_recipe: the net is compiled already", place=user_place(), way_out="call it before net.compile()"
+                "use_recipe: the net is compiled already",
+                location=user_location(),
+                way_out="call it before net.compile()",
             )
         if not isinstance(path, (str, Path)):
-            raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", place=user_place())
+            raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", location=user_location())
         self.graph.recipes[recipe_name(self.graph, layers)] = Path(path)
 
     # --- compiling ------------------------------------------------------------------------------------------
@@ -197,12 +199,12 @@ class Net:
             CommandError: it is compiled already.  DeclarationError: the net is empty, or an ensemble reads nothing.
             LatteError: see :mod:`swirl.errors`. The net is unchanged then: it can be corrected and compiled.
         """
-        place = user_place()
+        location = user_location()
         if self.compiled:
-            raise CommandError("the net is compiled already", place=place, way_out="declare a new net")
+            raise CommandError("the net is compiled already", location=location, way_out="declare a new net")
         if threads is not None and not (is_integer(threads) and 1 <= threads <= MAX_THREADS):
             raise DeclarationError(
-                f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}", place=place
+                f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}", location=location
             )
         made_for, runner = resolve_target(target), Runner(None if threads is None else int(threads))
 
@@ -230,7 +232,7 @@ class Net:
             TrainingError: the net is not compiled.
         """
         if self._session is None:
-            raise TrainingError("the net is not compiled", place=user_place(), way_out="call net.compile() first")
+            raise TrainingError("the net is not compiled", location=user_location(), way_out="call net.compile() first")
         return self._session
 
     @property

@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from latte.model.instances import is_number
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.net import Net
 from latte.runtime.report import make_report
 from swirl.errors import DeclarationError, TrainingError
@@ -38,7 +38,7 @@ class SGD:
     """
 
     def __init__(self, net: Net, learning_rate: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0):
-        place = user_place()
+        location = user_location()
         for name, value, most in (
             ("learning_rate", learning_rate, math.inf),
             ("momentum", momentum, 1),
@@ -46,11 +46,11 @@ class SGD:
         ):
             if not is_number(value) or not 0 <= value <= most:
                 bounds = "at least 0" if most == math.inf else f"from 0 to {most}"
-                raise DeclarationError(f"{name} must be a number, {bounds}, not {value!r}", place=place)
+                raise DeclarationError(f"{name} must be a number, {bounds}, not {value!r}", location=location)
         if not isinstance(net, Net):
-            raise DeclarationError(f"a solver needs the net that it trains, not {net!r}", place=place)
+            raise DeclarationError(f"a solver needs the net that it trains, not {net!r}", location=location)
         if not net.compiled:
-            raise TrainingError("a solver needs a compiled net", place=place, way_out="call net.compile() first")
+            raise TrainingError("a solver needs a compiled net", location=location, way_out="call net.compile() first")
         self._session = net.session
         self.learning_rate = learning_rate
         self.momentum = momentum
@@ -64,7 +64,7 @@ class SGD:
         if not self._parameters:
             raise TrainingError(
                 "the net has no parameters to train",
-                place=place,
+                location=location,
                 way_out="add a layer that has some, FullyConnectedLayer for one",
             )
         self._prepare(executable.plan.target)
@@ -113,7 +113,7 @@ class SGD:
         if "backward" not in self._session.has_run:
             raise TrainingError(
                 "there are no gradients yet",
-                place=user_place(),
+                location=user_location(),
                 way_out="call net.forward() and net.backward() first",
             )
         self._session.settle_gradients()

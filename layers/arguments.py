@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.model.checks import is_integer
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.net import Net
 
 
@@ -21,7 +21,7 @@ def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
     if len(both) != 2 or not all(is_integer(part) and part >= least for part in both):
         raise DeclarationError(
             f"{name} must be an integer of at least {least}, or two of them (y, x), not {value!r}",
-            place=user_place(),
+            location=user_location(),
         )
     return int(both[0]), int(both[1])
 
@@ -33,7 +33,7 @@ def count(name: str, value: int) -> int:
         DeclarationError: if it is not a positive integer.
     """
     if not is_integer(value) or value < 1:
-        raise DeclarationError(f"{name} must be a positive integer, not {value!r}", place=user_place())
+        raise DeclarationError(f"{name} must be a positive integer, not {value!r}", location=user_location())
     return int(value)
 
 
@@ -44,19 +44,19 @@ def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, .
         DeclarationError: unless it is one of ``net``, and has ``rank`` dimensions without the batch.
     """
     if not isinstance(net, Net):
-        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", place=user_place())
+        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", location=user_location())
     if not isinstance(ensemble, Ensemble):
         raise DeclarationError(
-            f"{layer}: the input must be what a layer returned, not {ensemble!r}", place=user_place()
+            f"{layer}: the input must be what a layer returned, not {ensemble!r}", location=user_location()
         )
     if ensemble not in net.graph:
-        raise DeclarationError(f"{layer}: {ensemble!r} is in another net", place=user_place())
+        raise DeclarationError(f"{layer}: {ensemble!r} is in another net", location=user_location())
     ranks = (rank,) if isinstance(rank, int) else rank
     if ranks is not None and ensemble.ndim not in ranks:
         raise DeclarationError(
             f"{layer} reads {' or '.join(map(str, ranks))} dimensions without the batch, {ensemble!r} has"
             f" {ensemble.ndim}",
-            place=user_place(),
+            location=user_location(),
         )
     return ensemble
 

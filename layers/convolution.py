@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import count, pair, source_of
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
 
@@ -109,7 +109,7 @@ def _convolution(
             raise DeclarationError(
                 f"the kernel covers {window} elements in {axis}, the padded input of {source!r} has only"
                 f" {extent + 2 * around}",
-                place=user_place(),
+                location=user_location(),
                 way_out="use a smaller kernel or dilation, or more padding",
             )
     height, width = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from latte.ensemble import AccuracyEnsemble, Ensemble, LossEnsemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, exp, float32, log, stop_gradient
 
@@ -94,11 +94,11 @@ def _check(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> None:
     source_of(net, bottom, layer, 1)
     source_of(net, label, layer, 1)
     if label is bottom:
-        raise DeclarationError(f"{layer}: {bottom!r} cannot be its own label", place=user_place())
+        raise DeclarationError(f"{layer}: {bottom!r} cannot be its own label", location=user_location())
     if label.shape != (1,):
         raise DeclarationError(
             f"{layer}: labels have shape (1,), {label!r} has {label.shape}",
-            place=user_place(),
+            location=user_location(),
             way_out="MemoryDataLayer(net, (1,)), class numbers as floats",
         )
 

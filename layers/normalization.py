@@ -6,7 +6,7 @@ from __future__ import annotations
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
 
@@ -112,9 +112,9 @@ def BatchNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, mo
     """
     source = source_of(net, input_ensemble, "BatchNormLayer", (1, 3))
     if not epsilon > 0:
-        raise DeclarationError(f"epsilon must be positive, not {epsilon!r}", place=user_place())
+        raise DeclarationError(f"epsilon must be positive, not {epsilon!r}", location=user_location())
     if not 0 <= momentum <= 1:
-        raise DeclarationError(f"momentum must be in 0 … 1, not {momentum!r}", place=user_place())
+        raise DeclarationError(f"momentum must be in 0 … 1, not {momentum!r}", location=user_location())
     kind = BatchNormEnsemble if source.ndim == 3 else BatchNormVectorEnsemble
     ensemble = net.add_ensemble(kind(source.shape, float(epsilon), float(momentum)))
     net.add_one_to_one_connections(source, ensemble)

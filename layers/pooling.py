@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import pair, source_of
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import INFINITY, Neuron, range_dim
 
@@ -65,7 +65,7 @@ def MaxPoolingLayer(
     if not clamp and any(2 * around > k for around, k in zip(pads, kernels, strict=True)):
         raise DeclarationError(
             f"pad {pads} is more than half of the kernel {kernels}: some windows would be empty",
-            place=user_place(),
+            location=user_location(),
         )
     sizes = [
         _pooled_extent(source, axis, ceil_mode, clamp)
@@ -98,7 +98,7 @@ def _pooled_extent(source: Ensemble, axis: tuple[str, int, int, int, int], ceil_
         raise DeclarationError(
             f"the kernel covers {kernel} elements in {name}, the padded input of {source!r} has only"
             f" {extent + 2 * pad}",
-            place=user_place(),
+            location=user_location(),
             way_out="use a smaller kernel",
         )
     count = (-(-room // stride) if ceil_mode else room // stride) + 1

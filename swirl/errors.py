@@ -1,6 +1,6 @@
 """Every error that Latte or SWIRL raises on purpose, under one base class.
 
-An error says three things: what is wrong, the place that asked for it (file and line of the user's
+An error says three things: what is wrong, the location that asked for it (file and line of the user's
 code or recipe, where there is one), and a way out.
 """
 
@@ -16,18 +16,18 @@ class LatteError(Exception):
 
     Args:
         message: what is wrong, in one sentence.
-        place: ``file:line`` of the user's code that asked, or an ensemble's name.
+        location: ``file:line`` of the user's code that asked, or an ensemble's name.
         way_out: what to do about it.
     """
 
-    def __init__(self, message: str, *, place: str | None = None, way_out: str | None = None):
+    def __init__(self, message: str, *, location: str | None = None, way_out: str | None = None):
         self.message = message
-        self.place = place
+        self.location = location
         self.way_out = way_out
         super().__init__(message)
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.message}" if self.place else self.message
+        text = f"{self.location}: {self.message}" if self.location else self.message
         return f"{text}\n  {self.way_out}" if self.way_out else text
 
 
@@ -56,8 +56,10 @@ class DerivativeError(LatteError):
         line: of the statement, in the file of the body.
     """
 
-    def __init__(self, message: str, *, place: str | None = None, way_out: str | None = None, line: int | None = None):
-        super().__init__(message, place=place, way_out=way_out)
+    def __init__(
+        self, message: str, *, location: str | None = None, way_out: str | None = None, line: int | None = None
+    ):
+        super().__init__(message, location=location, way_out=way_out)
         self.line = line
 
 
@@ -90,7 +92,7 @@ class Refused(CommandError):
 
     Args:
         message: one line, ``parallelize('backward', 'y'): two iterations would update the same element``.
-        place: ``file:line`` of the command.
+        location: ``file:line`` of the command.
         nest: the current nest as text, the loop in question marked.
         witness: the two statement instances that collide and the element they share, in words.
         way_out: commands that would help; or a function that finds them, called when they are read (commands are tried
@@ -101,13 +103,13 @@ class Refused(CommandError):
         self,
         message: str,
         *,
-        place: str | None = None,
+        location: str | None = None,
         nest: str | None = None,
         witness: str | None = None,
         way_out: str | Callable[[], str | None] | None = None,
     ):
         self._find = way_out if callable(way_out) else None
-        super().__init__(message, place=place, way_out=None if callable(way_out) else way_out)
+        super().__init__(message, location=location, way_out=None if callable(way_out) else way_out)
         self.nest = nest
         self.witness = witness
 
@@ -125,10 +127,10 @@ class Refused(CommandError):
 
     def offering(self, way_out: Callable[[], str | None]) -> Refused:
         """The same refusal with another way out."""
-        return Refused(self.message, place=self.place, nest=self.nest, witness=self.witness, way_out=way_out)
+        return Refused(self.message, location=self.location, nest=self.nest, witness=self.witness, way_out=way_out)
 
     def __str__(self) -> str:
-        lines = [f"{self.place}: {self.message}" if self.place else self.message]
+        lines = [f"{self.location}: {self.message}" if self.location else self.message]
         if self.nest:
             lines += ["    " + line for line in self.nest.splitlines()]
         lines += ["  " + part for part in (self.witness, self.way_out) if part]
@@ -136,7 +138,7 @@ class Refused(CommandError):
 
     def to_json(self) -> str:
         """The same object for programs: a JSON object with the parts of the message."""
-        parts = ("message", "place", "nest", "witness", "way_out")
+        parts = ("message", "location", "nest", "witness", "way_out")
         return json.dumps({part: getattr(self, part) for part in parts})
 
 
@@ -146,11 +148,11 @@ class LeftApart(LatteError):
     Args:
         message: why.
         phase: the one that is left.
-        place: ``file:line`` of the recipe.
+        location: ``file:line`` of the recipe.
     """
 
-    def __init__(self, message: str, *, phase: str, place: str | None = None):
-        super().__init__(message, place=place, way_out="only a chain's recipe can leave its layers apart")
+    def __init__(self, message: str, *, phase: str, location: str | None = None):
+        super().__init__(message, location=location, way_out="only a chain's recipe can leave its layers apart")
         self.phase = phase
         self.chain: str | None = None
         """Its name, once it is known."""

@@ -43,7 +43,7 @@ LIMIT = 1024
 """The number of results kept for one ensemble, the last ones used: about ten recipes."""
 
 _REFUSALS = {kind.__name__: kind for kind in (CommandError, Refused, LayoutError)}
-_PARTS = ("message", "place", "nest", "witness", "way_out")
+_PARTS = ("message", "location", "nest", "witness", "way_out")
 _IMPORTED = time.time()
 
 
@@ -156,7 +156,7 @@ class _Call:
 
 def _refusal(found: Mapping[str, Any]) -> LatteError:
     kind = _REFUSALS[found["kind"]]
-    parts = {part: found[part] for part in _PARTS[1:] if kind is Refused or part in ("place", "way_out")}
+    parts = {part: found[part] for part in _PARTS[1:] if kind is Refused or part in ("location", "way_out")}
     return kind(found["message"], **parts)
 
 

@@ -117,13 +117,13 @@ class Schedule(_Answers):
         """
         asked = self._phase(phase)
         if not isinstance(kind, str):
-            raise CommandError(f"a kind of layer is given by its name, not {kind!r}", place=caller())
+            raise CommandError(f"a kind of layer is given by its name, not {kind!r}", location=caller())
         found = self._recipes(kind)
         function = found.functions.get(asked) if found is not None else None
         if function is None:
             what = f"no recipe for {kind!r} in this chain" if found is None else f"{found.name} has no function {phase}"
             way_out = f"from latte.recipes.{kind} import {phase}" if found is None else "write the commands here"
-            raise CommandError(what, place=caller(), way_out=way_out)
+            raise CommandError(what, location=caller(), way_out=way_out)
         assert found is not None
         self.composed.append(found)
         outer = self._building
@@ -143,7 +143,7 @@ class Schedule(_Answers):
         Raises:
             LeftApart: always; the chain's scheduling begins again without the phase.
         """
-        raise LeftApart(reason, phase=self._phase(phase), place=caller())
+        raise LeftApart(reason, phase=self._phase(phase), location=caller())
 
     def apply(self, command: Recorded) -> tuple[str, ...]:
         """Apply one command.
@@ -152,7 +152,7 @@ class Schedule(_Answers):
             the names of the loops that it made, to be used in later commands.
 
         Raises:
-            CommandError, Refused: with the command and its place, unless it was given ``optional=True``.
+            CommandError, Refused: with the command and its location, unless it was given ``optional=True``.
         """
         command = self._redirected(command)
         options = dict(command.options)
@@ -163,9 +163,9 @@ class Schedule(_Answers):
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
             self._become(state)  # leave nothing half done
-            at_place = located(error, command)
+            at_location = located(error, command)
             if not optional:
-                raise at_place from error
+                raise at_location from error
             self.outcomes.append(Outcome(command, "skipped", str(error)))
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
@@ -326,13 +326,13 @@ class Recipe:
             try:
                 function(schedule, schedule.target)
             except LatteError as error:
-                if error.place is None:  # a question, not a command
-                    error.place = raised_at(error, self.name, self.path)
+                if error.location is None:  # a question, not a command
+                    error.location = raised_at(error, self.name, self.path)
                 raise
             except Exception as error:
                 raise RecipeError(
                     f"{phase}() raised {type(error).__name__}: {error}",
-                    place=raised_at(error, self.name, self.path),
+                    location=raised_at(error, self.name, self.path),
                     way_out="correct the recipe; the net was not compiled",
                 ) from error
 
@@ -341,7 +341,7 @@ def raised_at(error: BaseException, filename: str, path: Path | None) -> str:
     """``file:line`` of the innermost frame in a recipe, or in one that it imports."""
     sources = {str(source) for source in recipe_sources(path)} if path is not None else set()
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename or f.filename in sources]
-    place = f"{shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else filename
+    location = f"{shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else filename
     if isinstance(error, SyntaxError) and error.filename in sources:
-        place = f"{shown(error.filename)}:{error.lineno}"
-    return place
+        location = f"{shown(error.filename)}:{error.lineno}"
+    return location

@@ -29,16 +29,16 @@ def read_recipe(path: str | Path) -> Recipe:
     try:
         code = compile(path.read_text(encoding="utf-8"), name, "exec")
     except OSError as error:
-        raise RecipeError(f"cannot be read: {error.strerror}", place=name) from error
+        raise RecipeError(f"cannot be read: {error.strerror}", location=name) from error
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise RecipeError(f"is not Python: {error}", place=f"{name}:{line}" if line else name) from error
+        raise RecipeError(f"is not Python: {error}", location=f"{name}:{line}" if line else name) from error
     scope: dict[str, Any] = {"__name__": f"recipe_{path.stem}", "__file__": str(path)}
     try:
         with fresh_imports(path):
             exec(code, scope)
     except Exception as error:
-        raise RecipeError(f"raised {type(error).__name__}: {error}", place=raised_at(error, name, path)) from error
+        raise RecipeError(f"raised {type(error).__name__}: {error}", location=raised_at(error, name, path)) from error
     functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
     for phase, function in functions.items():
         _check_takes_two(function, phase, name)
@@ -47,21 +47,23 @@ def read_recipe(path: str | Path) -> Recipe:
     if "chain" in scope and not (kinds and len(chain) > 1):
         raise RecipeError(
             f"chain must name at least two kinds of layers, not {chain!r}",
-            place=name,
+            location=name,
             way_out='chain = ("conv", "relu")',
         )
     if not functions:
-        raise RecipeError("defines no phase", place=name, way_out="def forward(s, target): …, or backward, or update")
+        raise RecipeError(
+            "defines no phase", location=name, way_out="def forward(s, target): …, or backward, or update"
+        )
     return Recipe(name, functions, tuple(chain), path.absolute())
 
 
 def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> None:
     code = getattr(function, "__code__", None)
-    place = f"{shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
+    location = f"{shown(code.co_filename)}:{code.co_firstlineno}" if code is not None else name
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise RecipeError(
             f"{phase} would not run when it is called: it yields or awaits",
-            place=place,
+            location=location,
             way_out=f"def {phase}(s, target): …",
         )
     try:
@@ -72,7 +74,9 @@ def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> Non
         signature.bind(None, None)
     except TypeError as error:
         raise RecipeError(
-            f"{phase}{signature} is given a schedule and a target", place=place, way_out=f"def {phase}(s, target): …"
+            f"{phase}{signature} is given a schedule and a target",
+            location=location,
+            way_out=f"def {phase}(s, target): …",
         ) from error
 
 

@@ -26,7 +26,7 @@ class Recorded:
     name: str
     arguments: tuple[Any, ...]
     options: tuple[tuple[str, Any], ...]
-    place: str | None
+    location: str | None
 
     @property
     def text(self) -> str:
@@ -65,11 +65,11 @@ class Traced:
     program: Program
 
 
-def unknown_command(name: str, place: str | None) -> CommandError:
+def unknown_command(name: str, location: str | None) -> CommandError:
     """The error for a command that does not exist, with the nearest one that does."""
     return CommandError(
         f"no command named {name!r}",
-        place=place,
+        location=location,
         way_out=f"{nearest(name, COMMANDS)}the commands are {', '.join(sorted(COMMANDS))}",
     )
 
@@ -89,8 +89,10 @@ def run_command(
 def located(error: LatteError, command: Recorded) -> LatteError:
     message = f"{command.text}: {error.message}"
     if isinstance(error, Refused):
-        return Refused(message, place=command.place, nest=error.nest, witness=error.witness, way_out=error.way_out)
-    return type(error)(message, place=command.place, way_out=error.way_out)
+        return Refused(
+            message, location=command.location, nest=error.nest, witness=error.witness, way_out=error.way_out
+        )
+    return type(error)(message, location=command.location, way_out=error.way_out)
 
 
 def caller() -> str | None:

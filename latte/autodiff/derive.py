@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from latte.autodiff.activity import active_names
 from latte.autodiff.argmax import save_argmax
-from latte.autodiff.finish import Gradients, finish
+from latte.autodiff.finish import Gradients, Variables, finish
 from latte.autodiff.gather import gather
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
@@ -66,28 +66,20 @@ def derive(
     Raises:
         DerivativeError: the program has a statement without a derivative; the message quotes it.
     """
+    by = Variables(inputs, params, output, add_to)
     try:
-        return _kept_as_needed(forward, inputs, params, output, add_to, keep, recompute)
+        return _kept_as_needed(forward, by, Choices(frozenset(recompute), frozenset(keep), _declared_once(forward)))
     except DerivativeError:
-        return _taped(forward, inputs, params, output, add_to)
+        return _taped(forward, by)
 
 
-def _kept_as_needed(
-    forward: Program,
-    inputs: Sequence[str],
-    params: Sequence[str],
-    output: str,
-    add_to: Collection[str],
-    keep: Collection[str],
-    recompute: Collection[str],
-) -> Derived:
+def _kept_as_needed(forward: Program, by: Variables, choices: Choices) -> Derived:
     """Whole locals, or versions of buffers, are kept one after the other, until nothing is missing."""
     notes: list[str] = []
-    choices = Choices(frozenset(recompute), frozenset(keep), _declared_once(forward))
     program = forward
     for _ in range(ATTEMPTS):
         try:
-            return _attempt(program, inputs, params, output, add_to, choices, notes)
+            return _attempt(program, by, choices, notes)
         except TooDear as found:
             program = save_local(program, found.local)
             again = f"computing it again would move {found.bytes_again}"
@@ -98,10 +90,10 @@ def _kept_as_needed(
             changed = save_version(program, found.name, found.by.path[0][1])
             if changed is None:
                 name = found.name.removesuffix(ELEMENT)
-                used, by = origin(found.used.node), origin(found.by.node)
+                used, overwriting = origin(found.used.node), origin(found.by.node)
                 raise DerivativeError(
-                    f"`{used}` cannot be differentiated: it needs a value of {name} that `{by}` overwrites",
-                    place=forward.name,
+                    f"`{used}` cannot be differentiated: it needs a value of {name} that `{overwriting}` overwrites",
+                    location=forward.name,
                     way_out=f"give the new value a name of its own instead of overwriting {name}",
                     line=line_of(found.used.node),
                 ) from found
@@ -110,7 +102,7 @@ def _kept_as_needed(
                 f"the value of {found.name} before `{origin(found.by.node)}` is kept as {kept}: "
                 f"{program.buffers[kept].nbytes} bytes"
             )
-    raise DerivativeError(f"more than {ATTEMPTS} values would have to be kept", place=forward.name)
+    raise DerivativeError(f"more than {ATTEMPTS} values would have to be kept", location=forward.name)
 
 
 def _declared_once(program: Program) -> frozenset[str]:
@@ -120,36 +112,26 @@ def _declared_once(program: Program) -> frozenset[str]:
     return frozenset(name for name in names if names.count(name) == 1)
 
 
-def _attempt(
-    program: Program,
-    inputs: Sequence[str],
-    params: Sequence[str],
-    output: str,
-    add_to: Collection[str],
-    choices: Choices,
-    notes: list[str],
-) -> Derived:
+def _attempt(program: Program, by: Variables, choices: Choices, notes: list[str]) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
-    everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
+    everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
     saved, inside, _ = save_argmax(program, everything)
     taken = _taken(saved, inside)
     prepared = prepare(inside, saved.buffers, taken)
-    return _phases(saved, prepared, inputs, params, output, add_to, taken, choices, notes)
+    return _phases(saved, prepared, by, taken, choices, notes)
 
 
-def _taped(
-    forward: Program, inputs: Sequence[str], params: Sequence[str], output: str, add_to: Collection[str]
-) -> Derived:
+def _taped(forward: Program, by: Variables) -> Derived:
     """What a statement reads and something overwrites later is kept, one element for each iteration."""
     taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
     program = normalised(forward, taken)
     bodies = [list(nest.body) for nest in program.nests]
-    everything = active_names(bodies, program.buffers, {*inputs, *params}, output)
+    everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
     saved, inside, originals = save_argmax(program, everything)
     taken = _taken(saved, inside)
     tapes = Tapes(saved, originals, taken)
     prepared = [rebuild(nest, first_wins) for nest in inside]
-    derived = _phases(saved, prepared, inputs, params, output, add_to, taken, Choices(), [], tapes)
+    derived = _phases(saved, prepared, by, taken, Choices(), [], tapes)
     kept, notes = tapes.saving(derived.backward, derived.update)
     return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes), taped=True)
 
@@ -162,10 +144,7 @@ def _taken(program: Program, inside: list[Body]) -> set[str]:
 def _phases(
     saved: Program,
     prepared: list[Body],
-    inputs: Sequence[str],
-    params: Sequence[str],
-    output: str,
-    add_to: Collection[str],
+    by: Variables,
     taken: set[str],
     choices: Choices,
     notes: list[str],
@@ -178,7 +157,7 @@ def _phases(
         if not wanted:
             return None
         name = f"{saved.name.split('.')[0]}.{name}"
-        reversal, nests = _reverse(name, prepared, saved, wanted, output, taken, choices, tapes)
+        reversal, nests = _reverse(name, prepared, saved, wanted, by.output, taken, choices, tapes)
         known = saved.with_buffers(**{tape.name: tape.buffer for tape in tapes.tapes}) if tapes else saved
         if all(len(nest) == 1 for nest in nests):
             buffers = {**known.buffers, **{new: saved.buffers[of] for new, of in reversal.adjoints.items()}}
@@ -186,10 +165,10 @@ def _phases(
             nests = [[statement] for statement in body]
             reversal.values.notes.extend(gathered)
         found.extend(f"{name}: {note}" for note in reversal.values.notes)
-        return finish(name, nests, Gradients(known, reversal.adjoints, wanted, output, inputs, params, add_to))
+        return finish(name, nests, Gradients(known, reversal.adjoints, wanted, by))
 
-    backward = phase("backward", inputs)
-    update = phase("update", params)
+    backward = phase("backward", by.inputs)
+    update = phase("update", by.params)
     return Derived(strip_stop_gradient(saved), backward, update, tuple(dict.fromkeys(found)))
 
 

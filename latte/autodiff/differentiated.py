@@ -148,9 +148,9 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
     except DerivativeError as error:
         if error.line is None:
             raise
-        place = f"{layer.ensemble.body('forward').filename}:{error.line}"
+        location = f"{layer.ensemble.body('forward').filename}:{error.line}"
         raise DerivativeError(
-            f"{error.place}: {error.message}", place=place, way_out=error.way_out, line=error.line
+            f"{error.location}: {error.message}", location=location, way_out=error.way_out, line=error.line
         ) from error
 
 

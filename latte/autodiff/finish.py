@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from latte.autodiff.prepare import Body, assign
@@ -32,6 +32,23 @@ ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
 
 @dataclass(frozen=True)
+class Variables:
+    """What a layer's forward program is differentiated by.
+
+    Args:
+        inputs: the buffers that it reads from other layers.
+        params: its parameters.
+        output: the buffer whose gradient is given.
+        add_to: those of ``inputs`` whose gradient has been started by another reader.
+    """
+
+    inputs: Sequence[str]
+    params: Sequence[str]
+    output: str
+    add_to: Collection[str]
+
+
+@dataclass(frozen=True)
 class Gradients:
     """What the gradients of a phase belong to.
 
@@ -39,28 +56,23 @@ class Gradients:
         forward: the forward program.
         adjoints: buffers of gradients, each with its forward buffer.
         wanted: the forward buffers whose gradients the phase computes.
-        output: the buffer whose gradient is given.
-        inputs, params: the buffers that the layer reads, and its parameters.
-        add_to: those of ``inputs`` whose gradient has been started by another reader.
+        by: the variables of the whole derivative.
     """
 
     forward: Program
     adjoints: Mapping[str, str]
     wanted: Collection[str]
-    output: str
-    inputs: Collection[str]
-    params: Collection[str]
-    add_to: Collection[str]
+    by: Variables
 
     def buffer(self, adjoint: str, of: str) -> Buffer:
         """The buffer of a gradient."""
         buffer, ensemble = self.forward.buffers[of], self.forward.name.split(".")[0]
         if adjoint == "grad":
             return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
-        if of in self.inputs:
+        if of in self.by.inputs:
             stem = buffer.name.removesuffix(".value")
             return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
-        if of in self.params:
+        if of in self.by.params:
             owner, _, field = buffer.name.rpartition(".")
             return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
         return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
@@ -79,9 +91,9 @@ def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None
     for adjoint, of in gradients.adjoints.items():
         buffers[adjoint] = gradients.buffer(adjoint, of)
         where = _first_nest(nests, adjoint)
-        if where is None or adjoint == "grad" or of in gradients.add_to:
+        if where is None or adjoint == "grad" or of in gradients.by.add_to:
             continue
-        if of == gradients.output:
+        if of == gradients.by.output:
             buffers["grad"] = gradients.buffer("grad", of)
         nests, start = _started(nests, where, adjoint, gradients)
         if start is not None:
@@ -89,8 +101,8 @@ def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None
     for where, body in sorted(starts, key=lambda pair: -pair[0]):
         nests = [*nests[:where], body, *nests[where:]]
     for of in gradients.wanted:
-        adjoint, reads = f"grad_{of}", of in gradients.inputs and of in forward.buffers
-        if reads and of not in gradients.add_to and _first_nest(nests, adjoint) is None:
+        adjoint, reads = f"grad_{of}", of in gradients.by.inputs and of in forward.buffers
+        if reads and of not in gradients.by.add_to and _first_nest(nests, adjoint) is None:
             buffers[adjoint] = gradients.buffer(adjoint, of)
             nests = [[_fill(adjoint, forward.buffers[of], nests, expr("0.0"))], *nests]
     everything = {**buffers, **forward.buffers, **buffers, "accumulate": ACCUMULATE}
@@ -108,9 +120,9 @@ def _started(nests: list[Body], where: int, adjoint: str, gradients: Gradients) 
     ``where``."""
     of = gradients.adjoints[adjoint]
     buffer = gradients.forward.buffers[of]
-    if of in gradients.params:
+    if of in gradients.by.params:
         return nests, _fill(adjoint, buffer, nests, expr("0.0"), keep=True)
-    if of == gradients.output:
+    if of == gradients.by.output:
         first = _from_output(nests[where], adjoint, buffer)
         if first is not None:
             return [*nests[:where], first, *nests[where + 1 :]], None

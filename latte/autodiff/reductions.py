@@ -85,7 +85,7 @@ def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduct
         if not starts:
             raise DerivativeError(
                 f"`{origin(statement)}` starts from nothing",
-                place=program,
+                location=program,
                 way_out="set the target before the loops",
                 line=line_of(statement),
             )

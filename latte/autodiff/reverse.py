@@ -142,7 +142,7 @@ class Reversal:
     def refuse(self, statement: ast.stmt, why: str) -> DerivativeError:
         return DerivativeError(
             f"`{origin(statement)}` cannot be differentiated: {why}",
-            place=self.name,
+            location=self.name,
             way_out="write the statement differently, or define backward and update by hand",
             line=line_of(statement),
         )

@@ -35,7 +35,7 @@ def save_local(program: Program, local: str) -> Program:
         if loop.extent is None or loop.step != 1:
             raise DerivativeError(
                 f"{local} cannot be kept: the loop over {loop.var} has no constant length",
-                place=program.name,
+                location=program.name,
                 way_out=f"recompute=['{local}']",
             )
         shape.append(loop.extent)

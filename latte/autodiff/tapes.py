@@ -190,7 +190,7 @@ class Tapes:
     def _refused(self, site: Statement, why: str) -> DerivativeError:
         return DerivativeError(
             f"`{origin(site.node)}` cannot be differentiated: {why}",
-            place=self.program.name,
+            location=self.program.name,
             way_out="define backward and update by hand",
             line=line_of(site.node),
         )

@@ -14,7 +14,7 @@ from latte.explain.facts import BufferFact, CommandFact, LoopFact
 from latte.explain.showing import loop_lines, memory, operations, parts, trips
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.planning.chains import chain_name
 from latte.planning.recipes import recipe_path, short_name
 from latte.planning.units import Unit
@@ -187,9 +187,9 @@ def find_ensemble(graph: Graph, ensemble: Ensemble | str, chains: Sequence[str] 
     names = [candidate.name for candidate in graph.ensembles]
     there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
     if not isinstance(ensemble, str):
-        raise CommandError(f"{ensemble!r} is not in this net", place=user_place(), way_out=there)
+        raise CommandError(f"{ensemble!r} is not in this net", location=user_location(), way_out=there)
     hint = nearest(ensemble, [*names, *chains])
-    raise CommandError(f"no ensemble named {ensemble!r}", place=user_place(), way_out=f"{hint}{there}")
+    raise CommandError(f"no ensemble named {ensemble!r}", location=user_location(), way_out=f"{hint}{there}")
 
 
 def phases_of(executable: Executable, layer: Ensemble | str, phase: str | None = None) -> list[CompiledPhase]:
@@ -212,7 +212,7 @@ def phases_of(executable: Executable, layer: Ensemble | str, phase: str | None =
     way_out = has if phases else "it is a data layer: it computes nothing"
     if any(asked == part for unit in units for part in unit.parts):
         way_out = f"its recipe has made it a part of another: {has}"
-    raise CommandError(f"{chain_name(members)} has no phase {phase!r}", place=user_place(), way_out=way_out)
+    raise CommandError(f"{chain_name(members)} has no phase {phase!r}", location=user_location(), way_out=way_out)
 
 
 def after_recipe(stages: Sequence[Stage]) -> Stage:
@@ -238,7 +238,7 @@ def _command(outcome: Outcome) -> CommandFact:
     options = dict(command.options)
     named = options.get("phase", command.arguments[0] if command.arguments else "")
     phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
-    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.place)
+    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.location)
 
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
@@ -296,7 +296,7 @@ def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
     width = max((len(command.text) for command in commands), default=0)
     lines = []
     for command in commands:
-        lines.append(f"{command.status}  {command.text.ljust(width)}  {command.place or ''}".rstrip())
+        lines.append(f"{command.status}  {command.text.ljust(width)}  {command.location or ''}".rstrip())
         lines += [f"         {line}" for line in command.reason.splitlines()]
     return lines
 

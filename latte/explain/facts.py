@@ -15,14 +15,14 @@ class CommandFact:
         text: as it was written.
         phase: that it names; empty for a command on a layout, which acts on all phases.
         status: ``applied`` or ``skipped``, with the ``reason``.
-        place: ``file:line`` that asked for it.
+        location: ``file:line`` that asked for it.
     """
 
     text: str
     phase: str
     status: str
     reason: str
-    place: str | None
+    location: str | None
 
 
 @dataclass(frozen=True)

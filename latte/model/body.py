@@ -40,13 +40,13 @@ class Body:
         body = self.tree.body
         return body[1:] if _is_docstring(body[0]) else body
 
-    def place(self, node: ast.AST | None = None) -> str:
+    def location(self, node: ast.AST | None = None) -> str:
         """``file:line`` of a node."""
         return f"{self.filename}:{getattr(node, 'lineno', self.tree.lineno)}"
 
     def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
         """Raise :class:`BodyError` for ``node``."""
-        raise BodyError(message, place=self.place(node), way_out=way_out)
+        raise BodyError(message, location=self.location(node), way_out=way_out)
 
     def lookup(self, name: str) -> Any:
         """What a free name stands for: closure, then globals, then builtins; ``MISSING`` if nothing."""
@@ -93,7 +93,7 @@ def read_body(function: Callable[..., Any]) -> Body:
     except (OSError, TypeError):
         raise BodyError(
             f"the source of {name} is not available, and a body's source is what gets compiled",
-            place=f"{code.co_filename}:{code.co_firstlineno}",
+            location=f"{code.co_filename}:{code.co_firstlineno}",
             way_out="write the layer in a file: interactive sessions and python -c keep no source",
         ) from None
     # Parsed inside a block, so that the indentation of the class body is right.
@@ -105,7 +105,7 @@ def read_body(function: Callable[..., Any]) -> Body:
     body = Body(function, definition, code.co_filename)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):
         raise BodyError(
-            f"{name} is not a plain method", place=body.place(definition), way_out="write def forward(self): …"
+            f"{name} is not a plain method", location=body.location(definition), way_out="write def forward(self): …"
         )
     arguments = definition.args
     if definition.decorator_list:

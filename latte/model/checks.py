@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 
 # Each phase with the methods that may spell it, in order of preference.
@@ -30,7 +30,7 @@ def check_phase(phase: str) -> str:
     raise DeclarationError(f"unknown phase {phase!r}", way_out=f"one of {', '.join(PHASES)}")
 
 
-def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[int, ...]:
+def check_shape(shape: int | Sequence[int], location: str | None = None) -> tuple[int, ...]:
     """A shape as a tuple of positive integers.
 
     Raises:
@@ -43,12 +43,12 @@ def check_shape(shape: int | Sequence[int], place: str | None = None) -> tuple[i
     if not extents or not all(is_integer(extent) and extent > 0 for extent in extents):
         raise DeclarationError(
             f"the shape {shape!r} must be one or more positive integers, without the batch",
-            place=place or user_place(),
+            location=location or user_location(),
         )
     return tuple(map(int, extents))
 
 
-def check_padding(padding: object, shape: tuple[int, ...], place: str | None = None) -> tuple[tuple[int, int], ...]:
+def check_padding(padding: object, shape: tuple[int, ...], location: str | None = None) -> tuple[tuple[int, int], ...]:
     """(before, after) for each dimension of ``shape``; None is no padding, a number stands for both sides.
 
     Raises:
@@ -62,7 +62,7 @@ def check_padding(padding: object, shape: tuple[int, ...], place: str | None = N
     if not good or len(pairs) != len(shape):
         raise DeclarationError(
             f"padding {padding!r} does not fit a source of shape {shape}",
-            place=place or user_place(),
+            location=location or user_location(),
             way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
         )
     return tuple((int(before), int(after)) for before, after in pairs)

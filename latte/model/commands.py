@@ -13,22 +13,22 @@ from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 
-def recorded(name: str, arguments: tuple[Any, ...], options: dict[str, Any], place: str | None) -> list[Recorded]:
+def recorded(name: str, arguments: tuple[Any, ...], options: dict[str, Any], location: str | None) -> list[Recorded]:
     """A command as it will be replayed; an older spelling may stand for several.
 
     Raises:
         CommandError: there is no such phase.
     """
     found = [
-        Recorded(name, args, tuple(opts.items()), place)
-        for name, args, opts in spelled_anew(name, arguments, options, place)
+        Recorded(name, args, tuple(opts.items()), location)
+        for name, args, opts in spelled_anew(name, arguments, options, location)
     ]
     for command in found:
         if command.name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:
             phase = _phase_of(command)
             raise CommandError(
                 f"{command.text}: no phase named {phase!r}",
-                place=place,
+                location=location,
                 way_out=f"{nearest(phase, PHASES)}the phases are {', '.join(PHASES)}",
             )
     return found

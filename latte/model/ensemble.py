@@ -19,7 +19,7 @@ from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, 
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
 from swirl.ir.hints import is_name
 from swirl.recorded import Recorded
@@ -41,7 +41,7 @@ class Connection:
         clamp: positions outside read the nearest edge.
         reshape: the shape in which the sink sees the source, if not its own.
         one_to_one: every neuron reads the element at its own index.
-        place: ``file:line`` that made the connection.
+        location: ``file:line`` that made the connection.
     """
 
     source: Ensemble
@@ -52,7 +52,7 @@ class Connection:
     clamp: bool = False
     reshape: tuple[int, ...] | None = None
     one_to_one: bool = False
-    place: str | None = None
+    location: str | None = None
 
     @property
     def is_label(self) -> bool:
@@ -108,23 +108,23 @@ class Ensemble:
         self.asked_padding: tuple[tuple[int, int], ...] | None = None
         """What ``set_padding`` has asked for and no connection has taken yet."""
         self._padding: tuple[tuple[int, int], ...] | None = None
-        self.place = user_place()
+        self.location = user_location()
         self.neurons = neurons
         if isinstance(neurons, np.ndarray):
             instances.check_neurons(neurons)
             if shape is not None and check_shape(shape) != neurons.shape:
                 raise DeclarationError(
-                    f"shape {shape} is not the shape {neurons.shape} of the neurons", place=self.place
+                    f"shape {shape} is not the shape {neurons.shape} of the neurons", location=self.location
                 )
             shape = neurons.shape
         if shape is None:
             way_out = "Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch"
-            raise DeclarationError("an ensemble needs a shape", place=self.place, way_out=way_out)
-        self.shape: tuple[int, ...] = check_shape(shape, self.place)
+            raise DeclarationError("an ensemble needs a shape", location=self.location, way_out=way_out)
+        self.shape: tuple[int, ...] = check_shape(shape, self.location)
         self.neuron_class = self._class_of(neurons)
         self._phases = PhaseMethods(type(self), self.neuron_class)
         if not isinstance(self, DataEnsemble):
-            self._phases.check(Ensemble, self.place)
+            self._phases.check(Ensemble, self.location)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
         self.name = name or ""
         self.dims, self.batch_dim = self._check_dims(dims)
@@ -139,14 +139,15 @@ class Ensemble:
         if neurons is None:
             raise DeclarationError(
                 f"{type(self).__name__} has neither neurons nor a forward of its own",
-                place=self.place,
+                location=self.location,
                 way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
                 "forward(self, inputs, value, …)",
             )
         found = instances.class_of(neurons)
         if found is None:
             raise DeclarationError(
-                f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}", place=self.place
+                f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
+                location=self.location,
             )
         return found
 
@@ -157,12 +158,12 @@ class Ensemble:
         if len(names) != self.ndim or len({*names, "n"}) != len(names) + 1:
             raise DeclarationError(
                 f"dims {names} must be {self.ndim} different names, as many as {self.shape} has",
-                place=self.place,
+                location=self.location,
                 way_out="the batch, n, is not among them",
             )
         for name in names:
             if not is_name(name) or name in RESERVED:
-                raise DeclarationError(f"{name!r} cannot name a dimension", place=self.place)
+                raise DeclarationError(f"{name!r} cannot name a dimension", location=self.location)
         return names, "n"
 
     def __getattr__(self, name: str) -> Any:
@@ -175,7 +176,7 @@ class Ensemble:
         if name in COMMANDS:
             return lambda *arguments, **options: self.record(name, *arguments, **options)
         if name in WITHOUT_EFFECT:
-            return lambda *_: self._check_open(name, user_place())
+            return lambda *_: self._check_open(name, user_location())
         if re.match("(get|set)_", name):
             if self.accessor is None:
                 raise self._in_no_net()
@@ -186,7 +187,7 @@ class Ensemble:
         hint = nearest(name, [*COMMANDS, *known])
         raise UnknownName(
             f"{self!r} has no command or attribute {name!r}",
-            place=user_place(),
+            location=user_location(),
             way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}",
         )
 
@@ -195,7 +196,7 @@ class Ensemble:
         if self.__dict__.get("settings") is not None and name not in self.__dict__ and name in self.fields():
             raise CommandError(
                 f"{name} of {self!r} is data that the compiled net holds, not an attribute",
-                place=user_place(),
+                location=user_location(),
                 way_out=f"set_{name}(array), once the net is compiled",
             )
         super().__setattr__(name, value)
@@ -210,9 +211,9 @@ class Ensemble:
         Raises:
             CommandError: the net is compiled already, or there is no such phase.
         """
-        place = user_place()
-        self._check_open(name, place)
-        self.commands += recorded(name, arguments, options, place)
+        location = user_location()
+        self._check_open(name, location)
+        self.commands += recorded(name, arguments, options, location)
 
     def set_padding(self, *pairs: tuple[int, int] | int) -> None:
         """Put zeros around this ensemble for the layer that is connected to it next, and for no other.
@@ -227,19 +228,21 @@ class Ensemble:
         Raises:
             DeclarationError: the pairs do not fit the shape.  CommandError: the net is compiled already.
         """
-        place = user_place()
-        self._check_open("set_padding", place)
-        self._padding = self.asked_padding = check_padding(pairs, self.shape, place)
+        location = user_location()
+        self._check_open("set_padding", location)
+        self._padding = self.asked_padding = check_padding(pairs, self.shape, location)
 
     @property
     def pad(self) -> tuple[tuple[int, int], ...]:
         """The zeros that the last ``set_padding`` asked for."""
         return self._padding or ((0, 0),) * len(self.shape)
 
-    def _check_open(self, command: str, place: str | None) -> None:
+    def _check_open(self, command: str, location: str | None) -> None:
         if self.settings is not None and self.settings.compiled:
             raise CommandError(
-                f"{command}: the net is compiled already", place=place, way_out="give commands before net.compile()"
+                f"{command}: the net is compiled already",
+                location=location,
+                way_out="give commands before net.compile()",
             )
 
     # --- properties -----------------------------------------------------------------------------------------
@@ -275,7 +278,7 @@ class Ensemble:
 
     def _in_no_net(self) -> DeclarationError:
         return DeclarationError(
-            f"{self!r} belongs to no net yet", place=self.place, way_out="net.add_ensemble(ensemble)"
+            f"{self!r} belongs to no net yet", location=self.location, way_out="net.add_ensemble(ensemble)"
         )
 
     # --- bodies ---------------------------------------------------------------------------------------------
@@ -296,7 +299,7 @@ class Ensemble:
         """
         body = self._phases.body(phase)
         if body is None:
-            raise DeclarationError(f"{self!r} has no {phase} of its own", place=self.place)
+            raise DeclarationError(f"{self!r} has no {phase} of its own", location=self.location)
         return body
 
     # --- fields ---------------------------------------------------------------------------------------------
@@ -307,7 +310,7 @@ class Ensemble:
             DeclarationError: if the name is taken.
         """
         if name in self.declared_fields():
-            raise DeclarationError(f"{self!r} has a field {name!r} already", place=user_place())
+            raise DeclarationError(f"{self!r} has a field {name!r} already", location=user_location())
         self._check_field(name)
         self._added_fields[name] = declared
         self._declared = None
@@ -331,7 +334,7 @@ class Ensemble:
         taken = name in RESERVED or name in (*self.dims, self.batch_dim)
         if taken or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name):
             raise DeclarationError(
-                f"{name!r} cannot name a field of {self!r}: the name has another meaning", place=self.place
+                f"{name!r} cannot name a field of {self!r}: the name has another meaning", location=self.location
             )
 
     def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:

@@ -13,9 +13,9 @@ import numpy as np
 from latte.model.checks import check_padding, check_shape
 from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.index import variable
-from latte.model.mapping import Window, check_reach, mapping_place, trace
+from latte.model.mapping import Window, check_reach, mapping_location, trace
 from latte.model.settings import NetSettings
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, MappingError
 
 
@@ -71,24 +71,24 @@ class Graph:
     # --- declaring ------------------------------------------------------------------------------------------
     def add(self, ensemble: Ensemble) -> Ensemble:
         """Add an ensemble after the existing ones, and name it; see :meth:`latte.net.Net.add_ensemble`."""
-        place = user_place()
+        location = user_location()
         if not isinstance(ensemble, Ensemble):
-            raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", place=place)
-        self._check_not_compiled(place)
+            raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", location=location)
+        self._check_not_compiled(location)
         if ensemble.settings is not None:
             which = "this net" if ensemble in self else "another net"
-            raise DeclarationError(f"{ensemble!r} is in {which} already", place=place)
+            raise DeclarationError(f"{ensemble!r} is in {which} already", location=location)
         name, count = self._free_name(ensemble)
         if name in self._names():
             raise DeclarationError(
                 f"an ensemble named {name!r} exists already",
-                place=place,
+                location=location,
                 way_out="leave the name out, and the ensemble is numbered",
             )
         if not (name.isascii() and name.isidentifier()):
             raise DeclarationError(
                 f"{name!r} cannot name an ensemble",
-                place=place,
+                location=location,
                 way_out="use letters, digits and underscores",
             )
         ensemble.settings, ensemble.position, before = self.settings, len(self.ensembles), ensemble.name
@@ -117,12 +117,14 @@ class Graph:
 
     def keep(self, ensembles: Sequence[Ensemble]) -> None:
         """See :meth:`latte.net.Net.keep`."""
-        place = user_place()
+        location = user_location()
         if self.settings.compiled:
-            raise CommandError("keep: the net is compiled already", place=place, way_out="call it before net.compile()")
+            raise CommandError(
+                "keep: the net is compiled already", location=location, way_out="call it before net.compile()"
+            )
         for ensemble in ensembles:
             if ensemble not in self:
-                raise DeclarationError(f"keep: {ensemble!r} is not in this net", place=place)
+                raise DeclarationError(f"keep: {ensemble!r} is not in this net", location=location)
         self._kept |= {ensemble.name for ensemble in ensembles}
 
     def connect(
@@ -135,21 +137,21 @@ class Graph:
         padding: Sequence[int | tuple[int, int]] | None = None,
     ) -> Connection:
         """See :meth:`latte.net.Net.add_connections`."""
-        place = user_place()
-        self._check_edge(source, sink, place)
+        location = user_location()
+        self._check_edge(source, sink, location)
         if not callable(mapping):
-            raise MappingError(f"the mapping must be a function, not {mapping!r}", place=place)
-        view = _checked_view(source, sink, reshape, place)
+            raise MappingError(f"the mapping must be a function, not {mapping!r}", location=location)
+        view = _checked_view(source, sink, reshape, location)
         shape = view or source.shape
         if padding is None and not clamp and view is None:
             padding = source.asked_padding
-        pads = check_padding(padding, shape, place)
+        pads = check_padding(padding, shape, location)
         windows = None
         if sink.explicit:
             if padding is not None or clamp:
                 raise DeclarationError(
                     f"{sink!r} has explicit loops, which read positions as they are written",
-                    place=place,
+                    location=location,
                     way_out="leave out padding and clamp, or write a neuron",
                 )
         else:
@@ -158,23 +160,23 @@ class Graph:
                 if padding is not None:
                     raise DeclarationError(
                         "clamp and padding exclude each other: zeros or the nearest edge?",
-                        place=mapping_place(mapping),
+                        location=mapping_location(mapping),
                     )
             else:
                 windows = tuple(w.shifted(-before) for w, (before, _) in zip(windows, pads, strict=True))
                 check_reach(windows, shape, pads, mapping)
         if not clamp:  # whose mapping counts from the source's own first element
             source.asked_padding = None
-        return self._connect(Connection(source, sink, _input_name(sink), windows, pads, clamp, view, place=place))
+        return self._connect(Connection(source, sink, _input_name(sink), windows, pads, clamp, view, location=location))
 
     def connect_one_to_one(self, source: Ensemble, sink: Ensemble) -> Connection:
         """See :meth:`latte.net.Net.add_one_to_one_connections`."""
-        place = user_place()
-        self._check_edge(source, sink, place)
+        location = user_location()
+        self._check_edge(source, sink, location)
         if source.shape != sink.shape:
             raise DeclarationError(
                 f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
-                place=place,
+                location=location,
                 way_out="use add_connections with a mapping",
             )
         windows = None
@@ -183,25 +185,25 @@ class Graph:
             windows = tuple(Window(index, index + 1) for index in indices)
         padding = ((0, 0),) * source.ndim
         return self._connect(
-            Connection(source, sink, _input_name(sink), windows, padding, one_to_one=True, place=place)
+            Connection(source, sink, _input_name(sink), windows, padding, one_to_one=True, location=location)
         )
 
     def connect_loss(self, source: Ensemble, sink: Ensemble) -> Connection:
         """See :meth:`latte.net.Net.add_loss_connection`."""
-        place = user_place()
-        self._check_edge(source, sink, place)
+        location = user_location()
+        self._check_edge(source, sink, location)
         if not sink.explicit:
             raise DeclarationError(
                 f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
-                place=place,
+                location=location,
                 way_out="use add_connections with a mapping",
             )
         names = [connection.name for connection in sink.connections]
         if "label" in names:
-            raise DeclarationError(f"{sink!r} has its label already", place=place)
+            raise DeclarationError(f"{sink!r} has its label already", location=location)
         if any(connection.source is source for connection in sink.connections):
-            raise DeclarationError(f"{source!r} cannot be its own label", place=place)
-        return self._connect(Connection(source, sink, "label" if names else "inputs", place=place))
+            raise DeclarationError(f"{source!r} cannot be its own label", location=location)
+        return self._connect(Connection(source, sink, "label" if names else "inputs", location=location))
 
     def _connect(self, connection: Connection) -> Connection:
         self.connections.append(connection)
@@ -215,12 +217,14 @@ class Graph:
             DeclarationError: there are no layers, or one reads nothing.
         """
         if not self.ensembles:
-            raise DeclarationError("the net has no layers", place=user_place(), way_out="add some before net.compile()")
+            raise DeclarationError(
+                "the net has no layers", location=user_location(), way_out="add some before net.compile()"
+            )
         for ensemble in self.ensembles:
             if not isinstance(ensemble, DataEnsemble) and not ensemble.connections:
                 raise DeclarationError(
                     f"{ensemble!r} reads nothing",
-                    place=ensemble.place,
+                    location=ensemble.location,
                     way_out="net.add_connections(source, ensemble, mapping)",
                 )
 
@@ -232,26 +236,28 @@ class Graph:
             found[sink.position].append(source.position)
         return found
 
-    def _check_not_compiled(self, place: str | None) -> None:
+    def _check_not_compiled(self, location: str | None) -> None:
         if self.settings.compiled:
             raise DeclarationError(
-                "the net is compiled already", place=place, way_out="add layers and connections before net.compile()"
+                "the net is compiled already",
+                location=location,
+                way_out="add layers and connections before net.compile()",
             )
 
-    def _check_edge(self, source: Ensemble, sink: Ensemble, place: str | None) -> None:
-        self._check_not_compiled(place)
+    def _check_edge(self, source: Ensemble, sink: Ensemble, location: str | None) -> None:
+        self._check_not_compiled(location)
         for ensemble in (source, sink):
             if not isinstance(ensemble, Ensemble):
-                raise DeclarationError(f"{ensemble!r} is not an ensemble", place=place)
+                raise DeclarationError(f"{ensemble!r} is not an ensemble", location=location)
             if ensemble not in self:
                 where = "another net" if ensemble.settings else "no net"
                 way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"
-                raise DeclarationError(f"{ensemble!r} is in {where}", place=place, way_out=way_out)
+                raise DeclarationError(f"{ensemble!r} is in {where}", location=location, way_out=way_out)
         if isinstance(sink, DataEnsemble):
-            raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", place=place)
+            raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", location=location)
         if not source.batched:
             raise DeclarationError(
-                f"{source!r} has one value for the whole batch, which no layer can read", place=place
+                f"{source!r} has one value for the whole batch, which no layer can read", location=location
             )
         try:
             TopologicalSorter(self._sources((source, sink))).prepare()
@@ -259,7 +265,7 @@ class Graph:
             path = " → ".join(self.ensembles[index].name for index in error.args[1])
             raise DeclarationError(
                 f"this connection closes a cycle: {path}",
-                place=place,
+                location=location,
                 way_out="a net has no way back to a layer that feeds it",
             ) from None
 
@@ -283,16 +289,16 @@ def first_possible(sources: dict[int, list[int]]) -> list[int]:
 
 
 def _checked_view(
-    source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None, place: str | None
+    source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None, location: str | None
 ) -> tuple[int, ...] | None:
     """The shape in which a sink sees its source; None for its own."""
     if reshape is None:
         return None
-    view = check_shape(reshape, place)
+    view = check_shape(reshape, location)
     if sink.explicit:
-        raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", place=place)
+        raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", location=location)
     if int(np.prod(view)) != len(source):
-        raise DeclarationError(f"{source!r} has {len(source)} elements and cannot be seen as {view}", place=place)
+        raise DeclarationError(f"{source!r} has {len(source)} elements and cannot be seen as {view}", location=location)
     return view if view != source.shape else None
 
 

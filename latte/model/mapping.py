@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.index import Index, NotAffine, as_index, grid, maximum, minimum, variable
-from latte.model.source_location import place_of
+from latte.model.source_location import location_of
 from swirl.errors import MappingError
 
 
@@ -86,10 +86,10 @@ def symbolic_range(*arguments: Any) -> Window:
     return Window(as_index(start), as_index(stop), step)
 
 
-def mapping_place(mapping: Callable[..., Any]) -> str | None:
+def mapping_location(mapping: Callable[..., Any]) -> str | None:
     """``file:line`` of a mapping."""
     code = getattr(getattr(mapping, "__func__", mapping), "__code__", None)
-    return place_of(code) if code is not None else None
+    return location_of(code) if code is not None else None
 
 
 def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int], rank: int) -> tuple[Window, ...]:
@@ -106,7 +106,7 @@ def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int]
         MappingError: wrong number of arguments or ranges, or something that is not quasi-affine.
     """
     symbolic = _with_symbolic_globals(mapping)
-    place = mapping_place(mapping)
+    location = mapping_location(mapping)
     indices = [variable(name, 0, extent - 1) for name, extent in zip(dims, shape, strict=True)]
     try:
         inspect.signature(symbolic).bind(*indices)
@@ -114,7 +114,7 @@ def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int]
         raise MappingError(
             f"the mapping {_head(mapping)} must take {len(indices)} arguments, one for each dimension of its"
             f" sink (shape {tuple(shape)})",
-            place=place,
+            location=location,
             way_out="the batch is not among them",
         ) from None
     try:
@@ -122,23 +122,23 @@ def trace(mapping: Callable[..., Any], dims: Sequence[str], shape: Sequence[int]
     except NotAffine as error:
         raise MappingError(
             f"the mapping {_head(mapping)} is not affine: {error}",
-            place=_line_in(error, place, mapping),
+            location=_line_in(error, location, mapping),
             way_out="ranges may use +, -, * constant, // constant, % constant, min and max of the arguments",
         ) from None
     except Exception as error:
         raise MappingError(
             f"the mapping {_head(mapping)} failed for symbolic indices: {type(error).__name__}: {error}",
-            place=_line_in(error, place, mapping),
+            location=_line_in(error, location, mapping),
             way_out="a mapping may only compute with its arguments: + - * // % min max range",
         ) from error
     windows = result if isinstance(result, (tuple, list)) else (result,)
     if len(windows) != rank:
         raise MappingError(
             f"the mapping {_head(mapping)} returns {len(windows)} ranges, its source has {rank} dimensions",
-            place=place,
+            location=location,
             way_out="return one range for each dimension of the source, without the batch",
         )
-    return tuple(_as_window(window, position, mapping, place) for position, window in enumerate(windows))
+    return tuple(_as_window(window, position, mapping, location) for position, window in enumerate(windows))
 
 
 def check_reach(
@@ -156,7 +156,7 @@ def check_reach(
         if reach is None:
             raise MappingError(
                 f"the mapping {_head(mapping)} gives dimension {position} the empty range {window.text}",
-                place=mapping_place(mapping),
+                location=mapping_location(mapping),
                 way_out="every neuron should read something",
             )
         if reach[0] < -before or reach[1] >= extent + after:
@@ -164,7 +164,7 @@ def check_reach(
             raise MappingError(
                 f"the mapping {_head(mapping)} leaves its source: {window.text} reaches from {reach[0]} to"
                 f" {reach[1]} in dimension {position}, which has extent {extent}{padded}",
-                place=mapping_place(mapping),
+                location=mapping_location(mapping),
                 way_out="clip with max(0, …) and min(extent, …), or connect with padding=… (zeros outside) "
                 "or clamp=True (nearest edge)",
             )
@@ -174,7 +174,7 @@ def _head(mapping: Callable[..., Any]) -> str:
     return getattr(mapping, "__name__", repr(mapping))
 
 
-def _as_window(value: Any, position: int, mapping: Callable[..., Any], place: str | None) -> Window:
+def _as_window(value: Any, position: int, mapping: Callable[..., Any], location: str | None) -> Window:
     if isinstance(value, Window):
         return value
     if isinstance(value, range) and value.step > 0:
@@ -183,7 +183,7 @@ def _as_window(value: Any, position: int, mapping: Callable[..., Any], place: st
         return Window(as_index(value), as_index(value) + 1)
     raise MappingError(
         f"the mapping {_head(mapping)} returns {value!r} for dimension {position} of its source, not a range",
-        place=place,
+        location=location,
         way_out="range(i, i + 1) reads the one element i",
     )
 
@@ -208,12 +208,12 @@ def _with_symbolic_globals(mapping: Callable[..., Any]) -> Callable[..., Any]:
     return copy
 
 
-def _line_in(error: BaseException, place: str | None, mapping: Callable[..., Any]) -> str | None:
-    """The line inside the mapping where ``error`` passed, else the mapping's own place."""
+def _line_in(error: BaseException, location: str | None, mapping: Callable[..., Any]) -> str | None:
+    """The line inside the mapping where ``error`` passed, else the mapping's own location."""
     code = getattr(getattr(mapping, "__func__", mapping), "__code__", None)
     traceback = error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code is code:
             return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return place
+    return location

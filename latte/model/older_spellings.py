@@ -14,7 +14,9 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A command's name, arguments and options."""
 
 
-def spelled_anew(name: str, arguments: tuple[Any, ...], options: dict[str, Any], place: str | None) -> Iterator[Call]:
+def spelled_anew(
+    name: str, arguments: tuple[Any, ...], options: dict[str, Any], location: str | None
+) -> Iterator[Call]:
     """A command in its present spelling.
 
     Raises:
@@ -23,7 +25,7 @@ def spelled_anew(name: str, arguments: tuple[Any, ...], options: dict[str, Any],
     if name == "privatize" and len(arguments) == 1 and "phase" not in options:
         yield name, (_writing_phase(str(arguments[0])), *arguments), options
     elif name == "prefetch" and ("prefetch_dict_list" in options or _is_older(arguments[1:])):
-        for one in _prefetches(*arguments, **options, place=place):
+        for one in _prefetches(*arguments, **options, location=location):
             yield name, one, {"optional": True}
     else:
         yield name, arguments, options
@@ -37,7 +39,7 @@ def _writing_phase(buffer: str) -> str:
 
 
 def _prefetches(
-    phase: Any, prefetch_dict_list: Any = None, *, place: str | None
+    phase: Any, prefetch_dict_list: Any = None, *, location: str | None
 ) -> list[tuple[str, str, str, int, int]]:
     """``prefetch``'s arguments from an older program's dictionary, or list of dictionaries: buffer →
     ``[1, enclosing loop, dimension, count, loop, multiplier, iterations ahead, hint]``, or ``[2, …, hint]`` with the
@@ -48,7 +50,7 @@ def _prefetches(
     if not all(isinstance(one, Mapping) for one in given):
         raise CommandError(
             f"prefetch: {prefetch_dict_list!r} is neither a dictionary of buffers nor a list of such",
-            place=place,
+            location=location,
             way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)",
         )
     for buffer, entry in ((buffer, entry) for one in given for buffer, entry in one.items()):
@@ -56,7 +58,7 @@ def _prefetches(
         if not whole or not all(type(entry[place]) is int for place in (-3, -2, -1)) or not isinstance(entry[-4], str):
             raise CommandError(
                 f"prefetch of {buffer!r}: {entry!r} is not a list of an older program",
-                place=place,
+                location=location,
                 way_out="prefetch(phase, buffer, loop_var, distance=1, level=1)",
             )
         loop, multiplier, ahead, hint = entry[-4:]

@@ -10,7 +10,7 @@ from typing import Any
 from latte.model.body import Body, read_body
 from latte.model.checks import PHASES, check_phase
 from latte.model.neuron import Neuron
-from latte.model.source_location import place_of
+from latte.model.source_location import location_of
 from swirl.errors import DeclarationError
 
 
@@ -53,14 +53,14 @@ class PhaseMethods:
         """The sources of all phases."""
         return [body for phase in PHASES if (body := self.body(phase)) is not None]
 
-    def check(self, reserved: type, place: str | None) -> None:
+    def check(self, reserved: type, location: str | None) -> None:
         """Refuse a layer that computes nothing, and a method whose name is nearly that of a phase.
 
         Nothing else could call such a method: a body is read, not run.
 
         Args:
             reserved: the base class of ensembles, whose methods are not phases.
-            place: of the declaration.
+            location: of the declaration.
         """
         has_neurons = self.neuron_class is not Neuron
         owner = self.neuron_class if has_neurons and not self.explicit else self.ensemble_class
@@ -77,13 +77,13 @@ class PhaseMethods:
                 if get_close_matches(name.lower(), spellings, 1, cutoff=0.8):
                     raise DeclarationError(
                         f"{owner.__name__} has no {phase}, but {name}, which nothing would call",
-                        place=place_of(method.__code__),
+                        location=location_of(method.__code__),
                         way_out=f"did you mean {spellings[0]!r}?",
                     )
         if self.find("forward") is None:
             raise DeclarationError(
                 f"{owner.__name__} has no forward, so that its value would never be computed",
-                place=place,
+                location=location,
                 way_out="def forward(self): self.value = …",
             )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latte.model.checks import is_integer
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 
 
@@ -39,13 +39,15 @@ class NetSettings:
         if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
             bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
             raise DeclarationError(
-                f"the batch size must be a positive integer{bound}, not {batch_size!r}", place=user_place()
+                f"the batch size must be a positive integer{bound}, not {batch_size!r}", location=user_location()
             )
         if seed is not None and not (is_integer(seed) and 0 <= seed < 2**31):
-            raise DeclarationError(f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", place=user_place())
+            raise DeclarationError(
+                f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", location=user_location()
+            )
         if keep not in (None, "all"):
             raise DeclarationError(
-                f"keep must be 'all', not {keep!r}", place=user_place(), way_out="net.keep(conv1) keeps one layer"
+                f"keep must be 'all', not {keep!r}", location=user_location(), way_out="net.keep(conv1) keeps one layer"
             )
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
         return NetSettings(int(batch_size), drawn, keep == "all")

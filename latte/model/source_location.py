@@ -11,7 +11,7 @@ _OWN = tuple(os.path.realpath(os.path.join(_LATTE, folder)) + os.sep for folder 
 _SHELL = os.path.join(_LATTE, "tools", "cli.py")
 
 
-def user_place() -> str | None:
+def user_location() -> str | None:
     """``file:line`` of the innermost call that does not come from Latte or its layer library; None for what was asked
     for in a shell."""
     _, frame = _user_frame()
@@ -19,7 +19,7 @@ def user_place() -> str | None:
 
 
 def user_stacklevel() -> int:
-    """``stacklevel`` for a warning by the caller, so that it names the line that :func:`user_place` does."""
+    """``stacklevel`` for a warning by the caller, so that it names the line that :func:`user_location` does."""
     depth, _ = _user_frame()
     return depth
 
@@ -34,6 +34,6 @@ def _user_frame() -> tuple[int, FrameType | None]:
     return depth, frame
 
 
-def place_of(code: CodeType) -> str:
+def location_of(code: CodeType) -> str:
     """``file:line`` of a function's first line."""
     return f"{code.co_filename}:{code.co_firstlineno}"

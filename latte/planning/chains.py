@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph, first_possible
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.planning.recipes import ChainFile, Reader, chain_file, choice_for
 from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe
@@ -136,7 +136,7 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     if not isinstance(asked, (list, tuple)) or not asked or not all(isinstance(e, (str, Ensemble)) for e in asked):
         raise CommandError(
             f"use_recipe is for a layer, a kind or a list of layers, not for {layers!r}",
-            place=user_place(),
+            location=user_location(),
             way_out='net.use_recipe(conv1, path), or "conv"',
         )
     names = [one if isinstance(one, str) else one.name for one in asked]
@@ -146,11 +146,11 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     if len(names) > 1:
         raise CommandError(
             f"{', '.join(names)} is not a chain of neighbours: each layer reads the one before it",
-            place=user_place(),
+            location=user_location(),
             way_out="name them from the source to the reader",
         )
     way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
-    raise CommandError(f"no ensemble or kind named {name!r}", place=user_place(), way_out=way_out)
+    raise CommandError(f"no ensemble or kind named {name!r}", location=user_location(), way_out=way_out)
 
 
 def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainFile) -> str | None:

@@ -76,8 +76,8 @@ def schedule_unit(
         apart.chain = unit.name if unit.joined else None
         raise
     except LatteError as error:
-        if error.place is None:  # no command asked for it: the body is at fault
-            error.message, error.place = f"{unit.name}: {error.message}", unit.place()
+        if error.location is None:  # no command asked for it: the body is at fault
+            error.message, error.location = f"{unit.name}: {error.message}", unit.location()
         raise
     return ScheduledUnit(unit, result, memo)
 

@@ -96,7 +96,7 @@ def _for_one(path: Path, read: Reader) -> Recipe:
     if recipe.chain:
         raise RecipeError(
             f"is a recipe for the chain {', '.join(recipe.chain)}, not for one layer",
-            place=recipe.name,
+            location=recipe.name,
             way_out=f"net.use_recipe({'_'.join(recipe.chain)!r}, path) uses it wherever these layers follow each other",
         )
     return recipe
@@ -129,14 +129,14 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
         if recipe.chain:
             raise RecipeError(
                 f"declares the chain {', '.join(recipe.chain)}, but is used for {', '.join(kinds)}",
-                place=recipe.name,
+                location=recipe.name,
                 way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
             )
         own = {graph.recipes.get(key) for ensemble in graph.ensembles for key in (ensemble.name, ensemble.kind)}
         if choice == Choice.NET and path not in own:
             raise RecipeError(
                 f"declares no chain, but is used for {', '.join(kinds)}",
-                place=recipe.name,
+                location=recipe.name,
                 way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})",
             )
     return None

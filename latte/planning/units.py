@@ -53,11 +53,11 @@ class Unit:
         """Whether these are the programs of several layers."""
         return len(self.members) > 1
 
-    def place(self, phase: str = "forward") -> str | None:
+    def location(self, phase: str = "forward") -> str | None:
         """``file:line`` of the body that a phase of the last layer comes from."""
         layer = self.members[-1]
         written = phase if phase in PHASES and layer.has_phase(phase) else "forward"
-        return layer.body(written).place() if layer.has_phase(written) else None
+        return layer.body(written).location() if layer.has_phase(written) else None
 
     def programs(self) -> Iterator[Program]:
         """Every program in it."""

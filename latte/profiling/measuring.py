@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.profiling.nests import LoopNest, loop_nests
 from latte.profiling.profile import Profile
 from latte.profiling.rows import COMPUTE, MEMORY, Row
@@ -68,7 +68,7 @@ def profile(session: Session, repeat: int = 10) -> Profile:
     if unset:
         raise DataError(
             f"profile needs a batch: nobody has set {', '.join(unset)}",
-            place=user_place(),
+            location=user_location(),
             way_out="call net.set_batch(…) first",
         )
     executable = session.executable

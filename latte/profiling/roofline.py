@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from latte.explain.showing import amount
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.profiling.rows import Row
 from swirl.errors import CommandError
 
@@ -39,25 +39,25 @@ def check_plot(path: object) -> Path:
     Raises:
         CommandError: it is not a path, its folder does not exist, matplotlib is missing, or it knows no such format.
     """
-    place = user_place()
+    location = user_location()
     if not isinstance(path, (str, Path)):
-        raise CommandError(f"the path of a plot is a string or a Path, not {path!r}", place=place)
+        raise CommandError(f"the path of a plot is a string or a Path, not {path!r}", location=location)
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise CommandError(
-            "a plot needs matplotlib, which is not installed", place=place, way_out="pip install matplotlib"
+            "a plot needs matplotlib, which is not installed", location=location, way_out="pip install matplotlib"
         ) from error
     path = Path(path)
     known = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise CommandError(
             f"{path}: a plot's format goes by the suffix of its file",
-            place=place,
+            location=location,
             way_out=f".png, or one of {', '.join(sorted(known))}",
         )
     if not path.parent.is_dir():
-        raise CommandError(f"{path}: there is no folder {path.parent}", place=place, way_out="make it first")
+        raise CommandError(f"{path}: there is no folder {path.parent}", location=location, way_out="make it first")
     return path
 
 
@@ -89,7 +89,7 @@ def draw(rows: Sequence[Row], roofs: Roofs, title: str, path: str | Path) -> Non
     try:
         figure.savefig(path, dpi=150, bbox_inches="tight")
     except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}", place=user_place()) from error
+        raise CommandError(f"{path} cannot be written: {error.strerror}", location=user_location()) from error
 
 
 def _roofs(axes: Axes, rows: Sequence[Row], roofs: Roofs) -> None:

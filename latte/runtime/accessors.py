@@ -10,7 +10,7 @@ import numpy as np
 
 from latte.model.buffers import body_buffers
 from latte.model.ensemble import DataEnsemble, Ensemble
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.runtime.data import check_array, check_labels
 from latte.runtime.session import Session
 from swirl.errors import LatteError, UnknownName, nearest
@@ -58,7 +58,9 @@ class Accessors:
         hint = nearest(field, buffers)
         names = ", ".join(sorted(buffers))
         raise UnknownName(
-            f"{self._ensemble!r} has no field {field!r}", place=user_place(), way_out=f"{hint}its fields are {names}"
+            f"{self._ensemble!r} has no field {field!r}",
+            location=user_location(),
+            way_out=f"{hint}its fields are {names}",
         )
 
     def _running(self, what: str) -> Session:
@@ -66,7 +68,7 @@ class Accessors:
         if session is None:
             raise LatteError(
                 f"{what} of {self._ensemble!r}: the net is not compiled yet",
-                place=user_place(),
+                location=user_location(),
                 way_out="call net.compile() first",
             )
         return session

@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from swirl.errors import DataError
 
 
@@ -21,10 +21,10 @@ def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
     """
     layers = graph.data()
     if not layers:
-        raise DataError("the net has no data layer", place=user_place(), way_out="MemoryDataLayer(net, shape)")
+        raise DataError("the net has no data layer", location=user_location(), way_out="MemoryDataLayer(net, shape)")
     if len(arrays) != len(layers):
         names = ", ".join(layer.name for layer in layers)
-        raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}", place=user_place())
+        raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}", location=user_location())
     checked = {}
     for layer, values in zip(layers, arrays, strict=True):
         array = check_array(values, None, layer.name)
@@ -33,14 +33,14 @@ def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
         if array.ndim == 0 or array.shape[1:] != layer.shape:
             raise DataError(
                 f"{layer.name}: the shape is {array.shape}, but (batch, {', '.join(map(str, layer.shape))}) is needed",
-                place=user_place(),
+                location=user_location(),
                 way_out="the arrays are given in the order of the data layers",
             )
         check_labels(graph, layer, array)
         checked[layer.name] = array
     counts = [len(array) for array in checked.values()]
     if len(set(counts)) > 1:
-        raise DataError(f"the arrays have different numbers of items: {counts}", place=user_place())
+        raise DataError(f"the arrays have different numbers of items: {counts}", location=user_location())
     return checked
 
 
@@ -49,15 +49,15 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"{what}: {error}", place=user_place()) from error
+        raise DataError(f"{what}: {error}", location=user_location()) from error
     if array.dtype.kind not in "fiub":
         raise DataError(
             f"{what}: real numbers are needed, not {array.dtype}",
-            place=user_place(),
+            location=user_location(),
             way_out="convert with array.astype(np.float32)",
         )
     if shape is not None and array.shape != shape:
-        raise DataError(f"{what}: the shape is {array.shape}, but {shape} is needed", place=user_place())
+        raise DataError(f"{what}: the shape is {array.shape}, but {shape} is needed", location=user_location())
     return array
 
 
@@ -73,5 +73,5 @@ def check_labels(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
             raise DataError(
                 f"labels of {edge.sink.name} must be class numbers from 0 to {classes - 1}; "
                 f"number {first} is {values.flat[first]}",
-                place=user_place(),
+                location=user_location(),
             )

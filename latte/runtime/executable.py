@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from latte.model.graph import Graph
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.planning.plan import Plan
 from latte.runtime.kernels import CompiledPhase
 from latte.runtime.views import BlockedViews
@@ -114,7 +114,7 @@ class Executable:
             way_out = None
             if storage.endswith(".grad") and not wanted:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
-            raise DataError(f"nothing in this net computes {storage}", place=user_place(), way_out=way_out)
+            raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]
 
     def is_fused_away(self, storage: str) -> bool:
@@ -127,7 +127,7 @@ class Executable:
         name = storage.split(".")[0]
         return DataError(
             f"{storage} has been fused away{within}: it is never stored",
-            place=user_place(),
+            location=user_location(),
             way_out=f'net.keep({name}) before compile() keeps it, Net(batch_size, keep="all") keeps all',
         )
 

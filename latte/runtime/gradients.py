@@ -6,7 +6,7 @@ import numpy as np
 
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph, is_loss
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.runtime.executable import Executable
 from swirl.errors import DataError, TrainingError
 
@@ -49,7 +49,7 @@ class SeedGradients:
             needed = executable.buffer(f"{name}.grad").shape
         if gradient.shape != needed:
             raise DataError(
-                f"{name}.set_grad: the shape is {gradient.shape}, but {needed} is needed", place=user_place()
+                f"{name}.set_grad: the shape is {gradient.shape}, but {needed} is needed", location=user_location()
             )
         if not self._graph.has_gradient_reader(ensemble):
             self._tops[name] = gradient
@@ -84,7 +84,7 @@ class SeedGradients:
             if values.shape != (needed := executable.buffers[f"{name}.grad"].shape):
                 raise TrainingError(
                     f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
-                    place=user_place(),
+                    location=user_location(),
                     way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
                 )
         for name, values in self._inner.items():

@@ -65,7 +65,7 @@ def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhas
         dump: a folder for the stages, each a file that runs.
 
     Raises:
-        Unsupported: there is none for this target; with the layer, the phase, and the place of the body.
+        Unsupported: there is none for this target; with the layer, the phase, and the location of the body.
     """
     finished = [
         (item.unit, phase, item.finished(phase, plan.state, plan.target), item.memo)
@@ -85,7 +85,7 @@ def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target
     try:
         return generate(stages, target, memo=memo)
     except Unsupported as error:
-        error.message, error.place = f"{unit.name}, {phase}: {error.message}", unit.place(phase)
+        error.message, error.location = f"{unit.name}, {phase}: {error.message}", unit.location(phase)
         raise
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from latte.model.checks import is_integer
 from latte.model.ensemble import AccuracyEnsemble, Ensemble
 from latte.model.graph import Graph
-from latte.model.source_location import user_place, user_stacklevel
+from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data
 from latte.runtime.executable import Executable
 from latte.runtime.gradients import SeedGradients
@@ -146,7 +146,7 @@ class Session:
         if not is_integer(items) or not 1 <= items <= self.batch_size:
             raise DataError(
                 f"a batch has 1 to {self.batch_size} items, not {items}",
-                place=user_place(),
+                location=user_location(),
                 way_out="net.fit and net.evaluate cut larger data into batches" if items else None,
             )
 
@@ -171,13 +171,13 @@ class Session:
         if not (self.has_loss or self.seeds):
             raise TrainingError(
                 "backward has nothing to start from: the net has no loss",
-                place=user_place(),
+                location=user_location(),
                 way_out="SoftmaxLossLayer(net, scores, labels), or top.set_grad(gradient)",
             )
         if "forward" not in self.executable.has_run:
             raise TrainingError(
                 "backward needs the values of a forward phase of this batch",
-                place=user_place(),
+                location=user_location(),
                 way_out="call net.forward() first",
             )
         self.run_backward()

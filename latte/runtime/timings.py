@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from latte.model.checks import is_integer
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.runtime.executable import Executable
 from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
@@ -111,7 +111,7 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
     executable = session.executable
     if phase not in TIMED:
         way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
-        raise CommandError(f"timings: no phase named {phase!r}", place=user_place(), way_out=way_out)
+        raise CommandError(f"timings: no phase named {phase!r}", location=user_location(), way_out=way_out)
     check_repeat("timings", repeat)
     with as_before(executable):
         if phase == "backward" and "forward" not in executable.has_run:
@@ -130,7 +130,9 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
 def check_repeat(what: str, repeat: int) -> None:
     """CommandError where ``repeat`` is not a number of runs."""
     if not is_integer(repeat) or repeat < 1:
-        raise CommandError(f"{what}: repeat must be a whole number, at least 1, not {repeat!r}", place=user_place())
+        raise CommandError(
+            f"{what}: repeat must be a whole number, at least 1, not {repeat!r}", location=user_location()
+        )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import is_integer
-from latte.model.source_location import user_place
+from latte.model.source_location import user_location
 from latte.runtime.session import Session
 from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console
@@ -77,17 +77,17 @@ def fit(
         DataError: the data do not fit.  TrainingError: NaN in the loss, or no loss.
     """
     images, labels = _check(session, images, labels)
-    place = user_place()
+    location = user_location()
     if not session.has_loss:
         raise TrainingError(
-            "the net has no loss to train by", place=place, way_out="SoftmaxLossLayer(net, scores, labels)"
+            "the net has no loss to train by", location=location, way_out="SoftmaxLossLayer(net, scores, labels)"
         )
     if not callable(getattr(solver, "step", None)):
         raise TrainingError(
-            f"fit needs a solver, not {solver!r}", place=place, way_out="latte.solver.SGD(net, learning_rate)"
+            f"fit needs a solver, not {solver!r}", location=location, way_out="latte.solver.SGD(net, learning_rate)"
         )
     if not is_integer(epochs) or epochs < 0:
-        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}", place=place)
+        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}", location=location)
     history = History()
     _prepare_rest(session, len(images))
     columns = (
@@ -109,7 +109,7 @@ def fit(
                 if stop_on_nan and np.isnan(session.loss):
                     raise TrainingError(
                         f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
-                        place=place,
+                        location=location,
                         way_out="a smaller learning rate may help; stop_on_nan=False goes on",
                     )
                 session.clear_grad()
@@ -145,7 +145,7 @@ def evaluate(session: Session, images: Any, labels: Any) -> Evaluation:
 def _check(session: Session, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     images, labels = session.check_data(images, labels).values()
     if len(images) == 0:
-        raise DataError("there are no items", place=user_place(), way_out="at least one is needed")
+        raise DataError("there are no items", location=user_location(), way_out="at least one is needed")
     return images, labels
 
 

@@ -61,7 +61,7 @@ def load_net(path: Path) -> Net:
     name = f"latte_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise LatteError("is not Python file", place=str(path))
+        raise LatteError("is not Python file", location=str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where inspect looks for the source of the file's own layers
     sys.path.insert(0, str(path.resolve().parent))
@@ -73,13 +73,13 @@ def load_net(path: Path) -> Net:
     except LatteError:
         raise
     except Exception as error:  # whatever the user's file raises
-        raise LatteError(f"does not run: {type(error).__name__}: {error}", place=str(path)) from error
+        raise LatteError(f"does not run: {type(error).__name__}: {error}", location=str(path)) from error
     finally:
         sys.path.remove(str(path.resolve().parent))
     if not isinstance(found, Net):
         raise LatteError(
             "defines no net",
-            place=str(path),
+            location=str(path),
             way_out='def net(): … return net, or a module-level net; training belongs under if __name__ == "__main__"',
         )
     return found

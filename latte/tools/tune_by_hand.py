@@ -106,7 +106,7 @@ class Bench:
         if commands:
             raise CommandError(
                 f"{layer} has commands of its own, which replace those of a file",
-                place=commands[0].place,
+                location=commands[0].location,
                 way_out="put them into a recipe file",
             )
         self.recipe = None if recipe is None else recipe.absolute()
@@ -132,7 +132,7 @@ class Bench:
             if self.phase not in item.result.stages:
                 raise CommandError(
                     f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of another",
-                    place=str(self.paths[0]),
+                    location=str(self.paths[0]),
                     way_out="--phase backward",
                 )
             finished = item.finished(self.phase, item.result.state, self.target)
@@ -185,7 +185,7 @@ class Bench:
             reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]
             raise CommandError(
                 f"{self.recipe.name} does not schedule {self.layer}.{self.phase}",
-                place=str(self.recipe),
+                location=str(self.recipe),
                 way_out="; ".join(dict.fromkeys(reasons)) or None,
             )
         return units
@@ -200,14 +200,14 @@ class Bench:
             if not names:
                 raise CommandError(
                     f"{self.layer} is in no chain {', '.join(kinds)}",
-                    place=str(file),
+                    location=str(file),
                     way_out="without `chain` it is a recipe for one layer",
                 )
         elif len(self.members) > 1:
             kinds = tuple(member.kind for member in self.members)
             raise CommandError(
                 f"declares no chain, but is used for {self.layer}",
-                place=str(file),
+                location=str(file),
                 way_out=f"chain = {kinds} at its top, or --layer with one layer",
             )
         else:
@@ -279,8 +279,11 @@ def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None)
         f"scheduled in {trial.scheduling:.1f} s, {compiler}"
     )
     for outcome in skipped:
-        place = f"{outcome.command.place}: " if outcome.command.place else ""
-        lines += [f"  skipped  {place}{outcome.command.text}", *(f"    {line}" for line in outcome.reason.splitlines())]
+        location = f"{outcome.command.location}: " if outcome.command.location else ""
+        lines += [
+            f"  skipped  {location}{outcome.command.text}",
+            *(f"    {line}" for line in outcome.reason.splitlines()),
+        ]
     return "\n".join(lines)
 
 

@@ -139,7 +139,7 @@ def _paths(folder: Path) -> list[Path]:
 
 def _no_stages(folder: Path) -> LatteError:
     way_out = "SWIRL_DUMP=folder at compile writes the stages"
-    return LatteError("holds no dumped stages", place=str(folder), way_out=way_out)
+    return LatteError("holds no dumped stages", location=str(folder), way_out=way_out)
 
 
 def _number(path: Path) -> int:

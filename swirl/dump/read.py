@@ -63,11 +63,11 @@ def read_stage(path: str | Path) -> DumpedStage:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         namespace = runpy.run_path(str(path), run_name="stage")
     except OSError as error:
-        raise LatteError(f"cannot be read: {error.strerror}", place=str(path), way_out=way_out) from error
+        raise LatteError(f"cannot be read: {error.strerror}", location=str(path), way_out=way_out) from error
     except Exception as error:  # somebody's edit of the file: any error may come out of it
-        raise LatteError(f"does not run: {type(error).__name__}: {error}", place=str(path)) from error
+        raise LatteError(f"does not run: {type(error).__name__}: {error}", location=str(path)) from error
     if not {"BUFFERS", "NESTS", "make_arrays", "run"} <= namespace.keys():
-        raise LatteError("is not a dumped stage", place=str(path), way_out=way_out)
+        raise LatteError("is not a dumped stage", location=str(path), way_out=way_out)
     buffers = {name: _buffer(fields) for name, fields in namespace["BUFFERS"].items()}
     wanted = [nest.__name__ for nest in namespace["NESTS"]]
     functions = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name in wanted}

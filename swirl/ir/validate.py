@@ -30,7 +30,7 @@ class _Validator:
 
     def fail(self, message: str, node: ast.AST) -> ValidationError:
         text = unparse(ast.fix_missing_locations(node)).splitlines()[0]
-        return ValidationError(f"{message}: {text}", place=f"{self.program.name}, nest {self.nest.label}")
+        return ValidationError(f"{message}: {text}", location=f"{self.program.name}, nest {self.nest.label}")
 
     def block(self, body: list[ast.stmt], scope: dict[str, str], lanes: bool = False) -> None:
         """``scope``: name → ``loop``, ``scalar`` or ``array`` of what is visible here."""

@@ -301,7 +301,7 @@ def test_refused_bodies_name_their_line(name: str) -> None:
     line = first + next(i for i, text in enumerate(lines) if "# here" in text)
     with pytest.raises(BodyError, match=kind.__doc__) as caught:
         lowered(kind)
-    assert caught.value.place == f"{__file__}:{line}"
+    assert caught.value.location == f"{__file__}:{line}"
 
 
 def test_padding_is_for_neurons() -> None:

@@ -757,7 +757,7 @@ def test_refused_bodies_name_their_line(name: str) -> None:
     line = first + next(i for i, text in enumerate(lines) if "# here" in text)
     with pytest.raises(BodyError, match=neuron.__doc__) as caught:
         lowered(neuron, (4,), (4,), None if name != "Whole" else lambda k: range(4))
-    assert caught.value.place == f"{__file__}:{line}"
+    assert caught.value.location == f"{__file__}:{line}"
 
 
 class WrittenBackward:
@@ -791,7 +791,7 @@ def test_refused_phases_name_their_line(name: str) -> None:
     line = first + next(i for i, text in enumerate(lines) if "# here" in text)
     with pytest.raises(BodyError, match=neuron.__doc__) as caught:
         lowered(neuron, phase="update" if hasattr(neuron, "update") else "backward")
-    assert caught.value.place == f"{__file__}:{line}" and caught.value.way_out
+    assert caught.value.location == f"{__file__}:{line}" and caught.value.way_out
 
 
 def test_no_source() -> None:

@@ -140,7 +140,7 @@ def test_refusals_name_the_place(case: str) -> None:
     mapping, message = REFUSED[case]
     with pytest.raises(MappingError, match=message) as caught:
         trace(mapping, ("k", "y"), (4, 7), 2)
-    assert re.fullmatch(rf".*test_mapping\.py:{mapping.__code__.co_firstlineno}", str(caught.value.place))
+    assert re.fullmatch(rf".*test_mapping\.py:{mapping.__code__.co_firstlineno}", str(caught.value.location))
     assert caught.value.way_out
 
 
@@ -151,7 +151,7 @@ def test_a_refusal_names_the_line_inside_the_mapping() -> None:
 
     with pytest.raises(MappingError) as caught:
         trace(mapping, ("k", "y"), (4, 7), 2)
-    assert str(caught.value.place).endswith(f":{mapping.__code__.co_firstlineno + 2}")
+    assert str(caught.value.location).endswith(f":{mapping.__code__.co_firstlineno + 2}")
 
 
 def test_no_plain_function() -> None:

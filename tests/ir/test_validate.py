@@ -31,7 +31,7 @@ def test_bounds(text: str, message: str) -> None:
     whole = "def one(x, m):\n" + "\n".join(f"    {line}" for line in text.splitlines())
     with pytest.raises(ValidationError) as caught:
         program(whole, x=(4,), m=(4,))
-    assert message in caught.value.message and caught.value.place == "program, nest one"
+    assert message in caught.value.message and caught.value.location == "program, nest one"
 
 
 def test_bounds_of_loop_variables() -> None:

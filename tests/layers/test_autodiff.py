@@ -586,5 +586,5 @@ def test_refused_with_the_statement_and_a_way_out(name: str) -> None:
     with pytest.raises(DerivativeError) as caught:
         derive(program(source, shapes), inputs=["inputs"], params=[])
     assert message in caught.value.message
-    assert caught.value.place is not None and caught.value.place.startswith("layer.")
+    assert caught.value.location is not None and caught.value.location.startswith("layer.")
     assert caught.value.way_out

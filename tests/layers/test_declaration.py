@@ -133,7 +133,7 @@ def test_declaring_a_large_layer_costs_nothing() -> None:
 def test_batch_size(batch_size: object) -> None:
     with pytest.raises(DeclarationError, match="batch size must be a positive integer") as caught:
         Net(batch_size)  # type: ignore[arg-type]
-    assert str(caught.value.place).startswith(__file__)
+    assert str(caught.value.location).startswith(__file__)
 
 
 def test_seed() -> None:
@@ -206,7 +206,7 @@ def test_layers_refuse_what_does_not_fit(case: str) -> None:
     image, vector = MemoryDataLayer(net, (3, 6, 6)), MemoryDataLayer(net, (10,))
     with pytest.raises(DeclarationError, match=message) as caught:
         make(net, image, vector)
-    assert str(caught.value.place).startswith(__file__)
+    assert str(caught.value.location).startswith(__file__)
     assert len(net.ensembles) == 2
     assert not net.connections
 
@@ -300,10 +300,10 @@ def test_phases_that_are_missing_or_misspelt(kind: type) -> None:
 
     with pytest.raises(DeclarationError, match=kind.__doc__) as caught:
         declare()
-    assert caught.value.way_out and str(caught.value.place).startswith(f"{__file__}:")
+    assert caught.value.way_out and str(caught.value.location).startswith(f"{__file__}:")
     methods = [value for name, value in vars(kind).items() if not name.startswith("__")]
     if "but" in str(kind.__doc__):
-        assert str(caught.value.place) == f"{__file__}:{methods[0].__code__.co_firstlineno}"
+        assert str(caught.value.location) == f"{__file__}:{methods[0].__code__.co_firstlineno}"
         assert "did you mean '" in caught.value.way_out
 
 
@@ -443,7 +443,7 @@ def test_cycles() -> None:
     net.add_one_to_one_connections(second, third)
     with pytest.raises(DeclarationError, match=r"cycle: (a → b → c → a|b → c → a → b|c → a → b → c)") as caught:
         net.add_one_to_one_connections(third, first)
-    assert str(caught.value.place).startswith(__file__)
+    assert str(caught.value.location).startswith(__file__)
     with pytest.raises(DeclarationError, match="closes a cycle: c → c"):
         net.add_one_to_one_connections(third, third)
     assert len(net.connections) == 2

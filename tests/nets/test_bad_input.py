@@ -70,14 +70,14 @@ def runs(net: Net) -> None:
     np.testing.assert_array_equal(relu.get_value(), np.maximum(x, 0))
 
 
-def check(caught: pytest.ExceptionInfo[LatteError], *words: str, place: str | None = HERE) -> None:
+def check(caught: pytest.ExceptionInfo[LatteError], *words: str, location: str | None = HERE) -> None:
     """The message has the words and the way out; the place names a line of the file that asked."""
     text = str(caught.value)
     for word in words:
         assert word in text, f"{word!r} is not in: {text}"
-    if place is not None:
-        assert caught.value.place is not None, text
-        assert place in caught.value.place, caught.value.place
+    if location is not None:
+        assert caught.value.location is not None, text
+        assert location in caught.value.location, caught.value.location
 
 
 # --- declarations ------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_what_cannot_be_differentiated_can_still_run_forwards(monkeypatch: pytes
     net.force_backward = True
     with pytest.raises(DerivativeError) as caught:
         net.compile(threads=1)
-    check(caught, "`value[n, c] = product` cannot be differentiated", place=f"{HERE}:48")
+    check(caught, "`value[n, c] = product` cannot be differentiated", location=f"{HERE}:48")
     net.force_backward = False  # no gradient is wanted
     runs(net)
     np.testing.assert_array_equal(product.get_value(), [[0], [120]])
@@ -196,7 +196,7 @@ def test_once_compiled_the_net_is_closed() -> None:
     ):
         with pytest.raises(error) as caught:
             forbidden()
-        check(caught, "compiled already", place=None)
+        check(caught, "compiled already", location=None)
     assert len(net.ensembles) == 2 and not relu.commands
     net.forward()
 
@@ -219,7 +219,7 @@ def test_nothing_runs_before_compile() -> None:
     ):
         with pytest.raises(LatteError) as caught:
             early()
-        check(caught, "compiled", "net.compile()", place=None)
+        check(caught, "compiled", "net.compile()", location=None)
     runs(net)
 
 
@@ -227,11 +227,11 @@ def test_target_and_threads() -> None:
     net, _, _ = relu_net()
     with pytest.raises(TargetError) as caught:
         net.compile(target="avx1024")
-    check(caught, "avx1024", "avx512", "avx2", "portable", place=None)
+    check(caught, "avx1024", "avx512", "avx2", "portable", location=None)
     for threads in (0, -1, 1.5, "2", 10**6):
         with pytest.raises(LatteError) as caught:
             net.compile(threads=threads)
-        check(caught, "threads", repr(threads), place=None)
+        check(caught, "threads", repr(threads), location=None)
     runs(net)
 
 
@@ -339,7 +339,7 @@ def test_recipes_that_fail(case: str, tmp_path: Path) -> None:
     net.use_recipe("relu", path)
     with pytest.raises((RecipeError, CommandError)) as caught:
         net.compile(threads=1)
-    check(caught, word, place="relu.py" + (line or ""))
+    check(caught, word, location="relu.py" + (line or ""))
     assert not net.compiled
     path.write_text(GOOD)  # mended
     runs(net)
@@ -352,7 +352,7 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
     net.use_recipe(relu, tmp_path / "relu.py")
     with pytest.raises(RecipeError, match="No such file") as caught:
         net.compile(threads=1)
-    check(caught, place="relu.py")
+    check(caught, location="relu.py")
     written(tmp_path, GOOD)
     runs(net)
 

@@ -63,7 +63,7 @@ def test_commands_come_with_their_outcome_and_place(compiled) -> None:
     found = net.explain(layers["conv"])
     facts = {(fact.text.split("(")[0], fact.phase): fact for fact in found.commands}
     assert facts["tile", ""].status == "applied"
-    assert facts["tile", ""].place == f"{path}:3"
+    assert facts["tile", ""].location == f"{path}:3"
     assert facts["parallelize", "update"].status == "applied"
     skipped = facts["vectorize", "forward"]
     assert skipped.status == "skipped" and skipped.reason
@@ -178,7 +178,7 @@ def test_commands_on_the_ensemble(compiled) -> None:
     net.compile(target="portable")
     found = net.explain("batch_norm1", "forward")
     assert found.recipe.startswith("commands of batch_norm1")
-    assert found.commands[0].place is not None and "test_explain.py" in found.commands[0].place
+    assert found.commands[0].location is not None and "test_explain.py" in found.commands[0].location
 
 
 def test_json_holds_the_same(compiled) -> None:

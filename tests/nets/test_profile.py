@@ -341,7 +341,7 @@ def test_calls_that_come_too_early() -> None:
     net.compile(target="portable")
     with pytest.raises(DataError, match=r"nobody has set data1, data2\n  call net.set_batch") as caught:
         net.profile()
-    assert caught.value.place is not None and "test_profile.py" in caught.value.place
+    assert caught.value.location is not None and "test_profile.py" in caught.value.location
     net.ensembles[1].set_value(np.zeros((BATCH, 1)))
     with pytest.raises(DataError, match=r"nobody has set data1\n"):
         net.profile()

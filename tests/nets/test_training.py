@@ -313,7 +313,7 @@ def test_data_that_do_not_fit(small: DigitsNet) -> None:
             options = {"solver": solver, "progress": False} if function == "fit" else {}
             with pytest.raises(DataError, match=message) as caught:
                 getattr(small.net, function)(wrong_images, wrong_labels, **options)
-            assert __file__ in str(caught.value.place)
+            assert __file__ in str(caught.value.location)
     for name, values in small.parameters.items():  # not one step of it was taken
         np.testing.assert_array_equal(values, before[name], err_msg=name)
     with pytest.raises(DataError, match=r"1 to 2 items, not 5\n  net.fit"):
@@ -356,7 +356,7 @@ def test_solver_arguments(small: DigitsNet) -> None:
     ):
         with pytest.raises(DeclarationError, match=f"{next(iter(options))} must be a number,") as caught:
             SGD(small.net, **options)
-        assert __file__ in str(caught.value.place)
+        assert __file__ in str(caught.value.location)
     with pytest.raises(DeclarationError, match="a solver needs the net that it trains, not None"):
         SGD(None)  # type: ignore[arg-type]
     images, labels = random_data(2)

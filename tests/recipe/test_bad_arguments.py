@@ -84,7 +84,7 @@ def test_any_argument_may_be_wrong(name: str) -> None:
             if error is not None:
                 errors += 1
                 assert name in error.message
-                assert error.place is not None and "test_bad_arguments.py:" in error.place
+                assert error.location is not None and "test_bad_arguments.py:" in error.location
                 s = new()
                 before = dict(s.programs)
                 getattr(s, name)(**{**given, key: bad}, optional=True)

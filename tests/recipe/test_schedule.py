@@ -219,10 +219,10 @@ def test_a_refusal_names_file_line_and_command() -> None:
     with pytest.raises(Refused) as caught:
         new().parallelize("update", "x")
     error = caught.value
-    assert error.place is not None and error.place.split(":")[0].endswith("test_schedule.py")
+    assert error.location is not None and error.location.split(":")[0].endswith("test_schedule.py")
     assert error.message == "parallelize('update', 'x'): two iterations would update the same element"
     told = json.loads(error.to_json())
-    assert told["place"] == error.place and "← asked to run in parallel" in told["nest"]
+    assert told["location"] == error.location and "← asked to run in parallel" in told["nest"]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_bad_commands(call, message: str) -> None:
     with pytest.raises(CommandError) as caught:
         call(new())
     assert message in str(caught.value)
-    assert caught.value.place is not None and "test_schedule.py:" in caught.value.place
+    assert caught.value.location is not None and "test_schedule.py:" in caught.value.location
 
 
 def test_a_phase_that_has_nothing_to_compute() -> None:
@@ -299,7 +299,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str, line
     with pytest.raises(RecipeError) as caught:
         read_recipe(path)
     assert message in caught.value.message
-    assert caught.value.place == (f"{path}:{line}" if line else str(path))
+    assert caught.value.location == (f"{path}:{line}" if line else str(path))
 
 
 def test_phases_that_tell_nothing_of_their_arguments(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
     path = write(tmp_path, "def forward(s, target):\n    s.parallelize('forward', 'n')\n    target.no_such_thing\n")
     with pytest.raises(RecipeError) as caught:
         schedule_alone(programs(), read_recipe(path), TARGET, ["scale1."])
-    assert caught.value.place == f"{path}:3"
+    assert caught.value.location == f"{path}:3"
     assert "forward() raised AttributeError" in caught.value.message
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from swirl.errors import CommandError
@@ -140,12 +140,95 @@ def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site
 
 
 # --- reductions -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Copies:
+    """Copies of a buffer, one for each part of a loop.
+
+    Args:
+        name: of the copies.
+        buffer: that holds them: the number of the part, then the dimensions that the loop touches.
+        kept: which dimensions of the original these are.
+        kind: of reduction.
+    """
+
+    name: str
+    buffer: Buffer
+    kept: Sequence[int]
+    kind: str
+
+    @staticmethod
+    def of(program: Program, buffer: str, kept: Sequence[int], parts: int, kind: str) -> _Copies:
+        """Copies with the layout of the buffer, as far as its dimensions are kept."""
+        storage = program.buffers[buffer]
+        name = fresh(f"{buffer}_private", taken_names(program))
+        own = {d: 1 + position for position, d in enumerate(kept)}
+        layout = Layout(tuple((own[d], factor) for d, factor in storage.layout.blocks if d in own))
+        layout = layout.ordered((0, *(own[d] for d in storage.layout.order or range(len(storage.shape)) if d in own)))
+        shape = (parts, *(storage.shape[d] for d in kept))
+        return _Copies(name, Buffer(f"{program.name}.{name}", shape, storage.dtype, "temporary", layout), kept, kind)
+
+    def element(self, part: ast.expr, indices: Sequence[ast.expr], store: bool = False) -> ast.expr:
+        """An element of one copy; ``indices`` are those of all dimensions of the original."""
+        return reference(self.name, [clone(part), *(indices[d] for d in self.kept)], store)
+
+    def neutral(self, part: ast.expr, variables: Sequence[str]) -> list[ast.stmt]:
+        """Loops that make a copy neutral."""
+        first = reference(self.name, [clone(part), *map(expr, variables)], True)
+        return self._over(variables, ast.Assign([first], neutral(self.kind, self.buffer.dtype)))
+
+    def combined(self, buffer: str, fixed: Sequence[ast.expr], copy: str, variables: Sequence[str]) -> list[ast.stmt]:
+        """Loops that combine the copies in order; ``fixed`` are the subscripts in the other dimensions."""
+        own = dict(zip(self.kept, variables, strict=True))
+        where = [expr(own[d]) if d in own else index for d, index in enumerate(fixed)]
+        value = reference(self.name, [expr(copy), *map(expr, variables)])
+        one = combine(self.kind, reference(buffer, where), value)
+        return self._over(variables, for_loop(copy, self.buffer.shape[0], [one]))
+
+    def _over(self, variables: Sequence[str], statement: ast.stmt) -> list[ast.stmt]:
+        for variable, extent in reversed(list(zip(variables, self.buffer.shape[1:], strict=True))):
+            statement = for_loop(variable, extent, [statement])
+        return [statement]
+
+
 def _in_parts(
-    program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]], copies: int
+    program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]], number: int
 ) -> Program:
-    """The loop in parts, each with a copy that starts neutral; the copies are combined after it."""
+    """The loop in at most ``number`` parts, each with a copy that starts neutral; the copies are combined after it."""
     target, node = program.nests[site.nest], loop_at(program, site)
-    loop = plain_loop(target, site.path, node, NOTE)
+    loop, start, extent = _constant_loop(program, site)
+    size = -(-extent // min(number, extent))
+    accesses = [access for _, access in touching]
+    kept = sorted({*_moving(node, accesses), *_guarded(touching, program.buffers[buffer])})
+    copies = _Copies.of(program, buffer, kept, -(-extent // size), accesses[0].kind)
+    program = program.with_buffers(**{copies.name: copies.buffer})
+    part = simplify(expr("(v - start) // size", v=loop.var, start=start, size=size))
+    zeroed = [inner_name(program, site, f"{copies.name}_zero{d}") for d in range(len(kept))]
+    body = clones(node.body)
+    if size > 1:
+        inner = inner_name(program, site, f"{loop.var}_inner")
+        body = [substitute(s, {loop.var: expr("v + i", v=loop.var, i=inner)}) for s in body]
+        count = expr(size) if extent % size == 0 else expr("min(s, e - v)", s=size, e=start + extent, v=loop.var)
+        body = [for_loop(inner, count, body)]
+    private = _Private(buffer, lambda indices, store: copies.element(part, indices, store))
+    body = [private.visit(s) for s in body]
+    outer = Loop(loop.var, "range", loop.start, loop.stop, size).node([*copies.neutral(part, zeroed), *body])
+    totals = [inner_name(program, site, f"{copies.name}_dim{d}") for d in range(len(kept))]
+    copy = inner_name(program, site, f"{loop.var}_copy")
+    rank = len(program.buffers[buffer].shape)
+    fixed = clones(list(accesses[0].indices[len(accesses[0].indices) - rank :]))
+    new = simplify_body([outer, *copies.combined(buffer, fixed, copy, totals)])
+    body = replace_at(target.body, site.path, new)
+    return program.with_nest(site.nest, make_nest(target.label, body, program.buffers))
+
+
+def _constant_loop(program: Program, site: Site) -> tuple[Loop, int, int]:
+    """The loop, its start and its extent.
+
+    Raises:
+        Refused: they are not constant, or the loop is in a parallel loop.
+    """
+    target = program.nests[site.nest]
+    loop = plain_loop(target, site.path, loop_at(program, site), NOTE)
     start, extent = constant(loop.start), loop.extent
     if start is None or not extent:
         raise refuse(
@@ -161,44 +244,7 @@ def _in_parts(
             NOTE,
             way_out="privatize before parallelize",
         )
-    size = -(-extent // min(copies, extent))
-    parts = -(-extent // size)
-    storage = program.buffers[buffer]
-    accesses = [access for _, access in touching]
-    kept = sorted({*_moving(node, accesses), *_guarded(touching, storage)})
-    shape = tuple(storage.shape[d] for d in kept)
-    name = fresh(f"{buffer}_private", taken_names(program))
-    place = {d: 1 + position for position, d in enumerate(kept)}
-    layout = Layout(tuple((place[d], factor) for d, factor in storage.layout.blocks if d in place))
-    layout = layout.ordered((0, *(place[d] for d in storage.layout.order or range(len(storage.shape)) if d in place)))
-    copies_of = Buffer(f"{program.name}.{name}", (parts, *shape), storage.dtype, "temporary", layout)
-    program = program.with_buffers(**{name: copies_of})
-    part = simplify(expr("(v - start) // size", v=loop.var, start=start, size=size))
-
-    def private(indices: list[ast.expr], store: bool) -> ast.expr:
-        return reference(name, [clone(part), *(indices[d] for d in kept)], store)
-
-    kind = accesses[0].kind
-    zeroed = [inner_name(program, site, f"{name}_zero{d}") for d in range(len(kept))]
-    first = reference(name, [clone(part), *map(expr, zeroed)], True)
-    zero: ast.stmt = ast.Assign([first], neutral(kind, storage.dtype))
-    body = clones(node.body)
-    if size > 1:
-        inner = inner_name(program, site, f"{loop.var}_inner")
-        body = [substitute(s, {loop.var: expr("v + i", v=loop.var, i=inner)}) for s in body]
-        count = expr(size) if extent % size == 0 else expr("min(s, e - v)", s=size, e=start + extent, v=loop.var)
-        body = [for_loop(inner, count, body)]
-    body = [_Private(buffer, private).visit(s) for s in body]
-    outer = Loop(loop.var, "range", loop.start, loop.stop, size).node([*_nested(zero, zeroed, shape), *body])
-    total = [inner_name(program, site, f"{name}_dim{d}") for d in range(len(kept))]
-    copy = inner_name(program, site, f"{loop.var}_copy")
-    fixed = clones(list(accesses[0].indices[len(accesses[0].indices) - len(storage.shape) :]))
-    where = [expr(total[kept.index(d)]) if d in kept else fixed[d] for d in range(len(storage.shape))]
-    sum_: ast.stmt = combine(kind, reference(buffer, where), reference(name, [expr(copy), *map(expr, total)]))
-    following = _nested(for_loop(copy, parts, [sum_]), total, shape)
-    new = simplify_body([outer, *following])
-    body = replace_at(target.body, site.path, new)
-    return program.with_nest(site.nest, make_nest(target.label, body, program.buffers))
+    return loop, start, extent
 
 
 def _moving(node: ast.For, touching: list[Access]) -> list[int]:
@@ -226,12 +272,6 @@ def _guarded(touching: list[tuple[Statement, Access]], storage: Buffer) -> list[
     return result
 
 
-def _nested(statement: ast.stmt, variables: list[str], extents: tuple[int, ...]) -> list[ast.stmt]:
-    for variable, extent in reversed(list(zip(variables, extents, strict=True))):
-        statement = for_loop(variable, extent, [statement])
-    return [statement]
-
-
 # --- temporaries ----------------------------------------------------------------------------------------
 def _local(program: Program, site: Site, buffer: str, touching: list[tuple[Statement, Access]]) -> Program:
     """A local array in the loop's body, instead of a temporary that each iteration fills before it reads it."""
@@ -239,10 +279,44 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
     loop, storage = loop_of(node), program.buffers[buffer]
     if loop.kind not in ("range", "parallel", "unrolled"):
         raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, NOTE)
-    if storage.role != "temporary":
+    _check_own(program, site, buffer)
+    kept = _moving(node, [access for _, access in touching])
+    shape = tuple(storage.shape[d] for d in kept)
+    if prod(shape) > MAX_ELEMENTS:
+        raise refuse(
+            f"a local array of {prod(shape)} elements would not fit on the stack",
+            target,
+            site.path,
+            NOTE,
+            way_out="privatize at a loop inside",
+        )
+    if not fills(touching, kept, storage, len(site.path)):
+        raise refuse(
+            f"not proved that each iteration of {loop.var} writes {buffer} before it reads it",
+            target,
+            touching[0][0].path,
+            f"touches {buffer} first",
+            way_out="fill the temporary over its whole extent first",
+        )
+    name = fresh(f"{buffer}_private", taken_names(program))
+
+    def private(indices: Sequence[ast.expr], store: bool) -> ast.expr:
+        if kept:
+            return reference(name, [indices[d] for d in kept], store)
+        return ast.Name(name, ast.Store() if store else ast.Load())
+
+    start = None if kept else expr(0.0 if storage.dtype.startswith("float") else 0)
+    body = [_Private(buffer, private).visit(clone(s)) for s in node.body]
+    new = with_inner(node, [declare(name, LocalType(storage.dtype, shape), start), *body])
+    return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))
+
+
+def _check_own(program: Program, site: Site, buffer: str) -> None:
+    """Refuse a buffer whose values somebody needs after the loop or outside of it."""
+    if program.buffers[buffer].role != "temporary":
         raise refuse(
             f"{buffer} is assigned, and read by others: the last iteration's values must remain",
-            target,
+            program.nests[site.nest],
             site.path,
             NOTE,
             way_out="only a reduction or a temporary can be private",
@@ -258,47 +332,17 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
                     f"uses {buffer}",
                     way_out="fuse so that one loop holds all uses",
                 )
-    kept = _moving(node, [access for _, access in touching])
-    shape = tuple(storage.shape[d] for d in kept)
-    if prod(shape) > MAX_ELEMENTS:
-        raise refuse(
-            f"a local array of {prod(shape)} elements would not fit on the stack",
-            target,
-            site.path,
-            NOTE,
-            way_out="privatize at a loop inside",
-        )
-    first = touching[0][0]
-    if not fills(touching, kept, storage, len(site.path)):
-        raise refuse(
-            f"not proved that each iteration of {loop.var} writes {buffer} before it reads it",
-            target,
-            first.path,
-            f"touches {buffer} first",
-            way_out="fill the temporary over its whole extent first",
-        )
-    name = fresh(f"{buffer}_private", taken_names(program))
-
-    def private(indices: list[ast.expr], store: bool) -> ast.expr:
-        if kept:
-            return reference(name, [indices[d] for d in kept], store)
-        return ast.Name(name, ast.Store() if store else ast.Load())
-
-    start = None if kept else expr(0.0 if storage.dtype.startswith("float") else 0)
-    body = [_Private(buffer, private).visit(clone(s)) for s in node.body]
-    new = with_inner(node, [declare(name, LocalType(storage.dtype, shape), start), *body])
-    return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))
 
 
 class _Private(ast.NodeTransformer):
     """Puts the private copy in place of the buffer."""
 
-    def __init__(self, buffer: str, place: Callable[[list[ast.expr], bool], ast.expr]):
-        self.buffer, self.place = buffer, place
+    def __init__(self, buffer: str, private: Callable[[Sequence[ast.expr], bool], ast.expr]):
+        self.buffer, self.private = buffer, private
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         new = self.generic_visit(node)
         assert isinstance(new, ast.Subscript)
         if ast.unparse(new.value) != self.buffer:
             return new
-        return self.place(subscripts(new), isinstance(new.ctx, ast.Store))
+        return self.private(subscripts(new), isinstance(new.ctx, ast.Store))

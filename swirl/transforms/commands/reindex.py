@@ -168,14 +168,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     limits = bounds(form, ranges)
     if limits is None:
         raise refuse(f"the range of {ast.unparse(form.to_expr())} is not known", nest, path, NOTE)
-    head = loop_of(for_loop(name, limits[1] + 1, [], start=limits[0]))
-    undecided = []
-    for part in conditions:
-        tighter = restricted(head, part) if isinstance(part, ast.Compare) and names_in(part) == {name} else None
-        if tighter is None:
-            undecided.append(part)
-        else:
-            head = tighter
+    head, undecided = _bounded(loop_of(for_loop(name, limits[1] + 1, [], start=limits[0])), conditions)
     if undecided:
         body = [ast.If(conjunction(undecided), body, [])]
     for other in reversed(chain[1:]):
@@ -184,6 +177,19 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     around = ranges_at(nest.body, path)
     new = drop_decided_guards(simplify_body([head.node(body)], around), around, nest.names)
     return nest.with_body(replace_at(nest.body, path, new or [ast.Pass()]))  # where no condition held at all
+
+
+def _bounded(head: Loop, conditions: list[ast.expr]) -> tuple[Loop, list[ast.expr]]:
+    """The loop with conditions on its variable alone as bounds, and the conditions that are left."""
+    left = []
+    for condition in conditions:
+        own = isinstance(condition, ast.Compare) and names_in(condition) == {head.var}
+        tighter = restricted(head, condition) if own else None
+        if tighter is None:
+            left.append(condition)
+        else:
+            head = tighter
+    return head, left
 
 
 def _perfect(nest: Nest, path: Path, names: set[str], way_out: WayOut) -> tuple[Nest, Path]:

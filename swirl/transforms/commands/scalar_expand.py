@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from swirl.errors import CommandError, Refused
@@ -135,35 +135,52 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
         _check_private(program, nest, declared, path, name)
     # The array is visible around the loop: another local of that name may be, too.
     elsewhere = sum(1 for _ in _declarations(nest, name)) > 1
-    new = fresh(name, taken_names(program, [nest])) if elsewhere else name
-    position = simplify(expr("v - start", v=loop.var, start=loop.start))
-    if loop.step != 1:
-        position = simplify(expr("p // step", p=position, step=loop.step))
-    expand = ExpandLocals({new}, position, loop.extent or 0, last=False)
-
-    def rewritten(statement: ast.stmt) -> list[ast.stmt]:
-        found = expand.visit(substitute(statement, {name: ast.Name(new, ast.Load())}))
-        listed = found if isinstance(found, list) else [found]
-        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == new)]
-
-    body = nest.body
+    array = _Array.over(loop, name, fresh(name, taken_names(program, [nest])) if elsewhere else name)
     if around:
-        index = declared[-1][1]
-
-        def following(owner: ast.stmt) -> list[ast.stmt]:
-            result = clone(owner)
-            block = getattr(result, declared[-1][0])
-            block[index:] = [new for statement in block[index:] for new in rewritten(statement)] or [ast.Pass()]
-            return [result]
-
-        body = edit_at(body, declared[:-1], following)
+        field, index = declared[-1]
+        body = edit_at(nest.body, declared[:-1], lambda owner: [array.in_block(owner, field, index)])
     else:
-        body = replace_at(body, path, rewritten(at(body, path)))
-    head = declare(new, LocalType(type_.dtype, (loop.extent or 0, *type_.shape)))
+        body = replace_at(nest.body, path, array.instead(at(nest.body, path)))
+    head = declare(array.name, LocalType(type_.dtype, (loop.extent or 0, *type_.shape)))
     body = replace_at(body, path, [head, at(body, path)])
     if not around:  # its first value is never read
         body = replace_at(body, declared, [])
     return nest.with_body(simplify_body(body))
+
+
+@dataclass(frozen=True)
+class _Array:
+    """A local array with an element for each iteration of a loop, instead of a local.
+
+    Args:
+        local: the local's name.
+        name: the array's.
+        expand: gives its references their subscript.
+    """
+
+    local: str
+    name: str
+    expand: ExpandLocals
+
+    @staticmethod
+    def over(loop: Loop, local: str, name: str) -> _Array:
+        position = simplify(expr("v - start", v=loop.var, start=loop.start))
+        if loop.step != 1:
+            position = simplify(expr("p // step", p=position, step=loop.step))
+        return _Array(local, name, ExpandLocals({name}, position, loop.extent or 0, last=False))
+
+    def instead(self, statement: ast.stmt) -> list[ast.stmt]:
+        """A statement with the array; its declaration is left out."""
+        found = self.expand.visit(substitute(statement, {self.local: ast.Name(self.name, ast.Load())}))
+        listed = found if isinstance(found, list) else [found]
+        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == self.name)]
+
+    def in_block(self, owner: ast.stmt, field: str, index: int) -> ast.stmt:
+        """A loop or condition with the array in the statements of one block from ``index`` on."""
+        result = clone(owner)
+        block = getattr(result, field)
+        block[index:] = [new for statement in block[index:] for new in self.instead(statement)] or [ast.Pass()]
+        return result
 
 
 def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None) -> Path:
