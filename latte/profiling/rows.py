@@ -21,7 +21,7 @@ class Row:
         nest: label of the loop nest; empty for all of them together, as they are compiled.
         writes: the buffers that it writes, by their names in the nest.
         seconds: median. Of a nest: measured apart, as a kernel of its own.
-        spread: the middle half of the measurements lies between these (seconds).
+        spread: half of the measurements are between these (seconds).
         share: of the training step.
         operations: floating-point operations; a fused multiply-add is two.
         bytes: that it must move at least: of the different elements that it touches, each once.

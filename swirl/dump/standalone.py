@@ -175,7 +175,7 @@ class Padded:
 
 
 def pack(array: np.ndarray, buffer: dict[str, Any]) -> np.ndarray:
-    """Logical array → as it lies in memory: zeros around it; each (dimension, factor) of its blocks cut, the inner part
+    """Logical array → as it is stored: zeros around it; each (dimension, factor) of its blocks cut, the inner part
     last; the other dimensions in their order."""
     rank = array.ndim
     if "halo" in buffer:
@@ -209,7 +209,7 @@ def unpack(array: np.ndarray, buffer: dict[str, Any]) -> np.ndarray:
 def run(arrays: dict[str, np.ndarray], how: Callable[..., None] | None = None) -> dict[str, np.ndarray]:
     """The logical arrays after all nests; those given stay as they are.
 
-    ``how`` runs the nests on the arrays as they lie in memory, in place of Python.
+    ``how`` runs the nests on the arrays as they are stored, in place of Python.
     """
     stored = {name: pack(array, BUFFERS[name]) for name, array in arrays.items()}
     if how is not None:

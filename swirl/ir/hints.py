@@ -56,7 +56,7 @@ def streams(tree: ast.AST) -> bool:
 class Prefetch:
     """``prefetch(x, (i, j + 1), 2)``: the line of ``x[i, j + 1]`` is fetched into the cache of that level.
 
-    The element is named, not read: it may lie outside of the array.
+    The element is named, not read: it may be outside of the array.
     """
 
     buffer: str

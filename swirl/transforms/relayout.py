@@ -35,18 +35,18 @@ class Copy:
     writing: bool
 
     def told(self, phase: str, source: Layout, copy: Layout) -> str:
-        """What it costs: ``forward: conv1.value lies plainly: copied to lie in blocks of 16 in dimension 1, …``.
+        """What it costs: ``forward: conv1.value is plain: copied to a layout that is blocked by 16 in dimension 1, …``.
 
         Args:
             phase: that copies.
             source: how the source is laid out.
             copy: how the copy is.
         """
-        there = f"{self.source.name} lies {_shown(source)}"
-        back = " and back" if self.filling and self.writing else ""
+        there = f"{self.source.name} is {_shown(source)}"
+        back = ", and back" if self.filling and self.writing else ""
         size = sum(self.source.with_layout(layout).nbytes for layout in (source, copy))
         moved = (self.filling + self.writing) * size / 1e6
-        return f"{phase}: {there}: copied to lie {_shown(copy)}{back}, {moved:.1f} MB moved"
+        return f"{phase}: {there}: copied to a layout that is {_shown(copy)}{back}, {moved:.1f} MB moved"
 
 
 def copied(program: Program, local: str, storage: str) -> Copy:
@@ -67,7 +67,7 @@ def with_copies(program: Program, copy: Copy, source: Layout, lanes: int) -> Pro
     """``program`` with the nests that copy: before the others if they read what was there before, and after them if
     they write.
 
-    rewrite (inputs in blocks of 16, stored plainly):
+    rewrite (inputs are blocked by 16, and stored plain):
                                             for n in parallel(N):
                                                 for c_outer in parallel(C // 16): …
                                     →                   inputs[n, c, y, x] = inputs_stored[n, c, y, x]
@@ -154,7 +154,7 @@ def _subscripts(variables: list[str], shape: tuple[int, ...], seen: tuple[int, .
 
 
 def _shown(layout: Layout) -> str:
-    parts = [f"in blocks of {factor} in dimension {dim}" for dim, factor in layout.blocks]
-    parts += [f"in the order {layout.order}"] if layout.order else []
-    parts += ["with zeros around"] if layout.halo else []
-    return " and ".join(parts) or "plainly"
+    parts = [f"blocked by {factor} in dimension {dim}" for dim, factor in layout.blocks]
+    parts += [f"permuted to {layout.order}"] if layout.order else []
+    parts += ["padded with zeros"] if layout.halo else []
+    return " and ".join(parts) or "plain"

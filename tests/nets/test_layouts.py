@@ -185,10 +185,10 @@ def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path
         net.use_recipe(kind, tmp_path / f"{kind}.py")
     net.compile(threads=2)
     moved = 2 * 4 * BATCH * 16 * 6 * 6 / 1e6
-    reason = "conv1.value lies in blocks of 16 in dimension 1: copied to lie "
-    assert f"forward: {reason}in blocks of 4 in dimension 1, {moved:.1f} MB moved" in str(net.explain("relu1"))
-    assert f"forward: {reason}plainly, {moved:.1f} MB moved" in str(net.explain("max_pooling1"))
-    assert "backward: conv1.grad lies in blocks of 16" in str(net.explain("max_pooling1", "backward"))
+    reason = "conv1.value is blocked by 16 in dimension 1: copied to a layout that is "
+    assert f"forward: {reason}blocked by 4 in dimension 1, {moved:.1f} MB moved" in str(net.explain("relu1"))
+    assert f"forward: {reason}plain, {moved:.1f} MB moved" in str(net.explain("max_pooling1"))
+    assert "backward: conv1.grad is blocked by 16" in str(net.explain("max_pooling1", "backward"))
 
 
 REARRANGED = {

@@ -179,7 +179,7 @@ def chained() -> tuple[Net, dict[str, Ensemble]]:
 
 
 def contents(net: Net) -> dict[str, np.ndarray]:
-    """All that may be read, as it lies in memory."""
+    """All that may be read, as it is stored."""
     executable = net.executable
     return {name: executable.arrays[name].copy() for name, b in executable.buffers.items() if b.role != "temporary"}
 

@@ -145,9 +145,9 @@ def test_a_reader_that_wants_another_layout_gets_a_copy() -> None:
     assert after["update"].buffers["inputs"] == forward.buffers["inputs"]  # every phase has the same copy
     assert len(forward.nests) == 2 and len(backward.nests) == 3  # the gradient is added to: copied both ways
     megabytes = 4 * 2 * 17 * (20 + 32) / 1e6
-    reason = "forward: data1.value lies plainly: copied to lie in blocks of 16 in dimension 1, "
+    reason = "forward: data1.value is plain: copied to a layout that is blocked by 16 in dimension 1, "
     assert s.outcomes[0].reason.splitlines()[0] == f"{reason}{megabytes:.1f} MB moved"
-    assert "copied to lie in blocks of 16 in dimension 1 and back" in s.outcomes[1].reason
+    assert "copied to a layout that is blocked by 16 in dimension 1, and back" in s.outcomes[1].reason
     for phase, program in programs().items():
         made = after[phase]
         stored = {name: f"{name}_stored" if f"{name}_stored" in made.buffers else name for name in program.buffers}

@@ -326,7 +326,7 @@ REFUSALS = {
             for i in range(4):
                 if m[i] >= 0:
                     z[m[i]] = x[i]    ← asked to become selects
-          nothing is known about where z[m[i]] lies
+          nothing is known about where z[m[i]] is
           leave the branch as it is: vectorize masks it""",
     ),
 }

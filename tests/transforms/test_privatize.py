@@ -288,7 +288,7 @@ REFUSALS: dict[str, tuple[Callable[[], Program], str, str]] = {
         ),
         "s n",
         """
-        n lies inside the parallel loop i, whose iterations would share the copies
+        n is inside the parallel loop i, whose iterations would share the copies
             for i in parallel(4):
                 for n in range(3):    ← asked for private copies
                     s[i] += x[n]

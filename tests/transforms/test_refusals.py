@@ -109,7 +109,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)),
         lambda p: COMMANDS["parallelize"](COMMANDS["parallelize"](p, "i"), "j"),
         """
-        j lies inside the parallel loop i, not directly
+        j is inside the parallel loop i, not directly
             for i in parallel(4):
                 y[i, 0] = 1.0
                 for j in range(6):    ← asked to run in parallel
@@ -124,7 +124,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(4):
                 for j in range(6):    ← asked to become lanes
                     y[j, i] = x[j, i]
-          neighbouring j lie 4 elements apart in y
+          neighbouring j are 4 elements apart in y
           vectorize('i', 4); strided='gather' takes the elements one by one""",
     ),
     "columns of another layout": (
@@ -136,7 +136,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for c_outer in range(2):
                     for c_inner in range(4):    ← asked to become lanes
                         y[n, c_outer * 4 + c_inner, 0] = x[n, c_outer * 4 + c_inner + 1, 0]
-          neighbouring c_inner lie 3 elements apart in x
+          neighbouring c_inner are 3 elements apart in x
           strided='gather' takes the elements one by one""",
     ),
     "prefix sum": (
@@ -240,7 +240,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
             for i in range(4):
                 for j in range(8):    ← asked to become lanes
                     y[i, j, i] = x[i, j, i] * 2.0
-          neighbouring j lie 4 elements apart in y
+          neighbouring j are 4 elements apart in y
           tile('y', dim=0, factor=4) and tile('x', dim=0, factor=4) make j_inner innermost in memory: """
         """vectorize('j_inner', 4); strided='gather' takes the elements one by one""",
     ),
@@ -292,7 +292,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         ),
         command("parallelize", "k"),
         """
-        k lies inside the parallel loop n, not directly
+        k is inside the parallel loop n, not directly
             for n in parallel(4):
                 y[n, 0] = 1.0
                 for j in range(6):
@@ -661,7 +661,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
         program("for i in range(4):\n for j in range(3):\n  if y[j] > 0.0:\n   x[i - 1] += y[j]", x=(3,), y=(3,)),
         command("scalar_replace", "x"),
         """
-        x[i - 1] is touched under conditions alone, and may lie outside of x otherwise
+        x[i - 1] is touched under conditions alone, and may be outside of x otherwise
             for i in range(4):    ← asked for scalars
                 for j in range(3):
                     if y[j] > 0.0:
@@ -802,8 +802,8 @@ def test_witness(name: str) -> None:
         (command("vectorize", "j", 1), "the number of lanes must be a power of two above 1, not 1"),
         (command("vectorize", "j", 4, strided="yes"), "strided must be 'gather' or left out, not 'yes'"),
         (command("tile_loop", "i", 2, tail="cut"), "tail must be one of min, mask, peel, not 'cut'"),
-        (command("split", "i", [3, 2]), r"cuts must increase and lie inside \(0, 4\), not \[3, 2\]"),
-        (command("split", "i", [4]), r"cuts must increase and lie inside \(0, 4\), not \[4\]"),
+        (command("split", "i", [3, 2]), r"cuts must increase and be inside \(0, 4\), not \[3, 2\]"),
+        (command("split", "i", [4]), r"cuts must increase and be inside \(0, 4\), not \[4\]"),
         (command("parallelize", "i", schedule="fast"), "schedule must be 'static'"),
         (command("interchange", ["i"]), r"interchange takes two loops, not \['i'\]"),
         (command("interchange", "ij"), "several loops are given as a list of names, not as 'ij'"),

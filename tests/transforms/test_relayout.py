@@ -101,7 +101,7 @@ def test_prints() -> None:
         "x0_stored[x0_dim0, x0_dim1_outer * 8 + x0_dim1_inner + x0_dim1_inner_lane, x0_dim2]",
     ]
     assert after.nests[1].text == phase(READS, 16).nests[0].text
-    told = "forward: data1.value lies plainly: copied to lie in blocks of 8 in dimension 1, 0.0 MB moved"
+    told = "forward: data1.value is plain: copied to a layout that is blocked by 8 in dimension 1, 0.0 MB moved"
     assert copied(owned, "x0", "x0").told("forward", Layout(), Layout(((1, 8),))) == told
 
 

@@ -264,4 +264,4 @@ def test_the_tiled_branch_is_refused_and_names_the_loop() -> None:
         )
     assert "is not contiguous in w" in caught.value.message
     assert "_neuron_index_1_inner" in str(caught.value.way_out)
-    assert "neighbouring w lie 16 elements apart in" in str(caught.value.witness)
+    assert "neighbouring w are 16 elements apart in" in str(caught.value.witness)

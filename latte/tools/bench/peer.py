@@ -86,7 +86,7 @@ class Torch:
         case: what to declare.
         threads: of OpenMP.
         parameters: of our side.
-        channels_last: whether tensors of images lie so.
+        channels_last: whether tensors of images are stored so.
         compiled: whether it goes through ``torch.compile``.
     """
 

@@ -166,7 +166,7 @@ class _Convert:
         if witness is None:
             return
         if None in statement.subscripts(access):
-            found = f"nothing is known about where {text} lies"
+            found = f"nothing is known about where {text} is"
             way_out = "leave the branch as it is: vectorize masks it"
         else:
             instance = {var: expr(value) for var, value in witness.items()}

@@ -195,7 +195,7 @@ class _Box:
 
     Args:
         spans: where it begins and its extent, for each dimension of the buffer.
-        limits: what of it lies inside of the buffer: the bounds of a loop over it, for each dimension.
+        limits: what of it is inside of the buffer: the bounds of a loop over it, for each dimension.
         kept: the dimensions of the copy, in their order in memory.
     """
 
@@ -257,7 +257,7 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
     readable = storage.layout.readable(storage.shape)
     limits = [_limits(span, low, high, ranges) for span, (low, high) in zip(spans, readable, strict=True)]
     # A dimension that loops inside run over stays, for the recipe's sake, also where they run once; and one whose only
-    # element may lie beyond the buffer: its loop has no iterations then.
+    # element may be beyond the buffer: its loop has no iterations then.
     outer = {*around, loop.var, "min", "max"}
     moved = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
     kept = [d for d in dims if moved[d] or spans[d].extent > 1 or None in map(constant, limits[d])]
@@ -282,7 +282,7 @@ def _plus(start: Affine, variable: str | None) -> ast.expr:
 
 
 def _limits(span: Span, low: int, high: int, ranges: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr]:
-    """The bounds of the loop over a span, as far as it lies between two subscripts."""
+    """The bounds of the loop over a span, as far as it is between two subscripts."""
     start, stop = expr(0), expr(span.extent)
     limits = bounds(span.start, ranges)
     if limits is None or limits[0] < low:

@@ -63,7 +63,7 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         around = at(target.body, site.path[:depth])
         if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not _directly(around, node):
             raise refuse(
-                f"{loop.var} lies inside the parallel loop {loop_of(around).var}, not directly",
+                f"{loop.var} is inside the parallel loop {loop_of(around).var}, not directly",
                 target,
                 site.path,
                 note,

@@ -238,7 +238,7 @@ def _constant_loop(program: Program, site: Site) -> tuple[Loop, int, int]:
     shared = next((head.var for head in around if head.kind == "parallel"), None)
     if shared is not None:
         raise refuse(
-            f"{loop.var} lies inside the parallel loop {shared}, whose iterations would share the copies",
+            f"{loop.var} is inside the parallel loop {shared}, whose iterations would share the copies",
             target,
             site.path,
             NOTE,

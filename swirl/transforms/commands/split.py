@@ -53,7 +53,7 @@ def split(program: Program, loop_var: LoopName, at: Cuts, *, nest: NestName | No
             )
         edges = [start, *at, stop]
         if any(low >= high for low, high in pairwise(edges)):
-            raise CommandError(f"cuts must increase and lie inside ({start}, {stop}), not {list(at)}")
+            raise CommandError(f"cuts must increase and be inside ({start}, {stop}), not {list(at)}")
         return cut(before, site, [value - start for value in at], [None] * (len(edges) - 1))
 
     return rewrite_each(program, loop_var, nest, rewrite)

@@ -197,8 +197,8 @@ def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subsc
 
 def _how_far(name: str, var: str, stride: int | None) -> str:
     if stride is None:
-        return f"neighbouring {var} lie at no constant distance in {name}"
-    return f"neighbouring {var} lie {stride} elements apart in {name}"
+        return f"neighbouring {var} have no constant distance in {name}"
+    return f"neighbouring {var} are {stride} elements apart in {name}"
 
 
 # --- ways out -------------------------------------------------------------------------------------------

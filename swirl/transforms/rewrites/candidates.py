@@ -127,7 +127,7 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
             if not certain and not in_bounds(program.buffers[name].shape, node, {**ranges, **_head_ranges(heads)}):
                 guard = _common_guard(found, outside | {head.var for head in heads})
                 if guard is None:
-                    problem = f"{text} is touched under conditions alone, and may lie outside of {name} otherwise"
+                    problem = f"{text} is touched under conditions alone, and may be outside of {name} otherwise"
                     yield Obstacle(parent, text, problem)
                     continue
             known = known or statements(nest.body)
