@@ -611,6 +611,24 @@ def test_inline_takes_the_prefetches_of_the_buffer_out() -> None:
     assert_same(before, after)
 
 
+@pytest.mark.parametrize("value", ["f[i, j]", "f[i, j] + w[1]", "f[i, j] if w[0] > 0.5 else w[1]"])
+@pytest.mark.parametrize("fused", [False, True], ids=["inline", "contract"])
+@pytest.mark.parametrize("local", [False, True], ids=["", "local"])
+def test_what_was_stored_past_the_caches_is_computed_where_it_is_read(value: str, fused: bool, local: bool) -> None:
+    head = "for i in range(3):\n for j in range(8):\n  "
+    read = "y[i, j] = d[i, j] / w[1] + d[i, j]"
+    before = program(f"{head}d[i, j] = {value}\n{head}{read}", f=(3, 8), w=(2,), y=(3, 8), d=(3, 8))
+    before = before.with_buffers(d=Buffer("net.d", (3, 8), "float32", "temporary"))
+    stored = COMMANDS["stream"](tidy(vectorize(before, "j", 8)), "d")
+    assert "stream" in stored.text
+    if fused:
+        after = COMMANDS["contract"](COMMANDS["fuse"](stored, "i"), "d")
+    else:
+        after = COMMANDS["inline"](stored, "d", local=local)
+    assert "stream" not in after.text
+    assert_same(before, after)
+
+
 def test_a_lane_before_a_row_in_registers_that_a_condition_keeps_away(target: Target) -> None:
     before = program(
         """

@@ -6,7 +6,7 @@ from swirl.ir.nest import Program
 from swirl.transforms.arguments import NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.prefetches import without_prefetches
+from swirl.transforms.rewrites.without_hints import without_prefetches
 
 
 @command()

@@ -21,7 +21,7 @@ from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import Statement, statements
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.prefetches import without_prefetches
+from swirl.transforms.rewrites.without_hints import without_hints
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import loop_names, taken_names
 from swirl.transforms.rewrites.ways_out import Trial, step
@@ -99,7 +99,7 @@ def _joined(program: Program, buffer: str, holders: list[int]) -> str | None:
 
 
 def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
-    """The program without prefetches of a buffer that will be removed, and the buffer, if only the program needs it.
+    """The program without hints about a buffer that will be removed, and the buffer, if only the program needs it.
 
     Raises:
         Refused: another program or the user may read it.
@@ -111,7 +111,7 @@ def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
             f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
             way_out=f"the buffers that may be removed are {own}" if own else "no buffer here is this program's alone",
         )
-    return program.with_nests([without_prefetches(nest, buffer) for nest in program.nests]), record
+    return program.with_nests([without_hints(nest, buffer) for nest in program.nests]), record
 
 
 def own_buffers(program: Program) -> list[str]:
