@@ -21,10 +21,10 @@ from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import Statement, statements
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.without_hints import without_hints
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import loop_names, taken_names
 from swirl.transforms.rewrites.ways_out import Trial, step
+from swirl.transforms.rewrites.without_hints import without_hints
 
 MOST_BYTES = 256 * 1024
 """The largest local array that a contraction makes: it is on the stack of each thread."""
