@@ -496,7 +496,9 @@ def bounded(program: Program, arrays: Mapping[str, np.ndarray]) -> dict[str, np.
     return {name: array.values for name, array in given.items()}
 
 
-def outside(got: np.ndarray, expected: np.ndarray, slack: float, expanded: bool = False) -> tuple[int, ...] | None:
+def outside(
+    got: np.ndarray, expected: np.ndarray, slack: float, expanded: bool = False, finite: bool = False
+) -> tuple[int, ...] | None:
     """The first element that no order of the arithmetic leads to, or None.
 
     Args:
@@ -504,12 +506,13 @@ def outside(got: np.ndarray, expected: np.ndarray, slack: float, expanded: bool 
         expected: of :class:`Number`, int or bool.
         slack: how many times the bound is admitted: 2 for its own terms of higher order.
         expanded: whether products may have been expanded.
+        finite: whether a command has assumed that numbers are finite: nothing is claimed of elements that are not.
     """
     for index in np.ndindex(got.shape):
         number, value = expected[index], got[index].item()
         if not isinstance(number, Number):
             wrong = number != value
-        elif number.unknown:
+        elif number.unknown or (finite and not number.finite):
             wrong = False
         elif not number.finite:
             wrong = value != number.value and not (math.isnan(value) and math.isnan(number.value))

@@ -211,7 +211,7 @@ def in_any_order(
 
     Args:
         expands: products may have been expanded; then data are finite, too.
-        finite: data are finite.
+        finite: data are finite, and nothing is claimed of elements that are not.
     """
     limits = subscripts(before) or {}
     styles = FINITE if expands or finite else ANY_ORDER
@@ -220,7 +220,7 @@ def in_any_order(
         with suppress(Undecided):
             bound = bounded(before, given)
             got = executed(after, given, checking=True, seed=seed)
-            return within(got, bound, before, expands), "any order"
+            return within(got, bound, before, expands, finite or expands), "any order"
     return None, "undecided"
 
 
@@ -291,10 +291,13 @@ def bits(got: Arrays, expected: Arrays, before: Program) -> str | None:
     return None
 
 
-def within(got: Arrays, bound: Mapping[str, np.ndarray], before: Program, expands: bool = False) -> str | None:
+def within(
+    got: Arrays, bound: Mapping[str, np.ndarray], before: Program, expands: bool = False, finite: bool = False
+) -> str | None:
     """Where arrays have a value that no order of the arithmetic leads to."""
+    slack = EXPANDED if expands else SLACK
     for name in seen(before):
-        where = outside(got[name], bound[name], EXPANDED if expands else SLACK, expands) if name in bound else None
+        where = outside(got[name], bound[name], slack, expands, finite) if name in bound else None
         if where is not None:
             return f"{name}{list(where)} is {got[name][where]!r}, in any order {bound[name][where]!r}"
     return None

@@ -180,6 +180,17 @@ for i in range(5):
     assert any(in_any_order(right, wrong, seed, expands=False)[0] for seed in SEEDS)
 
 
+def test_nothing_is_claimed_where_a_command_has_assumed_finite_factors() -> None:
+    """0 · Σ 1/√x is NaN for a negative x; ``factor`` leaves the product out. What is finite must still be right."""
+    text = "for i in range(5):\n    z[i] += 0.0 / sqrt(x[i]) + y[i]"
+    right = typed(text, {}, x=(5,), y=(5,), z=(5,))
+    left_out = typed(text.replace("0.0 / sqrt(x[i]) + ", ""), {}, x=(5,), y=(5,), z=(5,))
+    wrong = typed(text.replace("0.0", "0.5"), {}, x=(5,), y=(5,), z=(5,))
+    assert not any(in_any_order(right, left_out, seed, expands=True)[0] for seed in SEEDS)
+    assert any(in_any_order(right, left_out, seed)[0] for seed in SEEDS)
+    assert any(in_any_order(right, wrong, seed, expands=True)[0] for seed in SEEDS)
+
+
 ORDERS: dict[str, Callable[[np.ndarray], float]] = {
     "backwards": lambda x: _sum(x[::-1]),
     "pairwise": lambda x: float(_pairwise(list(x))),
