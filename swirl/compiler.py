@@ -12,7 +12,9 @@ from swirl.config import child_environment, settings
 from swirl.errors import CompilerMissing
 
 IF_CONVERTIBLE = "// no load or store depends on a condition"
-"""The first line of a kernel without intrinsics has this: g++ may then make selects out of its conditions."""
+"""A line at the top of a kernel without intrinsics: g++ may then make selects out of its conditions."""
+STORES_IN_ONE_PLACE = "// every array that is stored to has the same subscripts everywhere"
+"""A line at the top of a kernel without intrinsics: g++ may then use its loop vectoriser."""
 
 INSTALL = "install one (Debian: apt install g++), or name it in SWIRL_CXX"
 

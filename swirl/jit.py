@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from swirl.cache import (
     publish,
     read_entry,
 )
-from swirl.compiler import IF_CONVERTIBLE, Compiler, find_compiler
+from swirl.compiler import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, Compiler, find_compiler
 from swirl.config import available_cores
 from swirl.errors import CompilerFailed, LatteError
 from swirl.precompiled import first_header, include_flag, precompile, precompiled_key
@@ -49,8 +50,9 @@ BASE_FLAGS = ("-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", N
 # kernels of one floating-point type keep it.
 NO_STRAIGHT_LINE = "-fno-tree-slp-vectorize"
 # Its loop vectoriser takes sums of whole numbers in neighbouring places, which are then added up, for one sum, and
-# leaves elements out while it adds others twice (tests/regress/test_gcc_sums_of_whole_numbers.py); it may not reorder
-# sums of floating-point numbers, so kernels without arithmetic on int32 data keep it.
+# leaves elements out while it adds others twice (tests/regress/test_gcc_sums_of_whole_numbers.py); and it runs updates
+# of neighbouring rows, `g[h][x] += s; g[h - 1][x] -= s`, out of order (tests/regress/test_gcc_neighbouring_rows.py).
+# Kernels with intrinsics need no help; of the others those keep it that have neither.
 NO_LOOP_VECTORS = "-fno-tree-loop-vectorize"
 GCC_FLAGS = ("-fno-tree-loop-distribution", NO_STRAIGHT_LINE, NO_LOOP_VECTORS)
 # GCC 12's loop vectoriser, where the processor has masked loads, turns `x > 0 ? g : 0` in a loop of 5 under
@@ -237,11 +239,12 @@ def _find(key: str, name: str, target: Target) -> Built | None:
 def _flags_for(unit: TranslationUnit, flags: Sequence[str]) -> tuple[str, ...]:
     """The flags without those against a defect that cannot show in this unit, or with which one shows."""
     without = set()
-    if unit.source.startswith(IF_CONVERTIBLE):
+    notes = list(takewhile(lambda line: line.startswith("//"), unit.source.splitlines()))
+    if IF_CONVERTIBLE in notes:
         without.add(NO_IF_CONVERSION)
     if "(double)" not in unit.source or "(float)" not in unit.source:
         without.add(NO_STRAIGHT_LINE)
-    if "wrapped_" not in unit.source:
+    if STORES_IN_ONE_PLACE in notes and "wrapped_" not in unit.source:
         without.add(NO_LOOP_VECTORS)
     if "truncated(" in unit.source:
         without.add(NO_EXCEPTION_FLAGS)

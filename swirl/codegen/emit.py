@@ -19,10 +19,10 @@ from swirl.codegen.lanes import PlainLanes
 from swirl.codegen.parallel import WorkSharing
 from swirl.codegen.physical import physical
 from swirl.codegen.single_lanes import without_single_lanes
-from swirl.codegen.storage import decide, touches_conditionally
+from swirl.codegen.storage import decide, stores_in_one_place, touches_conditionally
 from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
-from swirl.compiler import IF_CONVERTIBLE
+from swirl.compiler import IF_CONVERTIBLE, STORES_IN_ONE_PLACE
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import stored_in
@@ -71,11 +71,13 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
     vectors = "_mm" in body
     helpers = _helpers(body, target.name if vectors else "portable")
     # g++ can turn the portable target's text into masked loads only on other targets.
-    note = IF_CONVERTIBLE if target.isa_flags and not vectors and not touches_conditionally(program) else ""
+    convertible = target.isa_flags and not vectors and not touches_conditionally(program)
+    notes = [IF_CONVERTIBLE] if convertible else []
+    notes += [STORES_IN_ONE_PLACE] if not vectors and stores_in_one_place(program) else []
 
     def render(name: str) -> str:
         unit = _template("unit.cpp.j2")
-        parts = {"parameters": parameters, "body": body, "helpers": helpers, "vectors": vectors, "note": note}
+        parts = {"parameters": parameters, "body": body, "helpers": helpers, "vectors": vectors, "notes": notes}
         return str(unit.render(name=name, **parts))
 
     digest = hashlib.sha256(f"{target.name}\n{contract}\n{render('kernel')}".encode()).hexdigest()

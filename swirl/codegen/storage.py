@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from math import prod
 
 from swirl.ir.affine import affine
-from swirl.ir.nest import Loop, Program, local_type, loop_of, subscripts
+from swirl.ir.names import stored_in
+from swirl.ir.nest import Loop, Program, local_type, loop_of, references, subscripts
 from swirl.ir.paths import walk
+from swirl.ir.printing import unparse
 from swirl.ir.statements import local_uses
+from swirl.ir.trees import name_of
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
@@ -70,6 +73,18 @@ def _form(reference: ast.Subscript, stored: bool, loops: tuple[Loop, ...], width
 def touches_conditionally(program: Program) -> bool:
     """Whether an array is read or written only where some condition holds: a compiler may use masked loads for it."""
     return any(_conditional(statement) for nest in program.nests for _, statement in walk(nest.body))
+
+
+def stores_in_one_place(program: Program) -> bool:
+    """Whether the references to each array that a nest stores to have the same subscripts: no statement reaches what
+    another one, or another iteration, has stored under other subscripts."""
+    for nest in program.nests:
+        stored, places = stored_in(nest.body), dict[str, str]()
+        for reference in (r for statement in nest.body for r in references(statement)):
+            name = name_of(reference)
+            if name in stored and places.setdefault(name, unparse(reference)) != unparse(reference):
+                return False
+    return True
 
 
 def _conditional(statement: ast.stmt) -> bool:

@@ -29,7 +29,7 @@ from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
-from tests.support import assert_compiles_to_same, assert_same, difference, merged, program
+from tests.support import assert_compiles_to_same, assert_same, difference, floating_difference, merged, program
 
 
 def test_scalar_replace_of_an_element_that_a_loop_assigns_first() -> None:
@@ -627,6 +627,22 @@ def test_what_was_stored_past_the_caches_is_computed_where_it_is_read(value: str
         after = COMMANDS["inline"](stored, "d", local=local)
     assert "stream" not in after.text
     assert_same(before, after)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "flat"), [("m[h, i]", (3, 4), False), ("m[n, h]", (2, 3), True), ("m[h]", (3,), False)]
+)
+def test_flatten_joins_the_subscripts_of_subscripts(index: str, shape: tuple[int, ...], flat: bool) -> None:
+    text = f"for n in range(2):\n for h in range(3):\n  for i in range(4):\n   y[n, h, i] = x[n, h, {index}]"
+    before = program(text, y=(2, 3, 4), x=(2, 3, 4), m=shape)
+    before = before.with_buffers(m=Buffer("net.m", shape, "int32"))
+    if not flat:
+        with pytest.raises(Refused, match=r"does not run over n, h as neighbouring subscripts|outside of plain"):
+            COMMANDS["flatten"](before, ["n", "h"])
+        return
+    after = COMMANDS["flatten"](before, ["n", "h"])
+    assert "x[nh, m[nh]]" in after.text
+    assert floating_difference(before, after, 0, keeps_bits=True) is None
 
 
 def test_a_lane_before_a_row_in_registers_that_a_condition_keeps_away(target: Target) -> None:

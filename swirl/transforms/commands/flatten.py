@@ -215,8 +215,8 @@ class _Join(ast.NodeTransformer):
             raise self.fail(node, "is not contiguous over the whole of these dimensions")
         if self.joined.setdefault(name, (dim, len(self.group))) != (dim, len(self.group)):
             raise self.fail(node, "is flattened in other dimensions elsewhere")
-        new = [*indices[:dim], expr(self.var), *indices[dim + len(self.group) :]]
-        return reference(name, new, isinstance(node.ctx, ast.Store))
+        others = [self.visit(index) for index in (*indices[:dim], *indices[dim + len(self.group) :])]
+        return reference(name, [*others[:dim], expr(self.var), *others[dim:]], isinstance(node.ctx, ast.Store))
 
 
 def _check_all_flat(program: Program) -> None:
