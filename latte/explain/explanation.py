@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -16,6 +17,8 @@ from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.chains import chain_name
+from latte.planning.defaults.schedule import DEFAULTS
+from latte.planning.defaults.trials import NAME
 from latte.planning.recipes import recipe_path, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
@@ -26,7 +29,7 @@ from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
 from swirl.ir.work import Work, loop_works, program_work
-from swirl.phases import PHASE_ALIASES
+from swirl.phases import PHASE_ALIASES, PHASES
 from swirl.pipeline import AFTER_RECIPE, Stage
 from swirl.recorded import Outcome
 from swirl.transforms import LAYOUT_COMMANDS
@@ -85,6 +88,8 @@ class Explanation:
     Args:
         ensemble, kind, shape: which one (the shape without the batch); of a chain its name, the kinds joined by ``_``,
             and the last layer's shape.
+        joined: whether it is a chain.
+        lanes: of a vector of the target.
         batch_size, target: what it was compiled for.
         recipe: the file that its commands come from, ``commands of <ensemble>``, or empty without one.
         commands: of its recipe, in order.
@@ -101,6 +106,8 @@ class Explanation:
     commands: tuple[CommandFact, ...]
     notes: tuple[str, ...]
     phases: tuple[PhaseExplanation, ...]
+    joined: bool
+    lanes: int
 
     def __str__(self) -> str:
         head = f"{self.ensemble} ({self.kind}), shape {self.shape}, batch size {self.batch_size}"
@@ -114,6 +121,43 @@ class Explanation:
         if self.notes:
             parts.append(_section("autodiff", self.notes))
         return "\n\n".join([*parts, *map(str, self.phases)])
+
+    def as_recipe(self) -> str:
+        """The commands that were applied to this layer, as a recipe file to copy and edit, each after its reason.
+
+        Factors are those of this shape; the number of lanes is the target's.
+
+        Raises:
+            CommandError: it is a chain, or scheduled in one.
+        """
+        chain = self.ensemble if self.joined else next((c.unit for c in self.commands if c.unit != self.ensemble), None)
+        if chain is not None:
+            raise CommandError(
+                f"{self.ensemble} is scheduled by the recipe of a chain, whose buffers have other names",
+                location=user_location(),
+                way_out=f"begin from {self.recipe.split(' ')[0]}",
+            )
+        applied = [command for command in self.commands if command.status == "applied"]
+        phases = [phase.phase for phase in self.phases if phase.phase in PHASES]
+        functions: dict[str, list[str]] = {phase: [] for phase in phases}
+        layouts: list[str] = []
+        for command in applied:
+            lines = [
+                *(f"    # {line}" for line in command.reason.splitlines()),
+                f"    s.{_any_width(command, self.lanes)}",
+            ]
+            if command.phase:
+                functions.setdefault(command.phase, []).extend([*layouts, *lines])
+                layouts = []
+            else:
+                layouts += lines
+        for phase in phases[-1:]:
+            functions[phase] += layouts
+        parts = [f'"""{self.ensemble}, shape {self.shape}, batch size {self.batch_size}, for {self.target}."""']
+        parts += [
+            "\n".join(["", f"def {name}(s, target):", *(lines or ["    pass"])]) for name, lines in functions.items()
+        ]
+        return "\n\n".join(parts) + "\n"
 
     def to_json(self) -> str:
         """The same as a JSON object with the fields of these records."""
@@ -141,7 +185,7 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
     if phase is not None:
         asked = PHASE_ALIASES.get(phase, phase)
         units = [unit for unit in units if asked in unit.parts]
-    outcomes = [_command(outcome) for unit in units for outcome in executable.plan.outcomes[unit.name]]
+    outcomes = [_command(outcome, unit.name) for unit in units for outcome in executable.plan.outcomes[unit.name]]
     if phase is not None:
         followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
         outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
@@ -157,6 +201,8 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
         tuple(outcomes),
         tuple(dict.fromkeys(notes)),
         tuple(_phase(executable, item) for item in compiled),
+        len(members) > 1,
+        executable.plan.target.simd_width,
     )
 
 
@@ -227,18 +273,32 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     names = [] if path is None else [short_name(path)]
     if ensemble.commands:
         names.insert(0, f"commands of {ensemble.name}")
+    lone = [unit for unit in units if not unit.joined and unit.recipe is not None]
+    default = [phase for unit in lone for phase in unit.parts if _is_default(unit, phase)]
+    names += [f"{NAME} ({', '.join(default)})"] if default else []
     for unit in joined[::-1]:
         assert unit.recipe is not None and unit.recipe.path is not None
         names.insert(0, f"{short_name(unit.recipe.path)} ({', '.join(unit.parts)})")
     return ", otherwise ".join(names)
 
 
-def _command(outcome: Outcome) -> CommandFact:
+def _any_width(command: CommandFact, lanes: int) -> str:
+    """The command with the target's number of lanes in the place of that number."""
+    if command.text.split("(")[0] not in ("vectorize", "tile"):
+        return command.text
+    return re.sub(rf", {lanes}(?=[,)])", ", target.simd_width", command.text, count=1)
+
+
+def _is_default(unit: Unit, phase: str) -> bool:
+    return unit.recipe is not None and phase in DEFAULTS and unit.recipe.functions.get(phase) is DEFAULTS[phase]
+
+
+def _command(outcome: Outcome, unit: str) -> CommandFact:
     command = outcome.command
     options = dict(command.options)
     named = options.get("phase", command.arguments[0] if command.arguments else "")
     phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
-    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.location)
+    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.location, unit)
 
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:

@@ -15,7 +15,8 @@ class CommandFact:
         text: as it was written.
         phase: that it names; empty for a command on a layout, which acts on all phases.
         status: ``applied`` or ``skipped``, with the ``reason``.
-        location: ``file:line`` that asked for it.
+        location: ``file:line`` that asked for it; or ``default schedule``.
+        unit: what was scheduled: the layer, or a chain that it is in.
     """
 
     text: str
@@ -23,6 +24,7 @@ class CommandFact:
     status: str
     reason: str
     location: str | None
+    unit: str
 
 
 @dataclass(frozen=True)

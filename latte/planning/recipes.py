@@ -12,6 +12,7 @@ from pathlib import Path
 from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
+from latte.planning.defaults.schedule import with_defaults
 from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.recipe import Recipe
@@ -31,8 +32,8 @@ class Choice(IntEnum):
     """``net.use_recipe``"""
 
 
-def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe | None:
-    """The recipe of an ensemble, or None where there is none: then the canonical code is compiled.
+def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe:
+    """The recipe of an ensemble; phases that it does not schedule get the default schedule.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
     ``LATTE_RECIPES``, the shipped one. Commands recorded on the ensemble replace it phase by phase.
@@ -41,10 +42,10 @@ def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> R
         RecipeError: the file cannot be read or is not a recipe.
     """
     path = recipe_path(graph, ensemble)
-    otherwise = _for_one(path, read) if path is not None else None
+    recipe = _for_one(path, read) if path is not None else None
     if ensemble.commands:
-        return recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), otherwise)
-    return otherwise
+        recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
+    return with_defaults(recipe)
 
 
 def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:

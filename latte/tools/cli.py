@@ -118,6 +118,9 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 @click.option("--phase", help="forward, inference, backward or update")
 @click.option("--stage", help=f"number or name of a stage, or {CPP}")
 @click.option("--list", "as_list", is_flag=True, help="list the stages of the layer, with the commands that made them")
+@click.option(
+    "--recipe", "as_recipe", is_flag=True, help="the commands that were applied, as a recipe to copy and edit"
+)
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
 def show(
@@ -126,6 +129,7 @@ def show(
     phase: str | None,
     stage: str | None,
     as_list: bool,
+    as_recipe: bool,
     target: str | None,
     as_json: bool,
 ) -> None:
@@ -135,9 +139,9 @@ def show(
     """
     with _plain_errors():
         net = _compiled(file, target)
-        if layer is None and (stage is not None or as_list or phase is not None or as_json):
+        if layer is None and (stage is not None or as_list or phase is not None or as_json or as_recipe):
             raise CommandError(
-                "--phase, --stage, --list and --json are about one layer", way_out="name it: --layer conv1"
+                "--phase, --stage, --list, --recipe and --json are about one layer", way_out="name it: --layer conv1"
             )
         if layer is None:
             for ensemble in net.ensembles:
@@ -146,6 +150,10 @@ def show(
                     for item in phases_of(net.executable, ensemble)
                 )
                 click.echo(f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}")
+        elif as_recipe:
+            if phase is not None:
+                raise CommandError("--recipe is about all phases, which share layouts", way_out="leave out --phase")
+            click.echo(net.explain(layer).as_recipe(), nl=False)
         elif as_list:
             for item in _computed(net, layer, phase):
                 click.echo(_stage_list(item))

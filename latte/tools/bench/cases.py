@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import click
+
+from latte.tools.bench.own_layers import OWN
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Case:
         filters: channels of the value.
         kernel: height and width of the window, padded by half of it.
         stride: of the window.
+        layer: of the kind ``own``, the name of the layer.
     """
 
     kind: str
@@ -28,10 +32,18 @@ class Case:
     filters: int = 0
     kernel: int = 1
     stride: int = 1
+    layer: str = ""
 
     def __post_init__(self) -> None:
+        if self.kind == "own":
+            if self.layer not in OWN:
+                raise click.BadParameter(f"no layer named {self.layer!r}; there are {', '.join(OWN)}")
+            own = OWN[self.layer]
+            for name, number, unit in (("channels", self.channels, own.channels), ("extent", self.extent, own.extent)):
+                if number % unit:
+                    raise click.BadParameter(f"{name} of {self.layer} must be a multiple of {unit}: {self.shape}")
         for field in fields(self)[1:]:
-            if field.name in KINDS[self.kind] and getattr(self, field.name) < 1:
+            if field.name in KINDS[self.kind] and field.name != "layer" and getattr(self, field.name) < 1:
                 raise click.BadParameter(f"{field.name} must be at least 1: {self.shape}")
 
     @property
@@ -42,6 +54,8 @@ class Case:
     @property
     def source(self) -> tuple[int, ...]:
         """Shape of one item."""
+        if self.layer and OWN[self.layer].sequence:
+            return self.channels, self.extent
         return (self.channels, self.extent, self.extent) if self.extent else (self.channels,)
 
     def __str__(self) -> str:
@@ -58,8 +72,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "cbr": ("batch", "channels", "filters", "extent", *WINDOW),
     "fc": ("batch", "channels", "filters"),
     "net": ("batch",),
+    "own": ("layer", *IMAGE),
 }
-"""Kind → what the numbers of its shape are, in their order. Those of a window may be left out."""
+"""Kind → what the parts of its shape are, in their order. Those of a window may be left out."""
 
 DEFAULTS = {"pool": {"kernel": 2, "stride": 2}, "conv": {"kernel": 3}, "cbr": {"kernel": 3}}
 
@@ -72,12 +87,15 @@ def parsed(kind: str, text: str) -> Case:
     """
     names = KINDS[kind]
     least = len([name for name in names if name not in WINDOW])
-    parts = text.split(",")
-    if not least <= len(parts) <= len(names) or not all(part.strip().isdigit() for part in parts):
+    parts = [part.strip() for part in text.split(",")]
+    numbers = [part for name, part in zip(names, parts, strict=False) if name != "layer"]
+    if not least <= len(parts) <= len(names) or not all(map(str.isdigit, numbers)):
         required, optional = names[:least], names[least:]
         usage = ",".join(required) + "".join(f"[,{name}" for name in optional) + "]" * len(optional)
         raise click.BadParameter(f"{text!r} is not a shape for {kind}; it takes {usage}")
-    given = dict(zip(names, map(int, parts), strict=False))
+    given: dict[str, Any] = {
+        name: part if name == "layer" else int(part) for name, part in zip(names, parts, strict=False)
+    }
     return Case(kind, **{**DEFAULTS.get(kind, {}), **given})
 
 
@@ -105,6 +123,7 @@ _ODD = {
     "cbr": "50,97,97,33 50,33,65,17,5 16,160,320,17 7,48,128,7,5 50,97,33,33,3,2 7,3,5,9",
     "fc": "50,97,33 7,1000,10 1,2048,1000",
     "net": "33 7",
+    "own": " ".join(f"{layer},{shape}" for layer in OWN for shape in ("7,24,10", "50,56,18")),
 }
 SETS = ("thesis", "resnet", "vgg", "googlenet", "yolo", "odd")
 """The thesis' are those of J. Lake, 2020, Figs. 4.1 to 4.3, and what later targets were set for."""
@@ -114,6 +133,7 @@ PLAIN = {
     "relu": "64,64,112 64,256,56",
     "pool": "64,64,112 64,256,56",
     "net": "32 64 256",
+    "own": " ".join(f"{layer},16,{'256,64' if own.sequence else '64,56'}" for layer, own in OWN.items()),
 }
 """Shapes of what is in no set of its own."""
 

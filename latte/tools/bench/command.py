@@ -79,7 +79,7 @@ def bench(
 
     The results of all sides are compared before anything is timed. Shapes: bn, bn-relu, relu N,C,H; pool
     N,C,H[,kernel[,stride]]; conv, cbr (convolution, batch norm, ReLU) N,C,K,H[,kernel[,stride]]; fc N,inputs,outputs;
-    net N (the digits net, a whole training step).
+    net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56).
     """
     wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
     count = threads or available_cores()

@@ -21,6 +21,7 @@ from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
 from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_IN_BLOCKS
+from latte.tools.bench.own_layers import OWN
 from swirl.errors import CommandError
 from swirl.ir.work import program_work
 from swirl.measure import Limits
@@ -147,6 +148,8 @@ def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
             return [conv, norm, ReLULayer(net, norm)]
         case "fc":
             return [FullyConnectedLayer(net, source, case.filters)]
+        case "own":
+            return [OWN[case.layer].declare(net, source)]
     raise AssertionError(case.kind)
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import CLASSES, FILTERS, SHAPE, random_batch
 from latte.tools.bench.ours import CHECKED_STEPS, SOLVER, Arrays
+from latte.tools.bench.own_torch import Lines, own_module
 
 MODULES = {
     "Conv2d": ("conv", "weights", "bias"),
@@ -26,8 +27,8 @@ MODULES = {
 """Class of a module → the kind of layer, and what it calls weight and bias."""
 
 
-def module(case: Case) -> nn.Sequential:
-    """The case in ``torch.nn``."""
+def module(case: Case, parameters: Arrays) -> nn.Module:
+    """The case in ``torch.nn``, or in plain lines; ``parameters`` are those of our side, by field."""
     window = case.kernel, case.stride, case.kernel // 2
     match case.kind:
         case "bn" | "bn-relu":
@@ -46,6 +47,8 @@ def module(case: Case) -> nn.Sequential:
             return nn.Sequential(nn.Linear(case.channels, case.filters))
         case "net":
             return _digits()
+        case "own":
+            return own_module(case.layer, {name: values.shape for name, values in parameters.items()})
     raise AssertionError(case.kind)
 
 
@@ -63,9 +66,14 @@ def _digits() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, CLASSES))
 
 
-def load_parameters(net: nn.Sequential, parameters: Arrays) -> None:
+def load_parameters(net: nn.Module, parameters: Arrays) -> None:
     """Give a module the parameters of our side, by field, or by ensemble and field."""
     counts: dict[str, int] = {}
+    if isinstance(net, Lines):
+        for name, own in net.named_parameters():
+            with torch.no_grad():
+                own.copy_(torch.from_numpy(np.array(parameters[name])))
+        return
     layers: Any = net  # torch types the parameters of layers as anything
     for layer in layers:
         if type(layer).__name__ not in MODULES:
@@ -93,8 +101,8 @@ class Torch:
     def __init__(self, case: Case, threads: int, parameters: Arrays, channels_last: bool, compiled: bool):
         torch.set_num_threads(threads)
         self.case = case
-        self.format = torch.channels_last if channels_last and case.extent else torch.contiguous_format
-        self.net: Any = module(case)
+        self.format = torch.channels_last if channels_last and len(case.source) == 3 else torch.contiguous_format
+        self.net: Any = module(case, parameters)
         load_parameters(self.net, parameters)
         if channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -115,6 +123,8 @@ class Torch:
             )
 
     def _names(self) -> list[str]:
+        if isinstance(self.net, Lines):
+            return [name for name, _ in self.net.named_parameters()]
         found = []
         for layer in self.net:
             if type(layer).__name__ in MODULES:

@@ -1,0 +1,260 @@
+"""What the default schedule asks about nests: how accesses move along loops, and what sums are made of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.nest import Loop, Nest, loop_of, names_in
+from swirl.ir.paths import Path, loops
+from swirl.ir.statements import Access, Statement, statements
+from swirl.transforms.rewrites.strides import memory_stride
+
+UNKNOWN_TRIPS = 8
+"""Iterations of a loop whose bounds are not known."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """An access to a buffer, seen along a loop.
+
+    Args:
+        stride: elements in memory from one iteration to the next; None where that is not constant.
+        weight: how often it is executed, at the most, times the bytes of an element.
+        access, statement: which one.
+    """
+
+    stride: int | None
+    weight: int
+    access: Access
+    statement: Statement
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """A loop of a nest.
+
+    Args:
+        nest: that it is in.
+        buffers: of the program.
+        path: of the loop.
+        loop: its head.
+        statements: of the nest.
+    """
+
+    nest: Nest
+    buffers: Mapping[str, Buffer]
+    path: Path
+    loop: Loop
+    statements: Sequence[Statement]
+
+    @property
+    def var(self) -> str:
+        return self.loop.var
+
+    @property
+    def depth(self) -> int:
+        return len(self.path)
+
+    @cached_property
+    def trips(self) -> int:
+        """Iterations; at the most, where the bounds move."""
+        return trips(self.loop, self.inside[0].ranges if self.inside else {})
+
+    @cached_property
+    def inside(self) -> list[Statement]:
+        """The statements in it."""
+        return [s for s in self.statements if s.path[: self.depth] == self.path]
+
+    @property
+    def work(self) -> int:
+        """Statements that run each time it is entered, at the most."""
+        return sum(executions(s) for s in self.inside) // max(1, self.entries)
+
+    @property
+    def entries(self) -> int:
+        """How often it is entered, at the most."""
+        if not self.inside:
+            return 0
+        first = self.inside[0]
+        return prod(trips(loop, first.ranges) for loop in first.loops[: first.variables().index(self.var)])
+
+    @cached_property
+    def uses(self) -> list[Use]:
+        """The accesses of its statements to buffers."""
+        return [use for statement in self.inside for use in uses(statement, self.var, self.buffers)]
+
+    @property
+    def moved(self) -> int:
+        """The weight of accesses that move along the loop to the next element in memory."""
+        return sum(use.weight for use in self.uses if use.stride == 1)
+
+    @property
+    def scattered(self) -> int:
+        """The weight of accesses whose neighbouring iterations are not neighbours in memory."""
+        return sum(use.weight for use in self.uses if use.stride not in (0, 1))
+
+    @property
+    def weight(self) -> int:
+        """That of all accesses."""
+        return max(1, sum(use.weight for use in self.uses))
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether a statement writes the same element in every iteration: it makes a sum, as a rule."""
+        return any(
+            access.kind != "read" and not any(self.var in names_in(index) for index in access.indices)
+            for statement in self.inside
+            for access in statement.accesses
+        )
+
+    @property
+    def sums(self) -> list[str]:
+        """The buffers that it adds to (or takes the maximum in) without moving along them."""
+        found = [access for statement in self.inside for access in statement.accesses if access.name in self.buffers]
+        kept = [a for a in found if not any(self.var in names_in(index) for index in a.own)]
+        return list(dict.fromkeys(access.name for access in kept if access.kind not in ("read", "write")))
+
+    def contains(self, other: LoopFacts) -> bool:
+        """Whether the other loop is inside of this one."""
+        return other.depth > self.depth and other.path[: self.depth] == self.path
+
+
+def facts(nest: Nest, buffers: Mapping[str, Buffer]) -> list[LoopFacts]:
+    """The loops of a nest, outer before inner."""
+    known = statements(nest.body)
+    return [LoopFacts(nest, buffers, path, loop_of(node), known) for path, node in loops(nest.body)]
+
+
+def uses(statement: Statement, var: str, buffers: Mapping[str, Buffer]) -> Iterator[Use]:
+    """The accesses of a statement to buffers, along a loop around it."""
+    count = executions(statement)
+    for access in statement.accesses:
+        buffer = buffers.get(access.name)
+        if buffer is not None:
+            size = DTYPES[buffer.dtype]().itemsize
+            yield Use(stride(access, var, statement, buffers), count * size, access, statement)
+
+
+def stride(access: Access, var: str, statement: Statement, buffers: Mapping[str, Buffer]) -> int | None:
+    """Elements in memory between neighbouring iterations of a loop; None where that is not constant."""
+    return memory_stride(buffers[access.name], list(access.own), var, dict(statement.ranges))
+
+
+def executions(statement: Statement) -> int:
+    """How often a statement runs, at the most."""
+    return prod(trips(loop, statement.ranges) for loop in statement.loops)
+
+
+def trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int:
+    """Iterations of a loop; at the most, where its bounds move."""
+    if loop.extent is not None:
+        return max(1, loop.extent)
+    low, high = ranges.get(loop.var, (0, UNKNOWN_TRIPS - 1))
+    return max(1, (high - low) // abs(loop.step) + 1)
+
+
+# --- chains of loops ----------------------------------------------------------------------------------------
+def perfect_chain(nest: Nest, path: Path = (("body", 0),)) -> list[Loop]:
+    """The loops that are directly nested in each other, from the one at ``path`` on."""
+    by_path = dict(loops(nest.body))
+    chain = []
+    while path in by_path:
+        chain.append(loop_of(by_path[path]))
+        if len(by_path[path].body) != 1:
+            break
+        path = (*path, ("body", 0))
+    return chain
+
+
+def perfect_chains(nest: Nest) -> list[list[Loop]]:
+    """Every chain of directly nested loops, as long as possible."""
+    by_path = dict(loops(nest.body))
+    starts = [path for path in by_path if path[:-1] not in by_path or len(by_path[path[:-1]].body) != 1]
+    return [perfect_chain(nest, path) for path in starts]
+
+
+# --- statements ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of terms whose operands each stay the same along one of the loops over the results.
+
+    Args:
+        statement: that adds.
+        target: the element that it adds to.
+        operands: what it reads, also by way of locals.
+        results: loops over the results, outermost first.
+        sums: loops over the terms.
+    """
+
+    statement: Statement
+    target: Access
+    operands: tuple[Access, ...]
+    results: tuple[str, ...]
+    sums: tuple[str, ...]
+
+
+def contractions(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]:
+    """The contractions in a nest."""
+    known = statements(nest.body)
+    found = (_contraction(statement, known, buffers) for statement in known)
+    return [one for one in found if one is not None]
+
+
+def _contraction(statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer]) -> Contraction | None:
+    target = next((access for access in statement.accesses if access.kind == "add"), None)
+    if target is None or target.name not in buffers:
+        return None
+    own = {name for index in target.own for name in names_in(index)}
+    moving = [loop.var for loop in statement.loops if loop.extent != 1]
+    results, sums = tuple(v for v in moving if v in own), tuple(v for v in moving if v not in own)
+    operands = [access for access in _read(statement, known, buffers) if access.name != target.name]
+    moved = [{name for index in access.own for name in names_in(index)} for access in operands]
+    inner = [names for names in moved if names & set(sums)]
+    if len(inner) < 2 or any(names >= set(results) for names in inner):
+        return None
+    return Contraction(statement, target, tuple(operands), results, sums)
+
+
+def _read(statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer]) -> list[Access]:
+    """The buffers' elements that a statement reads; for a local those that the same block has made it of."""
+    found: list[Access] = []
+    for access in statement.accesses:
+        if access.kind == "read" and access.name in buffers:
+            found.append(access)
+        elif access.kind == "read":
+            makers = [s for s in known if statement.path[: len(s.path) - 1] == s.path[:-1] and s is not statement]
+            written = [s for s in makers if any(a.name == access.name and a.kind == "write" for a in s.accesses)]
+            found += [read for maker in written for read in maker.accesses if read.name in buffers]
+    return found
+
+
+def longest_row(found: Contraction, buffers: Mapping[str, Buffer]) -> int:
+    """Iterations of the longest loop along which every access of a contraction stays, or moves to the next element in
+    memory."""
+    accesses = (found.target, *found.operands)
+    return max(
+        (
+            trips(loop, found.statement.ranges)
+            for loop in found.statement.loops
+            if all(stride(access, loop.var, found.statement, buffers) in (0, 1) for access in accesses)
+        ),
+        default=0,
+    )
+
+
+def divided(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Loop variables of which a subscript has the quotient or the remainder by a constant, with the constant."""
+    for part in ast.walk(node):
+        if (
+            isinstance(part, ast.BinOp)
+            and isinstance(part.op, (ast.FloorDiv, ast.Mod))
+            and isinstance(part.left, ast.Name)
+            and isinstance(part.right, ast.Constant)
+            and isinstance(part.right.value, int)
+        ):
+            yield part.left.id, part.right.value

@@ -1,0 +1,298 @@
+"""The default schedule of one nest: lanes, register tiles, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from latte.planning.defaults.facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
+from latte.planning.defaults.trials import Trials, step
+from swirl.ir.nest import Loop, names_in
+from swirl.ir.statements import parsed, statements
+
+WORTH_SHARING = 2**14
+"""Statements that run from which on threads share a loop."""
+CHUNKS = 16
+"""Iterations of the parallel loops that are enough for the threads, however many they are: results do not depend on
+their number, and neither does the code."""
+PIECE = 256
+"""Vectors of a piece of a long row that a thread gets."""
+FAR = 2**24
+"""Bytes of an array from which on it is stored past the caches, which the next layer would not find it in."""
+IN_FLIGHT = 4
+"""Sums that do not wait for each other."""
+LONG = 8
+"""Iterations of a loop that are enough for a register tile."""
+MOVED = 2
+"""Loops that are tried as the outermost one: the longest."""
+WRITTEN_OUT = 8
+"""Terms of an innermost loop that are written out at the most."""
+
+
+class NestSchedule:
+    """Writes the commands of one nest.
+
+    Args:
+        trials: of the nest.
+    """
+
+    def __init__(self, trials: Trials):
+        self.trials, self.width = trials, trials.target.simd_width
+
+    def loops(self) -> list[LoopFacts]:
+        """The loops of the nest as they are now, outer before inner."""
+        return facts(self.trials.nests[0], self.trials.program.buffers)
+
+    def write(self) -> None:
+        """Apply the commands."""
+        work = sum(found.work for found in self.loops() if found.depth == 1)
+        if not self.row(work):
+            self.add_up_in_parts()
+            self.vectorize()
+            self.share(work)
+        self.store_far()
+
+    # --- one long row ---------------------------------------------------------------------------------------
+    def row(self, work: int) -> bool:
+        """A nest that is one long loop of independent iterations: threads share its pieces, lanes run along each."""
+        loops = self.loops()
+        if len(loops) != 1 or loops[0].repeats or work < WORTH_SHARING:
+            return False
+        var, trips = loops[0].var, loops[0].trips
+        size = min(PIECE, -(-trips // (CHUNKS * self.width))) * self.width
+        return self.trials.together(
+            [
+                step(f"{-(-trips // size)} pieces for the threads", "tile_loop", var, size),
+                step("independent pieces", "parallelize", f"{var}_outer"),
+                step(*_lanes(loops[0], f"{var}_inner", self.width)),
+            ]
+        )
+
+    # --- lanes ----------------------------------------------------------------------------------------------
+    def vectorize(self) -> None:
+        """Of each innermost loop and those around it, the one along which most data are contiguous becomes lanes."""
+        refused: set[str] = set()
+        while (leaf := self._scalar_leaf(refused)) is not None:
+            around = [f for f in self.loops() if f.contains(leaf) or f.path == leaf.path]
+            candidates = sorted(filter(self._may_be_lanes, around), key=self._rank)
+            if not any(map(self._become_lanes, candidates)):
+                refused.add(leaf.var)
+                self.trials.told("vectorize", (candidates[0] if candidates else leaf).var, self.width)
+
+    def _become_lanes(self, found: LoopFacts) -> bool:
+        lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.scattered else {}))
+        order = self._inside(found)
+        moved = [step(f"{found.var} is innermost but for sums", "reorder", order)] if order else []
+        if not (order and self.trials.together([*moved, lanes])) and not self.trials.together([lanes]):
+            return False
+        self.tile(found)
+        return True
+
+    def _scalar_leaf(self, refused: set[str]) -> LoopFacts | None:
+        """An innermost loop that is not in lanes."""
+        every = self.loops()
+        plain = [found for found in every if found.loop.kind == "range" and found.trips > 1]
+        return next((f for f in plain if f.var not in refused and not any(map(f.contains, every))), None)
+
+    def _may_be_lanes(self, found: LoopFacts) -> bool:
+        lanes = any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
+        return found.loop.kind == "range" and not lanes and found.trips > 1 and found.moved > 0
+
+    def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, int]:
+        """Least for the best lanes: long, with few gathers, without sums, along the most bytes, innermost."""
+        short = found.trips * 2 <= self.width
+        return short, round(found.scattered / found.weight, 1), found.repeats, -found.moved, -found.depth
+
+    def _inside(self, lanes: LoopFacts) -> list[str]:
+        """The order of loops in which those directly inside of the lanes that sum nothing are outside of them; empty if
+        there is nothing to move."""
+        chain = perfect_chain(lanes.nest, lanes.path)
+        inside = [f for f in self.loops() if lanes.contains(f)]
+        outside = [f.var for f in inside if not f.repeats]
+        if not outside or len(chain) != len(inside) + 1:
+            return []
+        return [*outside, lanes.var, *(f.var for f in inside if f.repeats)]
+
+    # --- register tiles -------------------------------------------------------------------------------------
+    def tile(self, lanes: LoopFacts) -> None:
+        """Copies of loops around that share what is loaded, or whose sums do not wait for each other.
+
+        Args:
+            lanes: the loop, as it was before it became lanes.
+        """
+        vectors = -(-lanes.trips // self.width)
+        inside = {id(statement.node) for statement in lanes.inside}
+        held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
+        if held:
+            self._register_tile(lanes, held[0], vectors)
+        elif lanes.repeats:
+            if vectors >= IN_FLIGHT:
+                self.trials.apply("sums that do not wait for each other", "unroll", lanes.var, IN_FLIGHT)
+        elif any(lanes.contains(f) and f.repeats for f in facts(lanes.nest, lanes.buffers)):
+            count = max(number for number in range(1, IN_FLIGHT + 1) if vectors % number == 0)
+            if count > 1:
+                self.trials.apply("sums that do not wait for each other", "unroll_and_jam", lanes.var, count)
+
+    def _register_tile(self, lanes: LoopFacts, found: Contraction, vectors: int) -> None:
+        """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
+        one that shares another operand."""
+        moving = {a.text: stride(a, lanes.var, found.statement, lanes.buffers) != 0 for a in found.operands}
+        chosen: list[str] = []
+        for text in sorted(moving, key=lambda text: not moving[text]):
+            if not moving[text] and vectors > 1 and lanes.var not in found.sums:
+                chosen = [*chosen[:1], lanes.var]
+            else:
+                chosen += self._same_along(text, found, {lanes.var, *chosen})
+        every = {loop.var: loop for loop in self.loops()}
+        copied = [every[var] for var in chosen[:2] if var in every]
+        first, second, *_ = *(vectors if loop.var == lanes.var else loop.trips for loop in copied), 1, 1
+        p, q = register_tile(first, second, self.trials.target.registers)
+        why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
+        for loop, count in sorted(zip(copied, (p, q), strict=False), key=lambda item: item[0].depth):
+            self._copy(loop, count, why)
+        last = found.statement.loops[-1]
+        if last.var != lanes.var and last.var in found.sums and 1 < (last.extent or 0) <= WRITTEN_OUT:
+            self.trials.apply("few terms, added to the same sums", "unroll", last.var, last.extent, unroll_type=1)
+
+    def _copy(self, loop: LoopFacts, count: int, why: str) -> None:
+        """Jammed copies of a loop; where borders clip its ends, those are loops of their own, and the others need no
+        conditions."""
+        if count < 2:
+            return
+        parts, rest = [loop.var], loop.trips % count or count
+        clipped = any(loop.var in names_in(parsed(guard)) for s in loop.inside for guard in s.guards)
+        if clipped and loop.trips >= 2 * count + rest and self.trials.s.borders(self.trials.phase, loop.var):
+            before = set(self.trials.s.loops(self.trials.phase))
+            why_cut = "conditions at the borders are for the ends alone"
+            if self.trials.apply(why_cut, "split", loop.var, [count, loop.trips - rest]):
+                parts += [name for name in self.trials.s.loops(self.trials.phase) if name not in before]
+        for part in parts:
+            self.trials.apply(why, "unroll_and_jam", part, count)
+
+    def _same_along(self, text: str, found: Contraction, taken: set[str]) -> list[str]:
+        """The loop over the results along which an operand stays the same: of the long ones the innermost; or none."""
+        trips = {loop.var: loop.trips for loop in self.loops()}
+        access = next(access for access in found.operands if access.text == text)
+        buffers = self.trials.program.buffers
+        same = [
+            var
+            for var in found.results
+            if var not in taken and trips.get(var, 1) > 1 and stride(access, var, found.statement, buffers) == 0
+        ]
+        return [max(same, key=lambda var: (min(trips[var], LONG), found.results.index(var)))] if same else []
+
+    def store_far(self) -> None:
+        """Results larger than the caches, which nothing reads again here, are stored past them."""
+        program = self.trials.program
+        known = [access for nest in program.nests for s in statements(nest.body) for access in s.accesses]
+        read = {access.name for access in known if access.kind != "write"}
+        own = {a.name for s in statements(self.trials.nests[0].body) for a in s.accesses if a.kind == "write"}
+        for name in sorted(own - read):
+            if name in program.buffers and program.buffers[name].nbytes >= FAR:
+                self.trials.apply("larger than the caches, and not read again here", "stream", name)
+
+    # --- threads --------------------------------------------------------------------------------------------
+    def add_up_in_parts(self) -> None:
+        """Where all iterations add to the same elements, parts of them get elements of their own, which threads share
+        later."""
+        for found in self.loops():
+            if found.depth > 1 or found.trips < 2 or found.work < WORTH_SHARING or not found.sums:
+                continue
+            if NestSchedule(self.trials.scratch())._shared(found, 1):
+                continue
+            why = f"parts of {found.var} add up for themselves"
+            private = [step(why, "privatize", name, found.var) for name in found.sums]
+            if private and self.trials.scratch().together([*private, step("", "parallelize", found.var)]):
+                self.trials.together(private)
+
+    def share(self, work: int) -> None:
+        """Threads share the outermost loops whose iterations are independent.
+
+        Args:
+            work: of the nest: statements that run, before they were made lanes.
+        """
+        now = sum(found.work for found in self.loops() if found.depth == 1)
+        lanes = max(1, work // max(1, now))
+        for found in self.loops():
+            if found.depth == 1 and found.work * lanes >= WORTH_SHARING and not self._shared(found, lanes):
+                inside = [found, *filter(found.contains, self.loops())]
+                plain = [other for other in inside if other.loop.kind == "range"]
+                if plain:
+                    self.trials.told("parallelize", max(plain, key=lambda other: other.trips).var)
+
+    def _shared(self, found: LoopFacts, lanes: int) -> bool:
+        """Whether the threads share a loop, or loops inside of it."""
+        chain = list(takewhile(lambda loop: loop.kind == "range", perfect_chain(found.nest, found.path)))
+        for names in _outermost(chain):
+            why = f"{_count(chain, names)} independent iterations"
+            if self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else names):
+                return True
+        for loop in sorted(chain[1:], key=lambda loop: -(loop.extent or 0))[:MOVED]:
+            if (loop.extent or 2) > 1:
+                first = step(f"{loop.var} is outermost for the threads", "reorder", [loop.var, *_others(chain, loop)])
+                shared = step(f"{loop.extent} independent iterations", "parallelize", loop.var)
+                if self.trials.together([first, shared]):
+                    return True
+        every = [f for f in self.loops() if found.contains(f) and f.work * lanes >= WORTH_SHARING and f.trips > 1]
+        depth = found.depth + len(chain) - 1
+        if any(self._parallel(f) for f in every if f.depth <= depth):
+            return True
+        return sum(self._shared(f, lanes) for f in every if f.depth == depth + 1) > 0  # all of them
+
+    def _parallel(self, found: LoopFacts) -> bool:
+        plain = found.loop.kind == "range"
+        return plain and self.trials.apply(f"{found.trips} independent iterations", "parallelize", found.var)
+
+
+def _lanes(found: LoopFacts, var: str, width: int) -> tuple[str, str, str, int]:
+    """The reason, the command and its arguments that make a loop lanes."""
+    gathered = f", {found.scattered / found.weight:.0%} gathered" if found.scattered else ""
+    return (
+        f"along {var} {found.moved / found.weight:.0%} of the accesses are contiguous{gathered}",
+        "vectorize",
+        var,
+        width,
+    )
+
+
+def _outermost(chain: Sequence[Loop]) -> Iterator[list[str]]:
+    """The outermost loops: as many as give the threads enough to do, then fewer."""
+    count, total = 0, 1
+    while count < len(chain) and total < CHUNKS:
+        total *= chain[count].extent or 1
+        count += 1
+    for taken in range(count, 0, -1):
+        if any(loop.extent != 1 for loop in chain[:taken]):
+            yield [loop.var for loop in chain[:taken]]
+
+
+def _count(chain: Sequence[Loop], names: Sequence[str]) -> str:
+    """Iterations of the outermost loops of a chain, where that is a number."""
+    count = 1
+    for loop in chain[: len(names)]:
+        if loop.extent is None:
+            return "many"
+        count *= loop.extent
+    return str(count)
+
+
+def _others(chain: Sequence[Loop], loop: Loop) -> list[str]:
+    return [other.var for other in chain if other is not loop]
+
+
+def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
+    """Copies ``(p, q)`` of a loop of rows and of one of vectors, for the most products a load.
+
+    p·q sums, q vectors and a broadcast are in registers. Copies that a ragged end leaves without work count, and one
+    register stays free.
+    """
+    best, choice = 0.0, (1, 1)
+    for q in range(1, min(vectors, registers // 2) + 1):
+        for p in range(1, rows + 1):
+            if p * q + q + 1 > registers - 1:
+                break
+            full = (rows / (-(-rows // p) * p)) * (vectors / (-(-vectors // q) * q))
+            value = p * q / (p + q) * full * (1.0 if rows % p == 0 else 0.9)  # the rest is a loop of its own
+            if value > best:
+                best, choice = value, (p, q)
+    return choice

@@ -1,0 +1,129 @@
+"""Commands that are applied if they are not refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swirl.errors import LatteError
+from swirl.ir.nest import Nest, Program
+from swirl.recipe import Schedule
+from swirl.recorded import Recorded
+from swirl.target import Target
+from swirl.transforms import COMMANDS
+
+NAME = "default schedule"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command to be tried.
+
+    Args:
+        why: the reason that ``explain`` and the printed recipe give.
+        name: of the command.
+        arguments: without the phase.
+        options: of the command.
+    """
+
+    why: str
+    name: str
+    arguments: tuple[Any, ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def step(why: str, name: str, *arguments: Any, **options: Any) -> Step:
+    """A :class:`Step`."""
+    return Step(why, name, arguments, tuple(options.items()))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A phase that is being scheduled.
+
+    Args:
+        s: what is scheduled.
+        target: what code is made for.
+        phase: of ``s``.
+        nest: the number of the nest that commands are for; all by default.
+        partly: names of loops for which a command was accepted in one place and refused in another.
+        refused: commands that were, each with the nests: on a copy they need not be asked again.
+    """
+
+    s: Schedule
+    target: Target
+    phase: str
+    nest: int | None = None
+    partly: set[str] = field(default_factory=set)
+    refused: set[tuple[str, ...]] = field(default_factory=set)
+
+    @property
+    def program(self) -> Program:
+        """The phase as it is now."""
+        return self.s.programs[self.phase]
+
+    @property
+    def nests(self) -> list[Nest]:
+        """The nests that commands are for."""
+        return list(self.program.nests if self.nest is None else self.program.nests[self.nest : self.nest + 1])
+
+    def scratch(self) -> Trials:
+        """The same on a copy of the schedule: what is tried there changes nothing here."""
+        other = copy(self.s)
+        other.outcomes, other.trace = list(self.s.outcomes), list(self.s.trace)
+        return replace(self, s=other)
+
+    def apply(self, why: str, name: str, *arguments: Any, **options: Any) -> bool:
+        """Apply a command on the nests.
+
+        Returns:
+            whether it was accepted, for every loop of the name that it has, and has changed something; if not, nothing
+            has changed.
+        """
+        return self.together([step(why, name, *arguments, **options)])
+
+    def together(self, steps: Iterable[Step]) -> bool:
+        """Apply commands, all of them or none; as :meth:`apply`."""
+        steps, trial = list(steps), self.scratch()
+        return all(trial._applied(one) for one in steps) and all(self._applied(one) for one in steps)
+
+    def told(self, name: str, *arguments: Any, **options: Any) -> None:
+        """Note why a command is refused that nothing takes the place of."""
+        self.s.apply(self._recorded(step("", name, *arguments, **options, optional=True)))
+
+    def tile(self, why: str, buffer: str, dim: int, factor: int) -> bool:
+        """Block a dimension of a buffer that this layer lays out; as :meth:`apply`."""
+        return self.together([step(why, "tile", buffer, dim, factor, reorder=False)])
+
+    def _recorded(self, one: Step) -> Recorded:
+        if COMMANDS[one.name].lays_out:
+            return Recorded(one.name, one.arguments, one.options, NAME)
+        only = {} if self.nest is None or len(self.program.nests) == 1 else {"nest": self.nest}
+        return Recorded(one.name, (self.phase, *one.arguments), (*one.options, *only.items()), NAME)
+
+    def _applied(self, one: Step) -> bool:
+        """Apply a command; False where it was refused, has left a loop of the name as it was, or changed nothing."""
+        before, layouts, command = self.program, dict(self.s.state.layouts), self._recorded(one)
+        asked = (command.text, *(nest.text for nest in before.nests))
+        if asked in self.refused:
+            return False
+        self.refused.add(asked)
+        try:
+            self.s.apply(command)
+        except LatteError:
+            return False
+        outcome = self.s.outcomes[-1]
+        if LEFT_ALONE in outcome.reason:
+            self.partly.update(name for name in one.arguments if isinstance(name, str))
+            return False
+        if self.program.nests == before.nests and self.s.state.layouts == layouts:
+            return False
+        self.refused.discard(asked)
+        self.s.outcomes[-1] = replace(outcome, reason="\n".join(filter(None, (one.why, outcome.reason))))
+        return True
+
+
+LEFT_ALONE = " stays as it is: "
+"""What a command notes of a loop of the name that it was refused for."""

@@ -1,0 +1,340 @@
+"""The default schedule: layers without a recipe compute what their bodies say, on every target, wherever commands are
+refused; it is a recipe; and it looks at dependences, strides and extents alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latte import ConvLayer, MemoryDataLayer, Net, Neuron
+from latte.autodiff.differentiated import layer_programs
+from latte.ensemble import ActivationEnsemble, Ensemble
+from latte.neuron import Param, ones, tanh
+from latte.planning.defaults import nests
+from latte.planning.defaults.facts import facts
+from latte.planning.defaults.nests import register_tile
+from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
+from latte.planning.defaults.trials import Trials
+from latte.tools.bench.own_layers import OWN
+from swirl.ir.nest import Program
+from swirl.pipeline import canonical_stages
+from swirl.recipe import Recipe, Schedule
+from swirl.recorded import Outcome
+from swirl.target import TARGETS, why_not
+from tests.fuzz.checks import random_pick
+from tests.fuzz.commands import RECIPES, CommandMaker
+from tests.fuzz.floats import floating_problem
+from tests.fuzz.programs import ProgramMaker
+from tests.support import assert_same, program
+
+NOTHING = "def forward(s, target): ...\ndef backward(s, target): ...\ndef update(s, target): ...\n"
+"""A recipe that leaves the nests as they are."""
+
+
+def net_of(name: str, batch: int, shape: tuple[int, ...]) -> tuple[Net, Ensemble, Ensemble]:
+    """A net of data and an own layer, with gradients of the data."""
+    net = Net(batch, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, shape[:2] if OWN[name].sequence else shape)
+    return net, data, OWN[name].declare(net, data)
+
+
+def scheduled(net: Net, layer: Ensemble, target: str) -> Iterator[tuple[str, Program, Program, list[Outcome]]]:
+    """Phase, canonical program, program after the default schedule, and its commands."""
+    item = next(item for item in layer_programs(net.graph, net.batch_size) if item.ensemble is layer)
+    programs = {phase: canonical_stages(p)[-1].program for phase, p in item.programs.items() if phase != "inference"}
+    s = Schedule.alone(programs, TARGETS[target], f"{layer.name}.")
+    for phase, before in programs.items():
+        count = len(s.outcomes)
+        PhaseSchedule(Trials(s, TARGETS[target], phase)).write()
+        yield phase, before, s.programs[phase], s.outcomes[count:]
+
+
+# --- it changes no result -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [(8, 4, 6), (8, 2, 18)], ids=["short rows", "rows longer than a vector"])
+@pytest.mark.parametrize("name", OWN)
+def test_programs_compute_the_same(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, over rationals; and with special values."""
+    monkeypatch.setattr(nests, "WORTH_SHARING", 1)  # these are small
+    monkeypatch.setattr(nests, "FAR", 1)
+    net, _, layer = net_of(name, 2, shape)
+    for _, before, after, commands in scheduled(net, layer, "avx2"):
+        assert_same(before, after, seeds=(0,))
+        assert {"vectorize", "parallelize"} <= {c.command.name for c in commands if c.status == "applied"}
+        assert not scalar(after), f"loops that are left scalar: {scalar(after)}\n{after.text}"
+
+
+def scalar(program: Program) -> list[str]:
+    """Innermost loops without lanes that run more than once."""
+    found = [f for nest in program.nests for f in facts(nest, program.buffers)]
+    inner = [f for f in found if not any(o.nest is f.nest and f.contains(o) for o in found)]
+    return [f.var for f in inner if f.loop.kind in ("range", "parallel") and f.trips > 1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", OWN)
+def test_compiled_layers_compute_the_same(
+    name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients of the compiled layer, beside those of its nests as they are.
+
+    Sums of up to 3,000 terms in another order differ by less than 1e-4 of the greatest element.
+    """
+    if why_not(TARGETS[target]) is not None:
+        pytest.skip(str(why_not(TARGETS[target])))
+    monkeypatch.setattr(nests, "WORTH_SHARING", 1000)  # so that threads are used
+    (tmp_path / "nothing.py").write_text(NOTHING)
+    results = []
+    for recipe in (None, tmp_path / "nothing.py"):
+        net, data, layer = net_of(name, 3, (16, 14, 18))
+        if recipe is not None:
+            net.use_recipe(layer, recipe)
+        net.compile(target=target, threads=3)
+        generator = np.random.default_rng(0)
+        data.set_value(generator.standard_normal((3, *data.shape)))
+        net.forward()
+        layer.set_grad(generator.standard_normal((3, *layer.shape)))
+        net.clear_grad()
+        net.backward()
+        parameters = [field for field, spec in layer.fields().items() if spec.role == "param"]
+        results.append([layer.get_value(), data.get_grad(), *(getattr(layer, f"get_grad_{p}")() for p in parameters)])
+        assert bool(net.explain(layer).commands) == (recipe is None)
+    for default, plain in zip(*results, strict=True):
+        np.testing.assert_allclose(default, plain, rtol=0, atol=1e-4 * max(1.0, float(np.abs(plain).max())))
+
+
+@pytest.mark.parametrize("name", ["gelu", "prelu", "rms-norm", "depthwise", "softmax", "squeeze"])
+def test_blocks_of_the_source_are_taken_over(name: str, tmp_path: Path) -> None:
+    """The channels of the source are in blocks of a vector, the last one ragged."""
+    (tmp_path / "nothing.py").write_text(NOTHING)
+    results = []
+    for recipe in (None, tmp_path / "nothing.py"):
+        net = Net(2, seed=3)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (3, 6, 7))
+        conv = ConvLayer(net, data, num_filters=24)
+        layer = OWN[name].declare(net, conv)
+        if recipe is not None:
+            net.use_recipe(layer, recipe)
+        net.compile()
+        generator = np.random.default_rng(0)
+        data.set_value(generator.standard_normal((2, *data.shape)))
+        net.forward()
+        layer.set_grad(generator.standard_normal((2, *layer.shape)))
+        net.clear_grad()
+        net.backward()
+        results.append([layer.get_value(), data.get_grad()])
+        buffers = net.executable.buffers
+        source, value = (buffers[f"{ensemble.name}.value"].layout.blocks for ensemble in (conv, layer))
+        assert source
+        assert value == (source if recipe is None else ())
+    for default, plain in zip(*results, strict=True):
+        np.testing.assert_allclose(default, plain, rtol=0, atol=1e-4 * max(1.0, float(np.abs(plain).max())))
+
+
+# --- programs that are no layers ----------------------------------------------------------------------------
+def default(before: Program, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, list[str]]:
+    """A program under the default schedule, whatever its size, and the commands that were applied."""
+    monkeypatch.setattr(nests, "WORTH_SHARING", 1)
+    s = Schedule.alone({"forward": before}, TARGETS["avx2"], "net.")
+    PhaseSchedule(Trials(s, TARGETS["avx2"], "forward")).write()
+    return s.programs["forward"], [c.command.text for c in s.outcomes if c.status == "applied"]
+
+
+def test_contractions_that_wait_for_each_other_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop around them is refused to be distributed; another loop of that name is not."""
+    before = program(
+        """
+for n in range(2):
+    for t in range(1, 4):
+        for j in range(3):
+            for k in range(3):
+                a[n, t, j] += b[n, t - 1, k] * w[j, k]
+                b[n, t, j] += a[n, t, k] * w[j, k]
+    for t in range(1, 4):
+        c[n, t] = a[n, t, 0]
+""",
+        a=(2, 4, 3),
+        b=(2, 4, 3),
+        c=(2, 4),
+        w=(3, 3),
+    )
+    after, _ = default(before, monkeypatch)
+    assert_same(before, after, seeds=(0,))
+
+
+def test_loops_of_one_name_are_scheduled_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes of the first loop over i are refused, those of the second are not."""
+    before = program(
+        """
+for n in range(3):
+    for i in range(1, 12):
+        y[n, i] = y[n, i - 1] * x[n, i]
+    for i in range(1, 12):
+        z[n, i] = x[n, i] + y[n, i]
+""",
+        x=(3, 12),
+        y=(3, 12),
+        z=(3, 12),
+    )
+    after, applied = default(before, monkeypatch)
+    assert_same(before, after, seeds=(0,))
+    assert "vectorize('forward', 'i_1', 8)" in applied and "parallelize('forward', 'n')" in applied
+
+
+def test_a_sum_of_everything_has_private_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = program("for n in range(8):\n for i in range(16):\n  s[0] += x[n, i] * x[n, i]", x=(8, 16), s=(1,))
+    after, applied = default(before, monkeypatch)
+    assert_same(before, after, seeds=(0,))
+    assert any(text.startswith("privatize('forward', 's'") for text in applied)
+    assert any(text.startswith("parallelize(") for text in applied)
+
+
+def test_what_is_refused_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the loops nor the order of what lanes and threads were refused for."""
+    before = program(
+        "for t in range(1, 20):\n for i in range(1, 9):\n  y[t, i] = y[t - 1, i] + y[t, i - 1] * x[t, i]",
+        x=(20, 9),
+        y=(20, 9),
+    )
+    after, applied = default(before, monkeypatch)
+    assert applied == [] and after.text == before.text
+
+
+def test_products_by_way_of_a_local_are_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = program(
+        """
+for i in range(8):
+    for j in range(16):
+        for k in range(5):
+            p: float32 = a[i, k] * b[k, j]
+            y[i, j] += p
+""",
+        a=(8, 5),
+        b=(5, 16),
+        y=(8, 16),
+    )
+    after, applied = default(before, monkeypatch)
+    assert_same(before, after, seeds=(0,))
+    assert "unroll_and_jam('forward', 'i', 4)" in applied and "unroll_and_jam('forward', 'j', 2)" in applied
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_end_and_compute_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pick = random_pick(seed)
+    before = canonical_stages(ProgramMaker(pick).program(CommandMaker.shape(pick(RECIPES))))[-1].program
+    after, applied = default(before, monkeypatch)
+    names = [text.split("(")[0] for text in applied]
+    found, _ = floating_problem([("", before), *((name, after) for name in names or ["tidy"])], seed)
+    assert found is None, f"{found}\n{before.text}\n\n{after.text}"
+
+
+# --- it is a recipe -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", OWN)
+def test_the_shown_recipe_gives_the_same_nests(name: str, tmp_path: Path) -> None:
+    net, _, layer = net_of(name, 4, (32, 28, 28))
+    net.compile(target="portable")
+    shown = net.explain(layer).as_recipe()
+    (tmp_path / "copied.py").write_text(shown)
+    again, _, other = net_of(name, 4, (32, 28, 28))
+    again.use_recipe(other, tmp_path / "copied.py")
+    again.compile(target="portable")
+    for one, two in zip(net.executable.compiled, again.executable.compiled, strict=True):
+        assert one.program.text == two.program.text
+    assert "default schedule (forward, backward" in net.explain(layer).recipe
+    assert "default schedule" not in again.explain(other).recipe
+
+
+def test_a_phase_without_a_function_gets_the_default_schedule(tmp_path: Path) -> None:
+    (tmp_path / "forward.py").write_text("def forward(s, target):\n    s.parallelize('forward', 'n')\n")
+    net, _, layer = net_of("prelu", 16, (8, 16, 16))
+    net.use_recipe(layer, tmp_path / "forward.py")
+    net.compile(target="portable")
+    found = net.explain(layer)
+    assert [c.text for c in found.commands if c.phase == "forward"] == ["parallelize('forward', 'n')"]
+    assert any(c.text.startswith("vectorize") for c in found.commands if c.phase == "update")
+    assert found.recipe.endswith("default schedule (backward, update)")
+
+
+def test_functions_of_a_recipe_come_first() -> None:
+    def forward(s: Schedule, target: object) -> None: ...
+
+    assert with_defaults(Recipe("own", {"forward": forward})).functions["forward"] is forward
+
+
+# --- what it looks at ---------------------------------------------------------------------------------------
+class Gate(Neuron):
+    """``x tanh(w x)``."""
+
+    w = Param("c", init=ones)
+
+    def forward(self) -> None:
+        t = tanh(self.w * self.input)
+        self.value = self.input * t
+
+
+class Umbrella(Neuron):
+    """The same in other words."""
+
+    handle = Param("leaf", init=ones)
+
+    def forward(self) -> None:
+        rain = tanh(self.handle * self.input)
+        self.value = self.input * rain
+
+
+def test_names_mean_nothing() -> None:
+    found = []
+    for kind, dims in ((Gate, ("c", "y", "x")), (Umbrella, ("leaf", "bark", "root"))):
+        net = Net(16, seed=0)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (8, 16, 16))
+        layer = net.add_ensemble(ActivationEnsemble(kind, data.shape, dims=dims))
+        net.add_one_to_one_connections(data, layer)
+        texts = [c.command.text for *_, commands in scheduled(net, layer, "avx512") for c in commands]
+        names = {dims[0]: "A", dims[1] + dims[2]: "BC", dims[1]: "B", dims[2]: "C"}
+        found.append([re.sub(r"'(\w+)'", lambda m, names=names: f"'{names.get(m[1], m[1])}'", t) for t in texts])
+    assert found[0] == found[1] and len(found[0]) > 6
+
+
+class RunningProduct(Ensemble):
+    """Products of all elements so far: each needs the one before it."""
+
+    def forward(self, inputs, value):  # type: ignore[no-untyped-def]
+        N, C = inputs.shape
+        for n in range(N):
+            value[n, 0] = inputs[n, 0]
+            for i in range(1, C):
+                value[n, i] = value[n, i - 1] * inputs[n, i]
+
+
+def test_a_recurrence_says_what_it_waits_for() -> None:
+    net = Net(1, seed=0)
+    data = MemoryDataLayer(net, (40000,))
+    layer = net.add_ensemble(RunningProduct(shape=(40000,), dims=("i",)))
+    net.add_one_to_one_connections(data, layer)
+    net.compile(target="portable")
+    shown = str(net.explain(layer, "forward"))
+    assert "skipped  vectorize('forward', 'i'" in shown
+    assert "i=1 writes value[n, 1], which i=2 reads" in shown
+    assert "skipped  parallelize(" in shown
+
+
+def test_small_layers_run_on_one_thread() -> None:
+    net, _, layer = net_of("gelu", 2, (2, 3, 3))
+    net.compile(target="portable")
+    assert not any("parallelize" in c.text for c in net.explain(layer).commands)
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 14, 64])
+@pytest.mark.parametrize("vectors", [1, 2, 4, 7])
+def test_register_tiles_fit(rows: int, vectors: int, registers: int) -> None:
+    p, q = register_tile(rows, vectors, registers)
+    assert 1 <= p <= rows and 1 <= q <= vectors and p * q + q + 1 < registers
+    if rows >= 14 and vectors >= 2:
+        assert p * q >= registers // 3
