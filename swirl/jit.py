@@ -52,7 +52,7 @@ NO_STRAIGHT_LINE = "-fno-tree-slp-vectorize"
 # Its loop vectoriser takes sums of whole numbers in neighbouring places, which are then added up, for one sum, and
 # leaves elements out while it adds others twice (tests/regress/test_gcc_sums_of_whole_numbers.py); and it runs updates
 # of neighbouring rows, `g[h][x] += s; g[h - 1][x] -= s`, out of order (tests/regress/test_gcc_neighbouring_rows.py).
-# Kernels with intrinsics need no help; of the others those keep it that have neither.
+# Kernels that have neither keep it.
 NO_LOOP_VECTORS = "-fno-tree-loop-vectorize"
 GCC_FLAGS = ("-fno-tree-loop-distribution", NO_STRAIGHT_LINE, NO_LOOP_VECTORS)
 # GCC 12's loop vectoriser, where the processor has masked loads, turns `x > 0 ? g : 0` in a loop of 5 under

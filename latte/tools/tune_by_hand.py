@@ -17,6 +17,7 @@ from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.planning.chains import chain_name, chained_order, find_chains, neighbours
+from latte.planning.defaults.trials import NAME as DEFAULT_SCHEDULE
 from latte.planning.plan import Progress, ScheduledUnit, schedule_unit, until_settled
 from latte.planning.recipes import member_recipe
 from latte.planning.units import Unit, net_units
@@ -271,8 +272,9 @@ def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None)
     total = _at_most(all(touched.exact for touched in work.touched)) + amount(work.bytes, "B")
     what = f"reading memory ({total}, each element once)"
     lines.append(_rate(work.bytes / now.median, measured.bandwidth, "B/s", what))
-    applied = sum(outcome.status == "applied" for outcome in trial.outcomes)
-    skipped = [outcome for outcome in trial.outcomes if outcome.status == "skipped"]
+    own = [outcome for outcome in trial.outcomes if outcome.command.location != DEFAULT_SCHEDULE]
+    applied = sum(outcome.status == "applied" for outcome in own)
+    skipped = [outcome for outcome in own if outcome.status == "skipped"]
     compiler = f"{trial.compiling:.1f} s in the C++ compiler" if trial.compiling else "the kernel was in the cache"
     lines.append(
         f"{'':11}   {applied} commands applied, {len(skipped)} skipped; "

@@ -73,7 +73,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
     # g++ can turn the portable target's text into masked loads only on other targets.
     convertible = target.isa_flags and not vectors and not touches_conditionally(program)
     notes = [IF_CONVERTIBLE] if convertible else []
-    notes += [STORES_IN_ONE_PLACE] if not vectors and stores_in_one_place(program) else []
+    notes += [STORES_IN_ONE_PLACE] if stores_in_one_place(program, lanes=not vectors) else []
 
     def render(name: str) -> str:
         unit = _template("unit.cpp.j2")

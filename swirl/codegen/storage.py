@@ -17,7 +17,7 @@ from swirl.ir.nest import Loop, Program, local_type, loop_of, references, subscr
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import local_uses
-from swirl.ir.trees import name_of
+from swirl.ir.trees import name_of, statements_in
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
@@ -75,12 +75,25 @@ def touches_conditionally(program: Program) -> bool:
     return any(_conditional(statement) for nest in program.nests for _, statement in walk(nest.body))
 
 
-def stores_in_one_place(program: Program) -> bool:
+def stores_in_one_place(program: Program, lanes: bool) -> bool:
     """Whether the references to each array that a nest stores to have the same subscripts: no statement reaches what
-    another one, or another iteration, has stored under other subscripts."""
+    another one, or another iteration, has stored under other subscripts.
+
+    Args:
+        lanes: whether vector loops count: they do not where they are intrinsics.
+    """
     for nest in program.nests:
-        stored, places = stored_in(nest.body), dict[str, str]()
-        for reference in (r for statement in nest.body for r in references(statement)):
+        scalar = [s for _, s in walk(nest.body) if not isinstance(s, (ast.For, ast.If))]
+        if not lanes:
+            inside = {
+                id(s)
+                for _, loop in walk(nest.body)
+                if isinstance(loop, ast.For) and loop_of(loop).kind == "vector"
+                for s in statements_in(loop)
+            }
+            scalar = [s for s in scalar if id(s) not in inside]
+        stored, places = stored_in(scalar), dict[str, str]()
+        for reference in (r for statement in scalar for r in references(statement)):
             name = name_of(reference)
             if name in stored and places.setdefault(name, unparse(reference)) != unparse(reference):
                 return False

@@ -74,10 +74,11 @@ class PhaseSchedule:
     def follow_blocks(self) -> None:
         """Arrays of this layer get the blocks of the arrays that they are computed from, in the dimensions that run
         alike."""
-        for name, buffer in self.trials.program.buffers.items():
+        buffers = {name: b for program in self.trials.s.programs.values() for name, b in program.buffers.items()}
+        for name, buffer in buffers.items():
             for dim, factor in buffer.layout.blocks:
                 for other, own in sorted(self._alike(name, dim)):
-                    self._block(f"as {name}, which it is computed with", other, own, factor)
+                    self._block(f"the blocks of {name}", other, own, factor)
 
     def block_results(self) -> None:
         """Where rows are short, a dimension of a contraction's results that only this layer's arrays have is blocked:
@@ -97,9 +98,11 @@ class PhaseSchedule:
                             self._block("lanes along what the source does not have", name, where, width)
 
     def _block(self, why: str, name: str, dim: int, factor: int) -> None:
+        """Block a buffer's dimension; a value and its gradient are laid out alike, as readers expect."""
         buffer = self._buffer(name)
         if not buffer.layout.blocks and dim >= buffer.batch_dims:
-            self.trials.tile(why, name, dim - buffer.batch_dims, factor)
+            for one in ("value", "grad") if name in ("value", "grad") else (name,):
+                self.trials.tile(why, one, dim - buffer.batch_dims, factor)
 
     def _all_alike(self, name: str, dim: int) -> set[tuple[str, int]]:
         """A dimension of a buffer, and all that run alike, whatever is in between."""
