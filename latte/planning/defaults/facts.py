@@ -14,6 +14,8 @@ from swirl.ir.paths import Path, loops
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.rewrites.strides import memory_stride
 
+NEAR = 4
+"""Elements from one lane to the next that a few loads of vectors still have."""
 UNKNOWN_TRIPS = 8
 """Iterations of a loop whose bounds are not known."""
 
@@ -97,6 +99,11 @@ class LoopFacts:
     def scattered(self) -> int:
         """The weight of accesses whose neighbouring iterations are not neighbours in memory."""
         return sum(use.weight for use in self.uses if use.stride not in (0, 1))
+
+    @property
+    def far(self) -> int:
+        """That of accesses whose neighbouring iterations are several elements apart: each lane is a load of its own."""
+        return sum(use.weight for use in self.uses if use.stride is None or not 0 <= use.stride <= NEAR)
 
     @property
     def weight(self) -> int:
@@ -185,7 +192,7 @@ class Contraction:
 
     Args:
         statement: that adds.
-        target: the element that it adds to.
+        target: the element, or the local, that it adds to.
         operands: what it reads, also by way of locals.
         results: loops over the results, outermost first.
         sums: loops over the terms.
@@ -207,9 +214,9 @@ def contractions(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]
 
 def _contraction(statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer]) -> Contraction | None:
     target = next((access for access in statement.accesses if access.kind == "add"), None)
-    if target is None or target.name not in buffers:
+    if target is None:
         return None
-    own = {name for index in target.own for name in names_in(index)}
+    own = {name for index in target.indices for name in names_in(index)}  # of a local, the loops around it
     moving = [loop.var for loop in statement.loops if loop.extent != 1]
     results, sums = tuple(v for v in moving if v in own), tuple(v for v in moving if v not in own)
     operands = [access for access in _read(statement, known, buffers) if access.name != target.name]
@@ -236,7 +243,7 @@ def _read(statement: Statement, known: Sequence[Statement], buffers: Mapping[str
 def longest_row(found: Contraction, buffers: Mapping[str, Buffer]) -> int:
     """Iterations of the longest loop along which every access of a contraction stays, or moves to the next element in
     memory."""
-    accesses = (found.target, *found.operands)
+    accesses = [access for access in (found.target, *found.operands) if access.name in buffers]
     return max(
         (
             trips(loop, found.statement.ranges)

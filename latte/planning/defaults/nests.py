@@ -8,7 +8,7 @@ from itertools import takewhile
 from latte.planning.defaults.facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
 from latte.planning.defaults.trials import Trials, step
 from swirl.ir.nest import Loop, names_in
-from swirl.ir.statements import parsed, statements
+from swirl.ir.statements import Statement, parsed, statements
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
@@ -48,6 +48,7 @@ class NestSchedule:
         work = sum(found.work for found in self.loops() if found.depth == 1)
         if not self.row(work):
             self.add_up_in_parts()
+            self.keep_sums()
             self.vectorize()
             self.share(work)
         self.store_far()
@@ -79,6 +80,14 @@ class NestSchedule:
                 refused.add(leaf.var)
                 self.trials.told("vectorize", (candidates[0] if candidates else leaf).var, self.width)
 
+    def keep_sums(self) -> None:
+        """Sums under conditions on the loops are kept in locals: lanes that a border leaves out need not store."""
+        adding = [s for s in statements(self.trials.nests[0].body) if s.guards]
+        names = dict.fromkeys(a.name for s in adding for a in s.accesses if a.kind == "add")
+        for name in names:
+            if name in self.trials.program.buffers:
+                self.trials.apply("sums stay in registers, whatever the borders leave out", "scalar_replace", name)
+
     def _become_lanes(self, found: LoopFacts) -> bool:
         lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.scattered else {}))
         order = self._inside(found)
@@ -96,7 +105,8 @@ class NestSchedule:
 
     def _may_be_lanes(self, found: LoopFacts) -> bool:
         lanes = any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
-        return found.loop.kind == "range" and not lanes and found.trips > 1 and found.moved > 0
+        pays = found.moved > 0 and found.far * 2 <= found.weight
+        return found.loop.kind == "range" and not lanes and found.trips > 1 and pays
 
     def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, int]:
         """Least for the best lanes: long, with few gathers, without sums, along the most bytes, innermost."""
@@ -132,6 +142,7 @@ class NestSchedule:
             count = max(number for number in range(1, IN_FLIGHT + 1) if vectors % number == 0)
             if count > 1:
                 self.trials.apply("sums that do not wait for each other", "unroll_and_jam", lanes.var, count)
+            self._write_out(lanes.inside[-1], lanes)
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, vectors: int) -> None:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
@@ -150,8 +161,13 @@ class NestSchedule:
         why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
         for loop, count in sorted(zip(copied, (p, q), strict=False), key=lambda item: item[0].depth):
             self._copy(loop, count, why)
-        last = found.statement.loops[-1]
-        if last.var != lanes.var and last.var in found.sums and 1 < (last.extent or 0) <= WRITTEN_OUT:
+        self._write_out(found.statement, lanes)
+
+    def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
+        """The innermost loop over few terms of a sum is written out: conditions and subscripts are then constants."""
+        last = statement.loops[-1]
+        own = {name for a in statement.accesses if a.kind == "add" for index in a.own for name in names_in(index)}
+        if own and last.var not in (*own, lanes.var) and 1 < (last.extent or 0) <= WRITTEN_OUT:
             self.trials.apply("few terms, added to the same sums", "unroll", last.var, last.extent, unroll_type=1)
 
     def _copy(self, loop: LoopFacts, count: int, why: str) -> None:

@@ -86,7 +86,8 @@ class PhaseSchedule:
         width = self.trials.target.simd_width
         for nest in self.trials.program.nests:
             for found in contractions(nest, self.trials.program.buffers):
-                if longest_row(found, self.trials.program.buffers) >= 2 * width:
+                kept = found.target.name not in self.trials.program.buffers
+                if kept or longest_row(found, self.trials.program.buffers) >= 2 * width:
                     continue
                 buffer = self.trials.program.buffers[found.target.name]
                 layer = buffer.name.rpartition(".")[0]
