@@ -20,6 +20,7 @@ from latte.planning.defaults.nests import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.own_layers import OWN
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
@@ -29,7 +30,7 @@ from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
 from tests.fuzz.floats import floating_problem
 from tests.fuzz.programs import ProgramMaker
-from tests.support import assert_same, program
+from tests.support import assert_compiles_to_same, assert_same, program
 
 NOTHING = "def forward(s, target): ...\ndef backward(s, target): ...\ndef update(s, target): ...\n"
 """A recipe that leaves the nests as they are."""
@@ -221,6 +222,19 @@ for i in range(8):
     after, applied = default(before, monkeypatch)
     assert_same(before, after, seeds=(0,))
     assert "unroll_and_jam('forward', 'i', 4)" in applied and "unroll_and_jam('forward', 'j', 2)" in applied
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_doubles_are_shared_but_no_vectors(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The targets with intrinsics have vectors of single precision only."""
+    monkeypatch.setattr(nests, "WORTH_SHARING", 1)
+    before = program("for n in range(4):\n for i in range(20):\n  y[n, i] += x[n, i]", x=(4, 20), y=(4, 20))
+    before = before.with_buffers(x=Buffer("net.x", (4, 20), "float64"))
+    s = Schedule.alone({"forward": before}, TARGETS[target], "net.")
+    PhaseSchedule(Trials(s, TARGETS[target], "forward")).write()
+    applied = [outcome.command.name for outcome in s.outcomes if outcome.status == "applied"]
+    assert "parallelize" in applied and ("vectorize" in applied) == (target == "portable")
+    assert_compiles_to_same(s.programs["forward"], TARGETS[target])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -46,12 +46,20 @@ class NestSchedule:
     def write(self) -> None:
         """Apply the commands."""
         work = sum(found.work for found in self.loops() if found.depth == 1)
-        if not self.row(work):
+        lanes = self.may_be_vectors()
+        if not (lanes and self.row(work)):
             self.add_up_in_parts()
             self.keep_sums()
-            self.vectorize()
+            if lanes:
+                self.vectorize()
             self.share(work)
         self.store_far()
+
+    def may_be_vectors(self) -> bool:
+        """Whether the target has vectors of every type in the nest: intrinsics are of single precision."""
+        (nest,), buffers = self.trials.nests, self.trials.program.buffers
+        double = "float64" in nest.text or any(buffers[name].dtype == "float64" for name in nest.arguments)
+        return not (double and self.trials.target.isa_flags)
 
     # --- one long row ---------------------------------------------------------------------------------------
     def row(self, work: int) -> bool:
