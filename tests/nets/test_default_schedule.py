@@ -137,7 +137,7 @@ def test_blocks_of_the_source_are_taken_over(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(default, plain, rtol=0, atol=1e-4 * max(1.0, float(np.abs(plain).max())))
 
 
-# --- programs that are no layers ----------------------------------------------------------------------------
+# --- programs that are not layers ---------------------------------------------------------------------------
 def default(before: Program, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, list[str]]:
     """A program under the default schedule, whatever its size, and the commands that were applied."""
     monkeypatch.setattr(nests, "WORTH_SHARING", 1)

@@ -83,7 +83,7 @@ def parsed(kind: str, text: str) -> Case:
     """The case of a ``--shape``.
 
     Raises:
-        click.BadParameter: it has too few or too many numbers, or what is no number.
+        click.BadParameter: it has too few or too many numbers, or something that is not a number.
     """
     names = KINDS[kind]
     least = len([name for name in names if name not in WINDOW])
