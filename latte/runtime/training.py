@@ -77,27 +77,10 @@ def fit(
         DataError: the data do not fit.  TrainingError: NaN in the loss, or no loss.
     """
     images, labels = _check(session, images, labels)
-    location = user_location()
-    if not session.has_loss:
-        raise TrainingError(
-            "the net has no loss to train by", location=location, way_out="SoftmaxLossLayer(net, scores, labels)"
-        )
-    if not callable(getattr(solver, "step", None)):
-        raise TrainingError(
-            f"fit needs a solver, not {solver!r}", location=location, way_out="latte.solver.SGD(net, learning_rate)"
-        )
-    if not is_integer(epochs) or epochs < 0:
-        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}", location=location)
+    _check_training(session, solver, epochs)
     history = History()
     _prepare_rest(session, len(images))
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[measures]}"),
-        TimeRemainingColumn(),
-    )
-    shown = Progress(*columns, console=progress_console(), disable=not progress)
-    with session.no_warning(of_nan=stop_on_nan), shown as bar:
+    with session.no_warning(of_nan=stop_on_nan), _progress_bar(shown=progress) as bar:
         steps = -(-len(images) // session.batch_size)
         task = bar.add_task("training", total=epochs * steps, measures="")
         for epoch in range(epochs):
@@ -109,7 +92,7 @@ def fit(
                 if stop_on_nan and np.isnan(session.loss):
                     raise TrainingError(
                         f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
-                        location=location,
+                        location=user_location(),
                         way_out="a smaller learning rate may help; stop_on_nan=False goes on",
                     )
                 session.clear_grad()
@@ -123,6 +106,30 @@ def fit(
             if after_epoch is not None:
                 after_epoch(epoch, history)
     return history
+
+
+def _check_training(session: Session, solver: Any, epochs: int) -> None:
+    location = user_location()
+    if not session.has_loss:
+        raise TrainingError(
+            "the net has no loss to train by", location=location, way_out="SoftmaxLossLayer(net, scores, labels)"
+        )
+    if not callable(getattr(solver, "step", None)):
+        raise TrainingError(
+            f"fit needs a solver, not {solver!r}", location=location, way_out="latte.solver.SGD(net, learning_rate)"
+        )
+    if not is_integer(epochs) or epochs < 0:
+        raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}", location=location)
+
+
+def _progress_bar(*, shown: bool) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[measures]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=progress_console(), disable=not shown)
 
 
 def evaluate(session: Session, images: Any, labels: Any) -> Evaluation:

@@ -203,41 +203,45 @@ def _ways_out(
 ) -> str | None:
     """Other ways to join the loops: a delay, another loop outermost, or a part of the longer one."""
     trial = Trial(program)
-    ways: list[str | None] = []
-    shift = least()
-    if shift:
-        delayed = (
-            step("fuse", first, second, shift=shift, nest=nest)
-            if second
-            else step("fuse", first, shift=shift, nest=nest)
-        )
-        if trial.works(delayed):
-            ways.append(f"{delayed.text} delays the second loop by {shift} iteration{'s' if shift > 1 else ''}")
+    ways = [_delayed(trial, first, second, nest, least())]
     sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
     site = next((s for s in sites if _next_loop(program, s) is not None), None)
     following = _next_loop(program, site) if site is not None else None
-    if site is None or following is None:
-        return either(ways)
-    node = loop_at(program, site)
-    reachable = {*vars_below(following), loop_of(following).var}
-    for inner in sorted(vars_below(node) & reachable):
-        names = dict.fromkeys(name for name in (first, second or first) if name != inner)
-        outside = [step("interchange", [name, inner]) for name in names]
-        if trial.works(*outside, step("fuse", inner)):
-            ways.append(", then ".join(one.text for one in (*outside, step("fuse", inner))))
-            break
-    one, two = loop_of(node), loop_of(following)
-    starts, sizes = (constant(one.start), constant(two.start)), (one.extent, two.extent)
-    if starts[0] is not None and starts[0] == starts[1] and sizes[0] and sizes[1] and sizes[0] != sizes[1]:
-        longer = first if sizes[0] > sizes[1] else second or first
-        at_nest = site.nest if sizes[0] > sizes[1] or len(site.path) > 1 else site.nest + 1
-        cut = step(
-            "split",
-            longer,
-            [starts[0] + min(sizes[0], sizes[1])],
-            nest=at_nest if len(find_loops(program, longer)) > 1 else None,
-        )
-        both = step("fuse", first, second) if second else step("fuse", first)
-        if trial.works(cut, both):
-            ways.append(f"{cut.text}, then {both.text}")
+    if site is not None and following is not None:
+        ways.append(_by_another_loop(trial, first, second, loop_at(program, site), following))
+        ways.append(_by_a_part(trial, first, second, site, following))
     return either(ways)
+
+
+def _delayed(trial: Trial, first: str, second: str | None, nest: int | str | None, shift: int | None) -> str | None:
+    if not shift:
+        return None
+    names = [first, second] if second else [first]
+    delayed = step("fuse", *names, shift=shift, nest=nest)
+    if not trial.works(delayed):
+        return None
+    return f"{delayed.text} delays the second loop by {shift} iteration{'s' if shift > 1 else ''}"
+
+
+def _by_another_loop(trial: Trial, first: str, second: str | None, node: ast.For, following: ast.For) -> str | None:
+    """A loop inside both that can be fused once it is outermost."""
+    for inner in sorted(vars_below(node) & {*vars_below(following), loop_of(following).var}):
+        names = dict.fromkeys(name for name in (first, second or first) if name != inner)
+        steps = (*(step("interchange", [name, inner]) for name in names), step("fuse", inner))
+        if trial.works(*steps):
+            return ", then ".join(one.text for one in steps)
+    return None
+
+
+def _by_a_part(trial: Trial, first: str, second: str | None, site: Site, following: ast.For) -> str | None:
+    """The longer loop split where the shorter one ends."""
+    one, two = loop_of(loop_at(trial.program, site)), loop_of(following)
+    starts, sizes = (constant(one.start), constant(two.start)), (one.extent, two.extent)
+    if starts[0] is None or starts[0] != starts[1] or not sizes[0] or not sizes[1] or sizes[0] == sizes[1]:
+        return None
+    longer = first if sizes[0] > sizes[1] else second or first
+    at_nest = site.nest if sizes[0] > sizes[1] or len(site.path) > 1 else site.nest + 1
+    several = len(find_loops(trial.program, longer)) > 1
+    cut = step("split", longer, [starts[0] + min(sizes[0], sizes[1])], nest=at_nest if several else None)
+    both = step("fuse", first, second) if second else step("fuse", first)
+    return f"{cut.text}, then {both.text}" if trial.works(cut, both) else None

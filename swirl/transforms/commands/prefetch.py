@@ -92,39 +92,7 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
     loop = loop_of(node)
     if loop.kind not in ("range", "parallel"):
         raise refuse(f"{loop.var} is a {loop.kind} loop", nest, site.path, NOTE, way_out="prefetch in a loop around it")
-    found: dict[str, ast.stmt] = {}
-    seen: list[tuple[str, ast.expr]] = []
-    declared = declared_in(nest.function)
-    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
-    text = next((ast.unparse(reference) for _, reference in _touching(node, buffer)), None)
-    why = f"{buffer} is not touched in {loop.var}" if text is None else f"{text} does not move with {loop.var}"
-    for path, reference in _touching(node, buffer):
-        ranges = ranges_at(nest.body, (*site.path, *path))
-        between = [loop_of(n) for n in _around(node, path)]
-        indices = subscripts(reference)
-        if loop.var not in {name for index in indices for name in names_in(index)}:
-            continue
-        names = {name for index in indices for name in names_in(index)} - {"min", "max"}
-        visible = around | {head.var for head in between}
-        if names - visible or any(True for index in indices for _ in references(index)):
-            raise refuse(
-                f"the place of {ast.unparse(reference)} depends on data",
-                nest,
-                site.path,
-                NOTE,
-                way_out="prefetch the array that holds the places",
-            )
-        moved = memory_stride(program.buffers[buffer], indices, loop.var, ranges)
-        size = DTYPES[program.buffers[buffer].dtype]().itemsize
-        if moved is not None and 0 < abs(moved * loop.step) * size < LINE:
-            why = f"{ast.unparse(reference)} moves by {abs(moved * loop.step) * size} bytes an iteration of {loop.var}"
-            continue
-        if _near(program.buffers[buffer], indices, seen, ranges, LINE // size):
-            continue
-        ahead = {loop.var: expr("v + d", v=loop.var, d=distance * loop.step)}
-        one = Prefetch(buffer, tuple(indices), level)
-        new = ast.fix_missing_locations(_lines(program, around | declared, one, between, ranges, ahead))
-        found.setdefault(ast.unparse(new), new)
+    found, why = _ahead(program, site, buffer, distance, level)
     if not found:
         options = (distance, level)
         raise refuse(why, nest, site.path, NOTE, way_out=lambda: _ways_out(program, site, buffer, options))
@@ -135,6 +103,46 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
         return [with_inner(statement, [*(s for text, s in found.items() if text not in own), *statement.body])]
 
     return program.with_nest(site.nest, nest.with_body(edit_at(nest.body, site.path, edit)))
+
+
+def _ahead(program: Program, site: Site, buffer: str, distance: int, level: int) -> tuple[dict[str, ast.stmt], str]:
+    """The prefetches, one for each line of the cache that the loop moves to, by their texts; and why there is none."""
+    nest, node = program.nests[site.nest], loop_at(program, site)
+    loop, storage = loop_of(node), program.buffers[buffer]
+    size = DTYPES[storage.dtype]().itemsize
+    found: dict[str, ast.stmt] = {}
+    seen: list[tuple[str, ast.expr]] = []
+    declared = declared_in(nest.function)
+    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
+    touching = list(_touching(node, buffer))
+    why = f"{ast.unparse(touching[0][1])} does not move with {loop.var}" if touching else ""
+    for path, reference in touching:
+        ranges = ranges_at(nest.body, (*site.path, *path))
+        between = [loop_of(n) for n in _around(node, path)]
+        indices = subscripts(reference)
+        names = {name for index in indices for name in names_in(index)}
+        if loop.var not in names:
+            continue
+        visible = around | {head.var for head in between} | {"min", "max"}
+        if names - visible or any(True for index in indices for _ in references(index)):
+            raise refuse(
+                f"the place of {ast.unparse(reference)} depends on data",
+                nest,
+                site.path,
+                NOTE,
+                way_out="prefetch the array that holds the places",
+            )
+        moved = memory_stride(storage, indices, loop.var, ranges)
+        if moved is not None and 0 < abs(moved * loop.step) * size < LINE:
+            why = f"{ast.unparse(reference)} moves by {abs(moved * loop.step) * size} bytes an iteration of {loop.var}"
+            continue
+        if _near(storage, indices, seen, ranges, LINE // size):
+            continue
+        later = {loop.var: expr("v + d", v=loop.var, d=distance * loop.step)}
+        one = Prefetch(buffer, tuple(indices), level)
+        new = ast.fix_missing_locations(_lines(program, around | declared, one, between, ranges, later))
+        found.setdefault(ast.unparse(new), new)
+    return found, why or f"{buffer} is not touched in {loop.var}"
 
 
 def _ways_out(program: Program, site: Site, buffer: str, options: tuple[int, int]) -> str | None:
