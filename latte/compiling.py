@@ -56,7 +56,8 @@ def compile_graph(
         generating = perf_counter() - start
         kernels = build_kernels(generated, target, compiling, dump)
         executable = bind(graph, plan, batch_size, kernels, runner, shared)
-    return executable, make_report((kernel.built for kernel in kernels), perf_counter() - start, generating)
+    built = (kernel.built for kernel in kernels)
+    return executable, make_report(built, perf_counter() - start, generating, plan.untuned)
 
 
 def _dump_folder(graph: Graph, batch_size: int) -> Path | None:

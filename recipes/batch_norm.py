@@ -62,9 +62,8 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     is stored past them."""
     lanes, loops = _lanes(s, phase), s.loops(phase)
     channel = "c_outer" if "c_outer" in loops else "c"
-    if lanes is None:  # laid out by the layer's own commands: correct, not tuned
-        s.parallelize(phase, channel)
-        return
+    if lanes is None:
+        s.leave_apart(phase, "arrays differ in their blocks, or have others than of channels")
     elements = s.blocks("inputs").get(0, 1)
     for loop in ("n", "n_outer", "n_inner", channel, "hw"):
         elements *= _extent(s, phase, loop)

@@ -69,9 +69,8 @@ def backward(s: Schedule, target: Target) -> None:
         return
     before = loops[: loops.index("k_outer")]
     zeroing = before[-2:] if len(before) > 2 else ()  # none where another reader of the source has done it
-    if {"ky", "kx"} & set(zeroing):  # a kernel as large as the image, whose taps set it to zero: correct, not tuned
-        s.parallelize("backward", "n")
-        return
+    if {"ky", "kx"} & set(zeroing):
+        s.leave_apart("backward", "the kernel is as large as the image, and its taps set the gradient to zero")
     few = not s.blocks("inputs") and not _fills(s.shape("inputs")[0], width)
     if not few:
         s.pack("backward", "weights")  # vectors along the input channels
@@ -276,10 +275,13 @@ def _present(s: Schedule, phase: str, *names: str) -> list[str]:
     return [name for name in names if name in s.loops(phase)]
 
 
+def _leave_blocks(s: Schedule, target: Target, phase: str) -> None:
+    s.leave_apart(phase, f"arrays are in other blocks than {target.simd_width} channels")
+
+
 def _plain_forward(s: Schedule, target: Target) -> None:
-    if s.blocked("forward"):  # a source laid out in other blocks: correct, not tuned
-        s.parallelize("forward", "n")
-        return
+    if s.blocked("forward"):
+        _leave_blocks(s, target, "forward")
     s.reorder("forward", ["ky", "kx", "c"])
     s.unroll_and_jam("forward", "k", 8)
     s.vectorize("forward", "x", target.simd_width, strided="gather")
@@ -288,9 +290,8 @@ def _plain_forward(s: Schedule, target: Target) -> None:
 
 
 def _plain_backward(s: Schedule, target: Target) -> None:
-    if s.blocked("backward"):  # a source laid out in other blocks: correct, not tuned
-        s.parallelize("backward", "n")
-        return
+    if s.blocked("backward"):
+        _leave_blocks(s, target, "backward")
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
     s.unroll_and_jam("backward", "c", 8)  # that many sums that do not wait for each other
     s.vectorize("backward", "x", target.simd_width, strided="gather")
@@ -299,9 +300,8 @@ def _plain_backward(s: Schedule, target: Target) -> None:
 
 
 def _plain_update(s: Schedule, target: Target) -> None:
-    if s.blocked("update"):  # a source laid out in other blocks: correct, not tuned
-        s.parallelize("update", "k")
-        return
+    if s.blocked("update"):
+        _leave_blocks(s, target, "update")
     parts = _parts(s, ["y", "x"], -(-s.extent("update", "k") // 4))
     s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
     s.unroll_and_jam("update", "c", 4)

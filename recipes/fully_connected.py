@@ -19,23 +19,20 @@ def _row(s: Schedule, phase: str) -> Sequence[str]:
     return [channels, *pixels, lanes]
 
 
-def _follows(s: Schedule, phase: str) -> bool:
-    """Whether all arrays of the source's shape have the source's layout: the plain one, or blocks of channels."""
+def _leave_others(s: Schedule, phase: str) -> None:
+    """Leave a phase unless all arrays of the source's shape have the source's layout: the plain one, or blocks of
+    channels."""
     blocks = s.blocks("inputs")
-    if s.rearranged(phase):
-        return False
-    if not s.blocked(phase):
-        return True
-    return set(blocks) == {0} and s.blocks("weights") == {1: blocks[0]}
+    alike = set(blocks) == {0} and s.blocks("weights") == {1: blocks[0]}
+    if s.rearranged(phase) or (s.blocked(phase) and not alike):
+        s.leave_apart(phase, "the source is laid out in another way than in blocks of channels")
 
 
 def forward(s: Schedule, target: Target) -> None:
     if set(s.blocks("inputs")) == {0}:
         for buffer, dim in (("inputs", 0), ("grad_inputs", 0), ("weights", 1), ("grad_weights", 1)):
             s.tile(buffer, dim, s.blocks("inputs")[0])
-    if not _follows(s, "forward"):  # a source laid out in other blocks: correct, not tuned
-        s.parallelize("forward", "n")
-        return
+    _leave_others(s, "forward")
     row = _row(s, "forward")
     s.unroll_and_jam("forward", "n", 4)
     s.unroll_and_jam("forward", "k", 4)
@@ -47,9 +44,7 @@ def forward(s: Schedule, target: Target) -> None:
 def backward(s: Schedule, target: Target) -> None:
     if not s.loops("backward"):
         return
-    if not _follows(s, "backward"):
-        s.parallelize("backward", "n")
-        return
+    _leave_others(s, "backward")
     row = _row(s, "backward")
     s.unroll_and_jam("backward", "n", 4)
     s.vectorize("backward", row[-1], target.simd_width)
@@ -57,9 +52,7 @@ def backward(s: Schedule, target: Target) -> None:
 
 
 def update(s: Schedule, target: Target) -> None:
-    if not _follows(s, "update"):
-        s.parallelize("update", "k")
-        return
+    _leave_others(s, "update")
     row = _row(s, "update")
     s.reorder("update", [*row, "n"])
     for loop in row:

@@ -15,9 +15,8 @@ AHEAD = 4  # rows of the value whose windows are fetched then: 2 × 2 windows of
 
 
 def _lanes_pay(s: Schedule, target: Target, phase: str) -> bool:
-    """Whether arrays have the plain layout (others: correct, not tuned), and a row is longer than the compiler unrolls
-    by itself."""
-    if s.blocked(phase) or s.rearranged(phase) or not target.isa_flags:
+    """Whether a row is longer than the compiler unrolls by itself."""
+    if not target.isa_flags:
         return False
     rows, columns = s.extent(phase, "j"), s.extent(phase, "k")
     constant = rows is not None and columns is not None
@@ -28,6 +27,11 @@ def _blocks_of_channels(s: Schedule, *others: str) -> bool:
     """Whether the source and all arrays of the value's shape are in blocks of channels."""
     blocks = s.blocks("inputs")
     return set(blocks) == {0} and all(s.blocks(buffer) == blocks for buffer in ("value", *others))
+
+
+def _leave_others(s: Schedule, phase: str) -> None:
+    if s.blocked(phase) or s.rearranged(phase):
+        s.leave_apart(phase, "the source and the value are not laid out alike, or not in blocks of channels")
 
 
 def _whole(s: Schedule, phase: str) -> tuple[int, int]:
@@ -129,8 +133,10 @@ def forward(s: Schedule, target: Target) -> None:
     if _blocks_of_channels(s):
         _channels(s, "forward", "c_inner")
         s.vectorize("forward", "c_inner", target.simd_width)
-    elif _lanes_pay(s, target, "forward"):
-        _lanes(s, target, "forward")
+    else:
+        _leave_others(s, "forward")
+        if _lanes_pay(s, target, "forward"):
+            _lanes(s, target, "forward")
     _parallel(s, "forward")
 
 
@@ -145,6 +151,8 @@ def backward(s: Schedule, target: Target) -> None:
                 s.reorder("backward", [*zeroing, "c_inner"])
             _channels(s, "backward", "c_inner")
         s.vectorize("backward", "c_inner", target.simd_width)
-    elif {"j", "k"} <= set(loops) and _lanes_pay(s, target, "backward"):
-        _lanes(s, target, "backward")
+    else:
+        _leave_others(s, "backward")
+        if {"j", "k"} <= set(loops) and _lanes_pay(s, target, "backward"):
+            _lanes(s, target, "backward")
     _parallel(s, "backward")

@@ -40,14 +40,12 @@ def _blocks(s: Schedule, target: Target, phase: str) -> None:
 
 
 def _elements(s: Schedule, target: Target, phase: str) -> None:
-    if s.rearranged(phase):  # by the source's own recipe: correct, not tuned
-        s.parallelize(phase, s.loops(phase)[0])
-    elif not s.blocked(phase):
-        _stream(s, target, phase)
-    elif s.blocks("value") == s.blocks("inputs"):
+    if s.rearranged(phase) or (s.blocked(phase) and s.blocks("value") != s.blocks("inputs")):
+        s.leave_apart(phase, "the value and the source are not laid out alike, or have dimensions in another order")
+    if s.blocked(phase):
         _blocks(s, target, phase)
-    else:  # laid out by the layer's own commands: correct, not tuned
-        s.parallelize(phase, s.loops(phase)[0])
+    else:
+        _stream(s, target, phase)
 
 
 def forward(s: Schedule, target: Target) -> None:

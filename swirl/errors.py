@@ -143,7 +143,7 @@ class Refused(CommandError):
 
 
 class LeftApart(LatteError):
-    """A recipe for a chain leaves a phase to the layers' own recipes.
+    """A recipe leaves a phase to others; see :meth:`swirl.recipe.Schedule.leave_apart`.
 
     Args:
         message: why.
@@ -152,10 +152,10 @@ class LeftApart(LatteError):
     """
 
     def __init__(self, message: str, *, phase: str, location: str | None = None):
-        super().__init__(message, location=location, way_out="only a chain's recipe can leave its layers apart")
+        super().__init__(message, location=location, way_out="leave a phase of the recipe's own, once")
         self.phase = phase
-        self.chain: str | None = None
-        """Its name, once it is known."""
+        self.unit: str | None = None
+        """The layer or chain that the recipe is for, once it is known."""
 
 
 class RecipeError(LatteError):

@@ -134,14 +134,15 @@ class Schedule(_Answers):
             self._building = outer
 
     def leave_apart(self, phase: str, reason: str) -> NoReturn:
-        """Leave a phase of a chain to shorter chains, or to the layers' own recipes, as if this recipe did not have it.
+        """Leave a phase, as if this recipe did not have it: that of a chain to shorter chains or to the layers' own
+        recipes, that of a layer to the default schedule.
 
         Args:
             phase: of this recipe.
             reason: that ``explain`` tells.
 
         Raises:
-            LeftApart: always; the chain's scheduling begins again without the phase.
+            LeftApart: always; scheduling begins again without the phase.
         """
         raise LeftApart(reason, phase=self._phase(phase), location=caller())
 

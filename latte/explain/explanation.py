@@ -93,7 +93,7 @@ class Explanation:
         batch_size, target: what it was compiled for.
         recipe: the file that its commands come from, ``commands of <ensemble>``, or empty without one.
         commands: of its recipe, in order.
-        notes: what autodiff keeps or computes again.
+        notes: what autodiff keeps or computes again, and what recipes have left to others.
         phases: see :class:`PhaseExplanation`.
     """
 
@@ -119,7 +119,7 @@ class Explanation:
             recipe = _section(f"recipe {self.recipe}", _shown_commands(self.commands))
         parts = [head, recipe]
         if self.notes:
-            parts.append(_section("autodiff", self.notes))
+            parts.append(_section("notes", self.notes))
         return "\n\n".join([*parts, *map(str, self.phases)])
 
     def as_recipe(self) -> str:

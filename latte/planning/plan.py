@@ -10,7 +10,7 @@ from typing import TypeVar
 from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.model.graph import Graph
 from latte.planning.chains import Chains, chained_order, find_chains
-from latte.planning.recipes import Reader, member_recipe
+from latte.planning.recipes import Reader, member_recipe, short_name
 from latte.planning.units import Unit, net_units
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.buffers import Layout
@@ -73,7 +73,7 @@ def schedule_unit(
         recipes = partial(member_recipe, graph, unit.members, read=read)
         result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=recipes)
     except LeftApart as apart:
-        apart.chain = unit.name if unit.joined else None
+        apart.unit = unit.name
         raise
     except LatteError as error:
         if error.location is None:  # no command asked for it: the body is at fault
@@ -148,6 +148,26 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Untuned:
+    """A phase of a layer that its recipe has left to the default schedule.
+
+    Args:
+        layer: its name.
+        phase: of the layer.
+        recipe: the file's name.
+        reason: why, as the recipe says.
+    """
+
+    layer: str
+    phase: str
+    recipe: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.layer} {self.phase}, by {self.recipe}: {self.reason}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """A net's units after their recipes.
 
@@ -157,6 +177,7 @@ class Plan:
         programs: of all layers, in order of execution.
         scheduled: the units, in order of execution.
         state: layouts and regions after all of them.
+        untuned: phases that a layer's recipe has left to the default schedule.
     """
 
     target: Target
@@ -164,6 +185,7 @@ class Plan:
     programs: Sequence[LayerPrograms]
     scheduled: Sequence[ScheduledUnit]
     state: PlanState
+    untuned: Sequence[Untuned] = ()
 
     @property
     def layouts(self) -> Mapping[str, Layout]:
@@ -182,8 +204,11 @@ class Plan:
 
     @property
     def notes(self) -> dict[str, tuple[str, ...]]:
-        """Layer → what autodiff keeps or computes again, and why it is in no chain."""
-        return {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
+        """Layer → what autodiff keeps or computes again, why it is in no chain, and what its recipe has left."""
+        found = {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
+        for each in self.untuned:
+            found[each.layer] += (f"{each.phase} has the default schedule: {each.reason}",)
+        return found
 
 
 def make_plan(
@@ -193,7 +218,7 @@ def make_plan(
     memos: Memos,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
-    """Schedule a net. Where a recipe for a chain leaves a phase to the layers' own recipes, resume from there.
+    """Schedule a net. Where a recipe leaves a phase to others, resume from there.
 
     Args:
         graph: of the net.
@@ -211,9 +236,15 @@ def make_plan(
     def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
         chains = find_chains(graph, differentiated.seeded, left, read)
         programs = differentiated.programs(chained_order(graph, chains.found))
-        units = net_units(graph, programs, chains, read)
+        units = net_units(graph, programs, chains, read, left)
         scheduled = progress.through(units, memos, _but_for_recording, on_stage)
-        return Plan(target, chains, programs, scheduled, progress.state)
+        untuned = [
+            Untuned(unit.name, phase, short_name(unit.recipe.path), left[unit.name, phase])
+            for unit in units
+            for phase in unit.parts
+            if unit.recipe is not None and unit.recipe.path is not None and (unit.name, phase) in left
+        ]
+        return Plan(target, chains, programs, scheduled, progress.state, untuned)
 
     return until_settled(attempt)
 
@@ -226,16 +257,16 @@ def _but_for_recording(unit: Unit) -> object:
 
 
 def until_settled(attempt: Callable[[Mapping[tuple[str, str], str]], T]) -> T:
-    """What ``attempt`` returns, asked again whenever a recipe for a chain leaves a phase apart.
+    """What ``attempt`` returns, asked again whenever a recipe leaves a phase apart.
 
     Args:
-        attempt: given the names of chains and phases that have been left so far, with the reasons.
+        attempt: given the layers' or chains' names and the phases that have been left so far, with the reasons.
     """
     left: dict[tuple[str, str], str] = {}
     while True:
         try:
             return attempt(left)
         except LeftApart as apart:
-            if apart.chain is None or (apart.chain, apart.phase) in left:
+            if apart.unit is None or (apart.unit, apart.phase) in left:
                 raise
-            left[apart.chain, apart.phase] = apart.message
+            left[apart.unit, apart.phase] = apart.message

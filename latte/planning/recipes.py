@@ -3,7 +3,7 @@ which files are recipes for chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import resources
@@ -32,8 +32,8 @@ class Choice(IntEnum):
     """``net.use_recipe``"""
 
 
-def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> Recipe:
-    """The recipe of an ensemble; phases that it does not schedule get the default schedule.
+def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left: Collection[str] = ()) -> Recipe:
+    """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
     ``LATTE_RECIPES``, the shipped one. Commands recorded on the ensemble replace it phase by phase.
@@ -45,7 +45,7 @@ def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe) -> R
     recipe = _for_one(path, read) if path is not None else None
     if ensemble.commands:
         recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
-    return with_defaults(recipe)
+    return with_defaults(recipe, left)
 
 
 def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:

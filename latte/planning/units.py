@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -65,7 +65,11 @@ class Unit:
 
 
 def net_units(
-    graph: Graph, programs: Sequence[LayerPrograms], chains: Chains, read: Reader = read_recipe
+    graph: Graph,
+    programs: Sequence[LayerPrograms],
+    chains: Chains,
+    read: Reader = read_recipe,
+    left: Collection[tuple[str, str]] = (),
 ) -> list[Unit]:
     """The programs of a net as they are compiled together, in the order in which they run forwards.
 
@@ -74,6 +78,7 @@ def net_units(
         programs: of all ensembles, the members of each chain next to each other.
         chains: of the net.
         read: reads a recipe's file.
+        left: layers and those of their phases that their recipes have left to the default schedule.
 
     Raises:
         RecipeError: a recipe file cannot be read.
@@ -90,7 +95,8 @@ def net_units(
 
     def alone(name: str) -> Unit:
         item = rest[name]
-        return _alone(item, by_name[name], recipe_of(graph, item.ensemble, read), first_readers)
+        recipe = recipe_of(graph, item.ensemble, read, {phase for layer, phase in left if layer == name})
+        return _alone(item, by_name[name], recipe, first_readers)
 
     for item in programs:
         name = item.ensemble.name

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from latte.planning.plan import Untuned
 from swirl.jit import Built
 
 
@@ -19,6 +20,7 @@ class CompileReport:
         compiler_seconds: what the C++ compiler took for all kernels when they were compiled (kept with the cache).
         folder: of the generated code.
         built: the kernels, by their libraries.
+        untuned: phases that a layer's recipe has left to the default schedule, with the reasons.
     """
 
     kernels: int
@@ -28,6 +30,7 @@ class CompileReport:
     compiler_seconds: float
     folder: Path
     built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
+    untuned: Sequence[Untuned] = ()
 
     @property
     def compiled(self) -> int:
@@ -35,7 +38,9 @@ class CompileReport:
         return self.kernels - self.cached
 
 
-def make_report(built: Iterable[Built], seconds: float, generating: float) -> CompileReport:
+def make_report(
+    built: Iterable[Built], seconds: float, generating: float, untuned: Iterable[Untuned] = ()
+) -> CompileReport:
     """What compiling ``built`` took; a kernel that occurs twice counts once."""
     unique: dict[Path, Built] = {}
     for item in built:
@@ -43,10 +48,12 @@ def make_report(built: Iterable[Built], seconds: float, generating: float) -> Co
     folder = next(iter(unique)).parent.parent if unique else Path()
     cached = sum(item.cached for item in unique.values())
     compiler_seconds = sum(item.seconds for item in unique.values())
-    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique)
+    left = tuple(dict.fromkeys(untuned))
+    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique, left)
 
 
 def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     """Several compilations as one; a kernel that one made and later ones found counts as made."""
     built = (item for report in reports for item in report.built.values())
-    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports))
+    untuned = (each for report in reports for each in report.untuned)
+    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports), untuned)

@@ -25,6 +25,10 @@ Compile = Callable[[int, frozenset[str], Executable | None], tuple[Executable, C
 """Makes the executable for a batch size, the layers whose gradient is seeded, and one to share parameters with."""
 
 
+class NotTuned(UserWarning):
+    """A layer's recipe has left a phase to the default schedule: given once, for the first."""
+
+
 class LossIsNaN(UserWarning):
     """The loss is not a number: reported once."""
 
@@ -56,7 +60,7 @@ class Session:
         self._reports: list[CompileReport] = []
         self._executables: dict[int, Executable] = {}
         self._accumulate = False
-        self._nan_said = False
+        self._nan_said = self._untuned_said = False
         self._shuffling: np.random.Generator | None = None
         self.executable = self._made(self.batch_size, None)
         """For the batch size last used."""
@@ -80,6 +84,15 @@ class Session:
     def _made(self, batch_size: int, shared: Executable | None) -> Executable:
         executable, report = self._compile(batch_size, self.seeds.inner, shared)
         self._reports.append(report)
+        if report.untuned and not self._untuned_said:
+            self._untuned_said = True
+            first, *others = report.untuned
+            more = f" (and {len(others)} more, in net.report.untuned)" if others else ""
+            warnings.warn(
+                f"not tuned: {first}{more}; the default schedule takes its place",
+                NotTuned,
+                stacklevel=user_stacklevel(),
+            )
         return executable
 
     def use(self, batch_size: int) -> Executable:

@@ -27,9 +27,10 @@ from latte.ensemble import Ensemble
 from latte.frontend.lowered import lower_layers
 from latte.neuron import Neuron
 from latte.planning.chains import chained_order, find_chains
-from latte.planning.plan import make_plan
+from latte.planning.plan import Untuned, make_plan
+from latte.runtime.session import NotTuned
 from latte.solver import SGD
-from swirl.errors import CommandError, DataError, DeclarationError, LeftApart, RecipeError
+from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
 from swirl.memo import Memos
 from swirl.target import resolve_target
 
@@ -281,16 +282,48 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
     assert {unit.name for unit in plan.units} <= told.keys()
 
 
-def test_a_layers_own_recipe_leaves_nothing_apart(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
+def test_a_layers_own_recipe_leaves_a_phase_to_the_default_schedule(tmp_path: Path) -> None:
+    """As if it had no function for it: what it has done before it leaves is taken back."""
+    (tmp_path / "mine.py").write_text(
+        "def forward(s, target):\n    s.parallelize('forward', 'n')\n    s.leave_apart('forward', 'too small')\n\n"
+        "def update(s, target):\n    s.unroll('update', 'ky', 3)\n"
+    )
+    nests = []
+    for path in (tmp_path / "mine.py", tmp_path / "other.py"):
+        net = Net(2, seed=1)
+        conv = conv_relu(net)["conv"]
+        net.use_recipe(conv, path)
+        if path.name == "other.py":
+            path.write_text("def update(s, target):\n    s.unroll('update', 'ky', 3)\n")
+            report = net.compile(threads=1)
+            assert report.untuned == ()
+        else:
+            with pytest.warns(NotTuned) as given:
+                report = net.compile(threads=1)
+            assert [str(warning.message) for warning in given] == [
+                f"not tuned: conv1 forward, by {path}: too small; the default schedule takes its place"
+            ]
+            assert report.untuned == (Untuned("conv1", "forward", str(path), "too small"),)
+            assert "forward has the default schedule: too small" in net.explain(conv).notes
+            assert "default schedule (forward" in net.explain(conv).recipe
+        nests.append([phase.final for phase in net.explain(conv).phases])
+    assert nests[0] == nests[1]
+
+
+def test_a_chain_whose_layers_recipe_leaves_a_phase_is_apart_there(tmp_path: Path) -> None:
+    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
     net = Net(2, seed=1)
-    net.use_recipe(conv_relu(net)["conv"], tmp_path / "mine.py")
-    with pytest.raises(LeftApart) as caught:
+    layers = conv_relu(net)
+    conv, relu = layers["conv"], layers["relu"]
+    (tmp_path / "both.py").write_text(
+        'chain = ("conv", "relu")\n\ndef forward(s, target):\n    s.fuse_layers("forward")\n    s.recipe("conv", "forward")\n'
+    )
+    net.use_recipe("conv", tmp_path / "conv.py")
+    net.use_recipe("conv_relu", tmp_path / "both.py")
+    with pytest.warns(NotTuned, match="conv1 forward"):
         net.compile(threads=1)
-    assert str(caught.value).splitlines() == [
-        f"{tmp_path / 'mine.py'}:2: too small",
-        "  only a chain's recipe can leave its layers apart",
-    ]
+    assert "forward is not compiled as conv1_relu1: too small" in net.explain(conv).notes
+    assert {unit.name for unit in net.executable.plan.units if "forward" in unit.parts} >= {conv.name, relu.name}
 
 
 @pytest.mark.parametrize(("phase", "follower"), [("forward", "inference"), ("backward", "update")])

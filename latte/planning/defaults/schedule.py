@@ -29,9 +29,13 @@ COUNTED = 2**31
 """Iterations of one loop must be fewer."""
 
 
-def with_defaults(recipe: Recipe | None) -> Recipe:
-    """A recipe with the default schedule for the phases that it has no function for; inference follows forward."""
-    return Recipe(NAME, DEFAULTS) if recipe is None else replace(recipe, functions={**DEFAULTS, **recipe.functions})
+def with_defaults(recipe: Recipe | None, left: Collection[str] = ()) -> Recipe:
+    """A recipe with the default schedule for the phases that it has no function for, or has left; inference follows
+    forward."""
+    if recipe is None:
+        return Recipe(NAME, DEFAULTS)
+    own = {phase: function for phase, function in recipe.functions.items() if phase not in left}
+    return replace(recipe, functions={**DEFAULTS, **own})
 
 
 def _default(phase: str, s: Schedule, target: Target) -> None:
