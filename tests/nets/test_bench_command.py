@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from latte.tools.bench import alternate
+from latte.tools.bench import alternate, plots
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared
+from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
-from latte.tools.bench.command import as_json, bench, draw, table
+from latte.tools.bench.command import as_json, bench, table
+from latte.tools.bench.levels import LEVELS, up_to
 from latte.tools.bench.ours import our_side
 from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
@@ -127,7 +129,8 @@ def test_a_peer_that_fails_is_left_out_and_told() -> None:
 def test_workers_end_with_their_case() -> None:
     with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
         worker = workers.start(sides("portable")[0])
-        assert worker.about == {"target": "portable", "value": [3, 4, 4]}
+        about = {"target": "portable", "value": [3, 4, 4], "phases": ["forward", "backward"], "untuned": []}
+        assert worker.about == about
     assert worker.process.returncode == 0
 
 
@@ -166,5 +169,65 @@ def test_rows_say_ratios_limits_and_noise() -> None:
 
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    draw([row(), row(case=Case("bn", 2, 3, 5))], {"target": "avx2", "threads": 2}, tmp_path / "bars.png")
+    plots.ratios([row(), row(case=Case("bn", 2, 3, 5))], "avx2, 2 threads", tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- breakdown --------------------------------------------------------------------------------------------
+def test_levels_add_up_to_the_whole_recipe() -> None:
+    """Each level's commands are among the next one's; the shares of speed add up to 1."""
+    side = our_side(parsed("bn", "3,16,8"), 1, "portable", blocks=False)
+    texts = [up_to(side.net.explain(side.members[0]), level) for level in range(len(LEVELS))]
+    commands = [[line.strip() for line in text.splitlines() if "s." in line] for text in texts]
+    assert commands[0] == [] and 0 < len(commands[1]) < len(commands[2])
+    assert set(commands[1]) <= set(commands[2])
+    assert not any("vectorize" in line for line in commands[1]) and any("vectorize" in line for line in commands[2])
+    assert not any("parallelize" in line for line in commands[2])
+    taken = dict(zip((*LEVELS, OURS), (8.0, 4.0, 2.0, 1.0), strict=True))
+    shares = level_shares(row(seconds={name: [seconds] for name, seconds in taken.items()}))
+    assert shares == pytest.approx([0.125, 0.125, 0.25, 0.5])
+
+
+@pytest.mark.slow
+def test_batch_norm_by_optimisations(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ran = run(
+        "bn", "--shape", "3,5,4", "--breakdown", "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")
+    )
+    assert ran.exit_code == 0, ran.output
+    (found,) = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert set(found["seconds"]) == {OURS, *LEVELS, "PyTorch", "PyTorch tuned"}
+    assert set(found["differences"]) == set(found["seconds"]) - {OURS}  # levels are compared as peers are
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_chain_by_operators(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ran = run(
+        "cbr",
+        "--shape",
+        "3,16,16,6,3,2",
+        "--breakdown",
+        "--json",
+        str(tmp_path / "a.json"),
+        "--plot",
+        str(tmp_path / "a.png"),
+    )
+    assert ran.exit_code == 0, ran.output
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    kinds = [(each["case"]["kind"], each["phase"]) for each in rows]
+    assert kinds == [(kind, phase) for kind in ("cbr", "conv", "bn", "relu") for phase in ("forward", "step")]
+    assert {each["case"]["extent"] for each in rows[4:]} == {3}
+    assert "images/s" in ran.output and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_breakdown_is_of_two_kinds() -> None:
+    for arguments, message in (
+        (("conv", "--breakdown"), "--breakdown is of bn and cbr"),
+        ((), "name a kind of layer"),
+        (("net", "--sweep"), "a sweep has no plot"),
+        (("--sweep", "--shape", "1,2,3"), "--shape is of a KIND"),
+    ):
+        ran = run(*arguments)
+        assert ran.exit_code == 2 and message in ran.output

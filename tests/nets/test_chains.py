@@ -316,7 +316,8 @@ def test_a_chain_whose_layers_recipe_leaves_a_phase_is_apart_there(tmp_path: Pat
     layers = conv_relu(net)
     conv, relu = layers["conv"], layers["relu"]
     (tmp_path / "both.py").write_text(
-        'chain = ("conv", "relu")\n\ndef forward(s, target):\n    s.fuse_layers("forward")\n    s.recipe("conv", "forward")\n'
+        'chain = ("conv", "relu")\n\ndef forward(s, target):\n'
+        '    s.fuse_layers("forward")\n    s.recipe("conv", "forward")\n'
     )
     net.use_recipe("conv", tmp_path / "conv.py")
     net.use_recipe("conv_relu", tmp_path / "both.py")

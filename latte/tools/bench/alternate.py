@@ -121,7 +121,7 @@ def measured(
         progress(f"{case}: {OURS} compiles")
         ours = workers.start(sides[0])
         data = workers.path("data.npz")
-        _write_data(case, ours.about["value"], data)
+        write_data(case, ours.about["value"], data)
         expected = ours.results(data)
         differences = {}
         for side in sides[1:]:
@@ -136,7 +136,8 @@ def measured(
         return [_timed(case, phase, workers, differences, rounds, progress, missing) for phase in phases]
 
 
-def _write_data(case: Case, value: Sequence[int], path: Path) -> None:
+def write_data(case: Case, value: Sequence[int], path: Path) -> None:
+    """Random data of a case to a file: a source, and a gradient of the value of such a shape."""
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((case.batch, *(case.source if value else ())), np.float32)
     np.savez(path, inputs=inputs, gradient=generator.standard_normal((case.batch, *value), np.float32))
@@ -179,7 +180,7 @@ def _timed(
     missing: dict[str, str],
 ) -> Row:
     ours = workers.running[OURS]
-    runs = {name: _runs(worker, phase) for name, worker in workers.running.items()}
+    runs = {name: run_count(worker, phase) for name, worker in workers.running.items()}
     seconds: dict[str, list[float]] = {name: [] for name in workers.running}
     limits: list[tuple[float, float]] = []
     for number in range(rounds):
@@ -205,7 +206,7 @@ def _timed(
     )
 
 
-def _runs(worker: Worker, phase: str) -> int:
+def run_count(worker: Worker, phase: str) -> int:
     """Runs of a round, after two that are not counted."""
     _, once = worker.seconds(phase, 2)
     return max(1, min(50, ceil(ROUND_SECONDS / max(once, 1e-6))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean
@@ -14,10 +14,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from latte.tools.bench import plots
 from latte.tools.bench.alternate import BEYOND, BOUND, LOSS_BOUND, Row, measured
-from latte.tools.bench.cases import KINDS, SETS, cases, parsed
+from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
+from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
+from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.report import machine, report_console, spread
-from latte.tools.bench.workers import HELD_TO_AVX2, OURS, instruction_sets, sides
+from latte.tools.bench.sweep import Sweep, bases, falls, measure
+from latte.tools.bench.workers import HELD_TO_AVX2, OURS, Side, instruction_sets, sides
 from swirl.config import available_cores
 from swirl.errors import LatteError
 from swirl.target import TARGETS, resolve_target
@@ -26,7 +30,7 @@ PHASES = ("forward", "backward", "update", "step")
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(list(KINDS)))
+@click.argument("kind", type=click.Choice(list(KINDS)), required=False)
 @click.option("--shape", "shapes", multiple=True, help="Numbers with commas between them, batch first; repeatable.")
 @click.option(
     "--set",
@@ -60,6 +64,20 @@ PHASES = ("forward", "backward", "update", "step")
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="How often the sides take turns.")
 @click.option("--compiled/--no-compiled", default=True, show_default=True, help="Whether torch.compile is a peer.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="All times, to a file.")
+@click.option(
+    "--sweep",
+    is_flag=True,
+    help="Our side alone, along lines through twenty base shapes (or those of KIND, or --shape): where the rate falls "
+    "below half of a neighbour's. --json FILE remembers, and goes on from there.",
+)
+@click.option(
+    "--kernels", default=500, show_default=True, type=click.IntRange(1), help="Of a sweep, measured in one run."
+)
+@click.option(
+    "--breakdown",
+    is_flag=True,
+    help="bn: a step without commands, then with more and more of them; cbr: each operator alone, and all together.",
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Ratios as bars, to a PNG file.")
 def bench(
     kind: str,
@@ -73,6 +91,9 @@ def bench(
     rounds: int,
     compiled: bool,
     json_path: Path | None,
+    sweep: bool,
+    kernels: int,
+    breakdown: bool,
     plot: Path | None,
 ) -> None:
     """Time a kind of layer beside PyTorch: as it comes, tuned, and compiled.
@@ -81,28 +102,104 @@ def bench(
     N,C,H[,kernel[,stride]]; conv, cbr (convolution, batch norm, ReLU) N,C,K,H[,kernel[,stride]]; fc N,inputs,outputs;
     net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56).
     """
-    wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
     count = threads or available_cores()
+    if sweep:
+        if plot is not None or kind in ("own", "net"):
+            raise click.UsageError("a sweep has no plot, and no lines through layers of one's own or nets")
+        _sweep(kind, shapes, count, target, layout, json_path, kernels)
+        return
+    if breakdown and kind not in ("bn", "cbr"):
+        raise click.UsageError("--breakdown is of bn and cbr")
+    if kind is None:
+        raise click.UsageError(f"name a kind of layer: {', '.join(KINDS)}; or --sweep")
+    wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
     blocks = layout == "blocks" if layout else kind in ("conv", "cbr")
     console = report_console()
     about = _about(console, resolve_target(target).name, count, kind)
     found: list[Row] = []
-    for case in wanted:
+    peers = sides(about["target"], compiled)
+
+    def measure_case(case: Case, asked: Sequence[str], with_sides: Sequence[Side], in_blocks: bool) -> list[Row]:
         with console.status(str(case)) as status:
             try:
-                rows = measured(
-                    case, phases, sides(about["target"], compiled), count, target, blocks, rounds, status.update
-                )
+                rows = measured(case, asked, with_sides, count, target, in_blocks, rounds, status.update)
             except LatteError as error:
                 raise click.ClickException(str(error)) from error
         for row in rows:
             console.print(line(row), highlight=False)
-        found += rows
+        found.extend(rows)
         if json_path is not None:  # after each case: an interrupted run loses nothing
             json_path.write_text(as_json(about, found) + "\n")
+        return rows
+
+    title = f"{kind}, {about['target']}, {count} threads"
+    if breakdown and kind == "bn":
+        own, *others = peers
+        steps = [measure_case(case, ["step"], [own, *level_sides(), *others], blocks)[0] for case in wanted]
+        console.print(by_optimisation(steps))
+        if plot is not None:
+            plots.optimisations(steps, title, plot)
+        return
+    if breakdown:
+        parts = [_operators(case, peers, blocks, measure_case) for case in wanted]
+        console.print(by_operator(parts))
+        if plot is not None:
+            plots.operators(parts, title, plot)
+        return
+    for case in wanted:
+        measure_case(case, phases, peers, blocks)
     console.print(table(found))
     if plot is not None:
-        draw(found, about, plot)
+        plots.ratios(found, title, plot)
+
+
+def _operators(
+    case: Case,
+    peers: Sequence[Side],
+    blocks: bool,
+    measure_case: Callable[[Case, Sequence[str], Sequence[Side], bool], list[Row]],
+) -> Operators:
+    """A Conv-BN-ReLU, and its operators alone."""
+
+    def measure(part: Case) -> dict[str, Row]:
+        rows = measure_case(part, ["forward", "step"], peers, blocks and part.kind in IN_BLOCKS)
+        return {row.phase: row for row in rows}
+
+    return Operators(measure(case), {name: measure(part) for name, part in operator_cases(case).items()})
+
+
+def _sweep(
+    kind: str | None,
+    shapes: Sequence[str],
+    threads: int,
+    target: str | None,
+    layout: str | None,
+    path: Path | None,
+    kernels: int,
+) -> None:
+    """Measure the points of a sweep and print where the rate falls."""
+    if shapes and kind is None:
+        raise click.UsageError("--shape is of a KIND")
+    console = report_console()
+    about = {"machine": machine(), "target": resolve_target(target).name, "threads": threads}
+    console.print(f"{about['machine']}\n{about['target']}, {threads} threads")
+    blocks = None if layout is None else layout == "blocks"
+    try:
+        sweep = Sweep(bases(kind, shapes), about, blocks, path)
+        with console.status("") as status:
+            sweep.run(kernels, status.update, lambda point: measure(point, threads, target))
+    except LatteError as error:
+        raise click.ClickException(str(error)) from error
+    for text, rates in sweep.found.items():
+        if rates.failed:
+            console.print(f"{text} FAILED: {rates.failed}", highlight=False)
+    found = falls(sweep.lines, sweep.found)
+    for fall in found:
+        console.print(str(fall), highlight=False)
+    console.print(f"{len(found)} falls at {len(sweep.points) - len(sweep.missing)} of {len(sweep.points)} points")
+    if sweep.missing:
+        again = "the same command goes on" if path else "--json FILE remembers them, so that a second run can go on"
+        console.print(f"{len(sweep.missing)} points are left: {again}")
 
 
 def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, Any]:
@@ -195,37 +292,3 @@ def as_json(about: dict[str, Any], rows: Sequence[Row]) -> str:
     return json.dumps(
         {**about, "rows": [{**asdict(row), **more} for row, more in zip(rows, derived, strict=True)]}, indent=2
     )
-
-
-def draw(rows: Sequence[Row], about: dict[str, Any], path: Path) -> None:
-    """How many times as fast as each peer, a group of bars for each row.
-
-    Raises:
-        click.ClickException: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise click.ClickException("--plot needs matplotlib: pip install 'latte[examples]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    peers = list(dict.fromkeys(name for row in rows for name in row.seconds if name != OURS))
-    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.2 * len(rows)), 4.5))
-    figure.set_layout_engine("constrained")
-    width = 0.8 / max(1, len(peers))
-    for number, name in enumerate(peers):
-        places = [at + number * width for at, row in enumerate(rows) if name in row.seconds]
-        axes.bar(places, [row.ratio(name) for row in rows if name in row.seconds], width, label=name)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(
-        [at + 0.4 - width / 2 for at in range(len(rows))],
-        [f"{row.case.shape}\n{row.phase}" for row in rows],
-        rotation=45,
-        ha="right",
-    )
-    axes.set_ylabel(f"time / {OURS}'s time")
-    axes.set_title(f"{rows[0].case.kind}, {about['target']}, {about['threads']} threads", fontsize=10)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)

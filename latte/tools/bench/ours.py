@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
@@ -20,6 +22,7 @@ from latte.ensemble import Ensemble
 from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
+from latte.tools.bench.levels import up_to
 from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_IN_BLOCKS
 from latte.tools.bench.own_layers import OWN
 from swirl.errors import CommandError
@@ -45,26 +48,42 @@ class Layers:
         threads: of OpenMP.
         target: by default the best that runs here.
         blocks: whether the source is blocked by channels, as it is inside of a net.
+        level: which commands of the recipe of a layer, see :func:`latte.tools.bench.levels.up_to`; all by default.
 
     Raises:
         CommandError: there is no recipe for blocks of this kind.
     """
 
-    def __init__(self, case: Case, threads: int, target: str | None, blocks: bool):
+    def __init__(self, case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None):
+        if blocks and case.kind not in IN_BLOCKS:
+            raise CommandError(f"{case.kind} has no source in blocks here", way_out="--layout plain")
+        self._declare(case, IN_BLOCKS[case.kind] if blocks else None)
+        self.net.compile(threads=threads, target=target)
+        if level is not None:
+            with TemporaryDirectory() as folder:
+                path = Path(folder) / f"level_{level}.py"
+                path.write_text(up_to(self.net.explain(self.members[0]), level))
+                self._declare(case, path)
+                self.net.compile(threads=threads, target=target)
+        self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
+
+    def _declare(self, case: Case, recipe: Path | None) -> None:
         self.net = Net(case.batch, seed=1)
         self.net.force_backward = True
         self.data = MemoryDataLayer(self.net, case.source)
         self.members = _declared(self.net, self.data, case)
-        if blocks:
-            if case.kind not in IN_BLOCKS:
-                raise CommandError(f"{case.kind} has no source in blocks here", way_out="--layout plain")
-            self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], IN_BLOCKS[case.kind])
-        self.net.compile(threads=threads, target=target)
-        self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
+        if recipe is not None:
+            self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], recipe)
 
     @property
     def target(self) -> str:
         return self.net.executable.plan.target.name
+
+    @property
+    def phases(self) -> list[str]:
+        """Those that have kernels of their own, in order of execution."""
+        order = self.net.executable.order
+        return list(dict.fromkeys(kernel.phase for run in RUNS["step"] for kernel in order[run]))
 
     def parameters(self) -> Arrays:
         """By field: ``weights``, ``bias``, ``gamma``, ``beta``."""
@@ -156,7 +175,7 @@ def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
 class Digits:
     """The net of the first example, and a whole training step: data set, forward, backward, solver."""
 
-    def __init__(self, case: Case, threads: int, target: str | None, blocks: bool):
+    def __init__(self, case: Case, threads: int, target: str | None):
         self.net = digits_net(case.batch)
         self.net.compile(threads=threads, target=target)
         self.solver = SGD(self.net, **SOLVER)
@@ -166,6 +185,10 @@ class Digits:
     @property
     def target(self) -> str:
         return self.net.executable.plan.target.name
+
+    @property
+    def phases(self) -> list[str]:
+        return ["step"]
 
     def parameters(self) -> Arrays:
         """By ensemble and field."""
@@ -213,6 +236,6 @@ class Digits:
 Ours = Layers | Digits
 
 
-def our_side(case: Case, threads: int, target: str | None, blocks: bool) -> Ours:
-    """The side of a case."""
-    return (Digits if case.kind == "net" else Layers)(case, threads, target, blocks)
+def our_side(case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None) -> Ours:
+    """The side of a case; see :class:`Layers`."""
+    return Digits(case, threads, target) if case.kind == "net" else Layers(case, threads, target, blocks, level)

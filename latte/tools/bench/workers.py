@@ -54,6 +54,7 @@ class Side:
         peer: whether it is PyTorch.
         channels_last, compiled: of PyTorch, see :class:`latte.tools.bench.peer.Torch`.
         environment: variables of its process.
+        level: of ours, with which commands of the recipe; see :mod:`latte.tools.bench.levels`. All by default.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Side:
     channels_last: bool = False
     compiled: bool = False
     environment: tuple[tuple[str, str], ...] = ()
+    level: int | None = None
 
 
 OURS = "Latte"
@@ -116,6 +118,7 @@ class Worker:
             peer=side.peer,
             channels_last=side.channels_last,
             compiled=side.compiled,
+            level=side.level,
             parameters=None if parameters is None else str(parameters),
         )
 
@@ -223,9 +226,14 @@ def serve() -> None:
 def _declared(asked: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     case = Case(**asked["case"])
     if not asked["peer"]:
-        side = our_side(case, asked["threads"], asked["target"], asked["blocks"])
+        side = our_side(case, asked["threads"], asked["target"], asked["blocks"], asked["level"])
         value = side.members[-1].shape if hasattr(side, "members") else ()
-        return side, {"target": side.target, "value": value}
+        return side, {
+            "target": side.target,
+            "value": value,
+            "phases": side.phases,
+            "untuned": list(map(str, side.net.report.untuned)),
+        }
     from latte.tools.bench.peer import Torch  # PyTorch need not be installed for our side
 
     with np.load(asked["parameters"]) as parameters:

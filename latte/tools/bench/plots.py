@@ -1,0 +1,108 @@
+"""What ``latte bench`` plots, to PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from latte.tools.bench.alternate import Row
+from latte.tools.bench.breakdown import Operators, level_shares, milliseconds
+from latte.tools.bench.levels import LEVELS
+from latte.tools.bench.workers import OURS
+
+
+def ratios(rows: Sequence[Row], title: str, path: Path) -> None:
+    """How many times as fast as each peer, a group of bars for each row.
+
+    Raises:
+        click.ClickException: matplotlib is not installed; so do the others.
+    """
+    peers = _others(rows, ())
+    figure, axes = _axes(len(rows))
+    width = 0.8 / max(1, len(peers))
+    for number, name in enumerate(peers):
+        places = [at + number * width for at, row in enumerate(rows) if name in row.seconds]
+        axes.bar(places, [row.ratio(name) for row in rows if name in row.seconds], width, label=name)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    _cases(axes, [f"{row.case.shape}\n{row.phase}" for row in rows], 0.4 - width / 2)
+    axes.set_ylabel(f"time / {OURS}'s time")
+    _save(figure, axes, title, path)
+
+
+def optimisations(rows: Sequence[Row], title: str, path: Path) -> None:
+    """Images a second, a bar for each row: what each level adds; and the peers as marks."""
+    figure, axes = _axes(len(rows))
+    speeds = [row.case.batch / row.median() for row in rows]
+    shares = [level_shares(row) for row in rows]
+    below = [0.0] * len(rows)
+    for number, name in enumerate((*LEVELS, "+ threads")):
+        added = [speed * own[number] for speed, own in zip(speeds, shares, strict=True)]
+        axes.bar(range(len(rows)), added, 0.6, bottom=below, label=name)
+        below = [low + more for low, more in zip(below, added, strict=True)]
+    for name, mark in zip(_others(rows, LEVELS), "o^sD", strict=False):
+        places = [at for at, row in enumerate(rows) if name in row.seconds]
+        known = [row.case.batch / row.median(name) for row in rows if name in row.seconds]
+        axes.plot(places, known, mark, color="black", label=name)
+    _cases(axes, [row.case.shape for row in rows], 0.0)
+    axes.set_yscale("log")
+    axes.set_ylabel("images / s")
+    _save(figure, axes, title, path)
+
+
+def operators(found: Sequence[Operators], title: str, path: Path) -> None:
+    """Milliseconds of each operator alone, forward and backward, a bar for each side; all together is a mark."""
+    sides = [OURS, *_others([one.whole["step"] for one in found], ())]
+    figure, axes = _axes(len(found) * len(sides))
+    names: list[str] = []
+    places: list[int] = []
+    for at, one in enumerate(found):
+        for number, side in enumerate(sides):
+            if any(side not in row.seconds for rows in (*one.parts.values(), one.whole) for row in rows.values()):
+                continue
+            place, below = at * (len(sides) + 1) + number, 0.0
+            for color, (operator, rows) in enumerate(one.parts.items()):
+                for part, taken in zip(("forward", "backward"), milliseconds(rows, side), strict=True):
+                    label = f"{operator} {part}" if not places else None
+                    alpha = 1.0 if part == "forward" else 0.55
+                    axes.bar(place, taken, 0.8, bottom=below, color=f"C{color}", alpha=alpha, label=label)
+                    below += taken
+            together = one.whole["step"].median(side) * 1e3
+            axes.plot(place, together, "_", color="black", markersize=14, label=None if places else "together")
+            places.append(place)
+            names.append(f"{one.case.shape}\n{side}, {one.images(side):.0f} images/s")
+    axes.set_xticks(places, names, rotation=90)
+    axes.set_ylabel("ms")
+    _save(figure, axes, title, path)
+
+
+def _axes(columns: int) -> tuple[Any, Any]:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise click.ClickException("--plot needs matplotlib: pip install 'latte[examples]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.2 * columns), 5.0))
+    figure.set_layout_engine("constrained")
+    return figure, axes
+
+
+def _others(rows: Sequence[Row], known: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.seconds if name not in (OURS, *known)))
+
+
+def _cases(axes: Any, names: Sequence[str], shift: float) -> None:
+    axes.set_xticks([at + shift for at in range(len(names))], names, rotation=45, ha="right")
+
+
+def _save(figure: Any, axes: Any, title: str, path: Path) -> None:
+    from matplotlib import pyplot
+
+    axes.set_title(title, fontsize=10)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
