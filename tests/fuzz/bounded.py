@@ -347,7 +347,8 @@ def _floor(x: Number) -> Number:
     """``floor``, where no order of arithmetic leads across a whole number."""
     if x.unknown or not x.finite:
         return x
-    if math.floor(x.value - x.error) != math.floor(x.value + x.error):
+    low, high = x.value - x.error, x.value + x.error
+    if not (math.isfinite(low) and math.isfinite(high)) or math.floor(low) != math.floor(high):
         return _unknown(x.dtype)
     return Number(math.copysign(math.floor(x.value), x.value), x.dtype)
 
@@ -381,10 +382,12 @@ def _whole(value: Any) -> int:
         raise Undecided
     if not value.finite:
         return Whole(-(2**31))
-    low, high = math.trunc(value.value - value.error), math.trunc(value.value + value.error)
-    if low != high:
+    low, high = value.value - value.error, value.value + value.error
+    if low >= 2**31 or high <= -(2**31) - 1:
+        return Whole(-(2**31))
+    if not (math.isfinite(low) and math.isfinite(high)) or math.trunc(low) != math.trunc(high):
         raise Undecided
-    return Whole(low if -(2**31) <= low < 2**31 else -(2**31))
+    return Whole(math.trunc(low))
 
 
 CASTS: dict[str, Callable[[Any], Any]] = {

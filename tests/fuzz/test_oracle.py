@@ -272,6 +272,18 @@ def test_an_infinity_beside_terms_that_overflow_by_themselves_is_unknown(terms: 
     assert found.unknown != known
 
 
+@pytest.mark.parametrize("call", ["int32(t)", "floor(t)"])
+def test_a_bound_beyond_the_greatest_number(call: str) -> None:
+    """The sum is near the greatest double: its bound reaches infinity."""
+    text = "for i in range(3):\n    z[0] += x[i]\nfor k in range(1):\n    t: float64 = z[0]\n    y[0] = CALL"
+    summing = program(text.replace("CALL", call), x=(3,), y=(1,), z=(1,))
+    doubles = {name: Buffer(f"net.{name}", summing.buffers[name].shape, "float64") for name in ("x", "z")}
+    summing = summing.with_buffers(**doubles, y=Buffer("net.y", (1,), "int32" if call[0] == "i" else "float64"))
+    x = np.array([1.7e308, 7e306, 1e290])
+    found = bounded(summing, {"x": x, "z": np.zeros(1), "y": np.zeros(1)})["y"][0]
+    assert found == -(2**31) if call[0] == "i" else found.unknown
+
+
 def test_data_that_leave_a_condition_open() -> None:
     together = program(
         """
