@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from latte.planning.chains import recipe_name
 from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
+from latte.runtime.checkpoint import Resumable, load, load_state_dict, save, state_dict
 from latte.runtime.executable import Executable
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
@@ -206,16 +209,11 @@ class Net:
             raise DeclarationError(
                 f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}", location=location
             )
-        made_for, runner = resolve_target(target), Runner(None if threads is None else int(threads))
-
-        def compile_for(
-            batch_size: int, seeded: frozenset[str], shared: Executable | None
-        ) -> tuple[Executable, CompileReport]:
-            return compile_graph(
-                self.graph, batch_size, made_for, runner, seeded=seeded, shared=shared, show_progress=progress
-            )
-
-        self._session = Session(self.graph, compile_for, runner)
+        runner = Runner(None if threads is None else int(threads))
+        made_by = partial(
+            compile_graph, self.graph, target=resolve_target(target), runner=runner, show_progress=progress
+        )
+        self._session = Session(self.graph, made_by, runner)
         self.graph.settings.compiled = True
         return self._session.report
 
@@ -366,6 +364,25 @@ class Net:
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
         """Loss and accuracy over a data set in the inference phase; see :func:`latte.runtime.training.evaluate`."""
         return evaluate(self.session, images, labels)
+
+    # --- keeping --------------------------------------------------------------------------------------------
+    def save(self, path: str | PathLike[str], solver: Resumable | None = None) -> None:
+        """Save what the net has learned; see :func:`latte.runtime.checkpoint.save`."""
+        save(self.session, path, solver)
+
+    def load(self, path: str | PathLike[str], solver: Resumable | None = None) -> None:
+        """Go on from a file that ``save`` has written; see :func:`latte.runtime.checkpoint.load`."""
+        load(self.session, path, solver)
+
+    def state_dict(
+        self, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Parameters and running statistics by name; see :func:`latte.runtime.checkpoint.state_dict`."""
+        return state_dict(self.session, names, like)
+
+    def load_state_dict(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+        """Set them, from PyTorch's too; see :func:`latte.runtime.checkpoint.load_state_dict`."""
+        load_state_dict(self.session, state, names)
 
     # --- looking --------------------------------------------------------------------------------------------
     def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:

@@ -10,6 +10,7 @@ import numpy as np
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
+from latte.runtime.checkpoint import SolverState
 from latte.runtime.report import make_report
 from swirl.errors import DeclarationError, TrainingError
 from swirl.ir.buffers import Buffer, Layout
@@ -19,6 +20,8 @@ from swirl.memory import allocate
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
+
+SETTINGS = ("learning_rate", "momentum", "weight_decay")
 
 
 class SGD:
@@ -72,7 +75,7 @@ class SGD:
     def _prepare(self, target: Target) -> None:
         arrays = self._session.executable.arrays
         self._settings = {
-            dtype: {name: np.zeros(1, dtype) for name in ("learning_rate", "momentum", "weight_decay")}
+            dtype: {name: np.zeros(1, dtype) for name in SETTINGS}
             for dtype in {arrays[name].dtype.name for name in self._parameters}
         }
         sizes = {name: ((arrays[name].size,), arrays[name].dtype.type) for name in self._parameters}
@@ -103,6 +106,26 @@ class SGD:
             }
             steps.append((kernel, [given[buffer] for buffer in source.buffers]))
         self._phase = self._session.runner.phase(steps)
+
+    def state(self) -> SolverState:
+        """Settings and velocities, as :meth:`latte.net.Net.save` keeps them."""
+        buffers = self._session.executable.buffers
+        settings = {name: float(getattr(self, name)) for name in SETTINGS}
+        arrays = {
+            f"velocity.{name}": buffers[name].layout.unpack(
+                self._velocities[name].reshape(buffers[name].physical_shape), buffers[name].shape
+            )
+            for name in self._parameters
+        }
+        return SolverState("SGD", settings, arrays)
+
+    def load_state(self, state: SolverState) -> None:
+        """Go on from a state of a solver for the same net."""
+        for name, value in state.settings.items():
+            setattr(self, name, value)
+        for name in self._parameters:
+            layout = self._session.executable.buffers[name].layout
+            self._velocities[name][...] = layout.pack(state.arrays[f"velocity.{name}"]).reshape(-1)
 
     def step(self) -> None:
         """Change every parameter by its gradient.

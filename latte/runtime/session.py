@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,8 +21,13 @@ from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import Buffer
 from swirl.runner import Runner
 
-Compile = Callable[[int, frozenset[str], Executable | None], tuple[Executable, CompileReport]]
-"""Makes the executable for a batch size, the layers whose gradient is seeded, and one to share parameters with."""
+
+class Compile(Protocol):
+    """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
+
+    def __call__(
+        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None
+    ) -> tuple[Executable, CompileReport]: ...
 
 
 class NotTuned(UserWarning):
@@ -47,6 +52,7 @@ class Session:
         seeds: the gradients that the user gives.
         gradient_views: whether a user holds the storage of parameters' gradients.
         given: the data layers that the user has set.
+        shuffling: the random orders of ``fit``; None before the first.
     """
 
     def __init__(self, graph: Graph, compile: Compile, runner: Runner):
@@ -61,7 +67,7 @@ class Session:
         self._executables: dict[int, Executable] = {}
         self._accumulate = False
         self._nan_said = self._untuned_said = False
-        self._shuffling: np.random.Generator | None = None
+        self.shuffling: np.random.Generator | None = None
         self.executable = self._made(self.batch_size, None)
         """For the batch size last used."""
         self._executables[self.batch_size] = self.executable
@@ -82,7 +88,7 @@ class Session:
         self._reports.append(report)
 
     def _made(self, batch_size: int, shared: Executable | None) -> Executable:
-        executable, report = self._compile(batch_size, self.seeds.inner, shared)
+        executable, report = self._compile(batch_size, seeded=self.seeds.inner, shared=shared)
         self._reports.append(report)
         if report.untuned and not self._untuned_said:
             self._untuned_said = True
@@ -234,9 +240,16 @@ class Session:
 
     def permutation(self, items: int) -> np.ndarray:
         """The next random order of ``items`` items: a sequence that the net's seed fixes."""
-        if self._shuffling is None:
-            self._shuffling = np.random.default_rng(self.graph.settings.seed)
-        return self._shuffling.permutation(items)
+        if self.shuffling is None:
+            self.shuffling = np.random.default_rng(self.graph.settings.seed)
+        return self.shuffling.permutation(items)
+
+    def forget_runs(self) -> None:
+        """Nothing has run with the parameters as they are now: gradients are cleared, and values are out of date."""
+        self.clear_grad()
+        self.has_run.clear()
+        for executable in self._executables.values():
+            executable.has_run.clear()
 
     # --- clearing -------------------------------------------------------------------------------------------
     def clear_grad(self) -> None:

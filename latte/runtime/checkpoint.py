@@ -1,0 +1,366 @@
+"""What a net has learned, in a file and out of it: parameters, running statistics, random numbers, a solver's state."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from glob import escape
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from latte.model.source_location import user_location
+from latte.runtime.session import Session
+from swirl.errors import DataError
+
+FORMAT = "latte checkpoint 1"
+"""Says that a file is one of these, and which version."""
+LEARNED = ("param", "state")
+"""Roles of the buffers that are in a file: parameters, and what layers keep from batch to batch."""
+ABOUT = "(random numbers and settings)"
+"""The name under which the checksum of what is not a tensor is kept."""
+SOLVER = "solver."
+"""Before the names of a solver's arrays."""
+
+
+@dataclass(frozen=True)
+class SolverState:
+    """What a solver needs to go on.
+
+    Args:
+        kind: the solver's class.
+        settings: its numbers (``learning_rate``, …).
+        arrays: what it keeps for each parameter (``velocity.conv1.weights``), in logical order.
+    """
+
+    kind: str
+    settings: Mapping[str, float]
+    arrays: Mapping[str, np.ndarray]
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A solver whose state can be saved."""
+
+    def state(self) -> SolverState:
+        """Its state now, as copies."""
+
+    def load_state(self, state: SolverState) -> None:
+        """Go on from a state that :meth:`state` could have returned: same kind, names, shapes."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a file.
+
+    Args:
+        tensors: storage (``conv1.weights``) → values; those of a solver begin with ``solver.``.
+        about: ``seed``, ``step``, ``shuffling`` and ``solver``, as JSON has them.
+    """
+
+    tensors: Mapping[str, np.ndarray]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- a net's state ----------------------------------------------------------------------------------------
+def save(session: Session, path: str | os.PathLike[str], solver: Resumable | None = None) -> None:
+    """Save a net, so that :func:`load` goes on from here: to the last bit, on the same machine.
+
+    The file is a safetensors file with a checksum for each tensor. It is written beside ``path`` and renamed: whenever
+    the process is killed, ``path`` is the old file or the new one, and whole. Gradients are not in it.
+
+    Args:
+        session: of the compiled net.
+        path: of the file; an older one is replaced.
+        solver: whose settings and momentum are saved, too.
+
+    Raises:
+        DataError: the file cannot be written (an older one is left as it was), or the solver has no state to save.
+    """
+    tensors = learned(session)
+    executable = session.executable
+    shuffling = session.shuffling
+    about: dict[str, Any] = {
+        "seed": session.graph.settings.seed,
+        "step": int(executable.arrays["net.step"][0]) if "net.step" in executable.arrays else 0,
+        "shuffling": None if shuffling is None else shuffling.bit_generator.state,
+        "solver": None,
+    }
+    if solver is not None:
+        state = _resumable(solver).state()
+        about["solver"] = {"kind": state.kind, "settings": dict(state.settings)}
+        tensors |= {f"{SOLVER}{name}": values for name, values in state.arrays.items()}
+    write_file(path, Checkpoint(tensors, about))
+
+
+def load(session: Session, path: str | os.PathLike[str], solver: Resumable | None = None) -> None:
+    """Set a net, and a solver, to what a file has. The gradients count as cleared afterwards.
+
+    Args:
+        session: of a compiled net with the same layers: names, shapes and types of parameters are compared.
+        path: of a file that :func:`save` has written.
+        solver: of the same kind as the one that was saved; without it, the file's one is left out.
+
+    Raises:
+        DataError: there is no such file, it is damaged or of something else, or does not fit: the message names the
+            tensor. Net and solver are as they were then.
+    """
+    found = read_file(path)
+    own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
+    _check_alike(own, learned(session), os.fspath(path), "the net")
+    if solver is not None:
+        state = _solver_state(found, path)
+        mine = _resumable(solver).state()
+        if (state.kind, state.settings.keys()) != (mine.kind, mine.settings.keys()):
+            raise DataError(
+                f"{os.fspath(path)} has the state of a solver {state.kind}, not of {mine.kind}",
+                location=user_location(),
+                way_out="load without a solver, or with one of that kind",
+            )
+        _check_alike(state.arrays, mine.arrays, os.fspath(path), "the solver")
+        solver.load_state(state)
+    executable = session.executable
+    for name, values in own.items():
+        executable.write(name, values)
+    session.graph.settings.seed = int(found.about["seed"])
+    for name, number in (("net.seed", found.about["seed"]), ("net.step", found.about["step"])):
+        if name in executable.arrays:
+            executable.arrays[name][0] = number
+    session.shuffling = _generator(found.about["shuffling"])
+    session.forget_runs()
+
+
+def learned(session: Session) -> dict[str, np.ndarray]:
+    """Copies of the parameters and running statistics of a net, by storage, in logical order."""
+    executable = session.executable
+    names = [name for name, buffer in executable.buffers.items() if buffer.role in LEARNED]
+    return {name: executable.read(name) for name in names}
+
+
+def _generator(state: Mapping[str, Any] | None) -> np.random.Generator | None:
+    if state is None:
+        return None
+    generator = np.random.default_rng()
+    generator.bit_generator.state = dict(state)
+    return generator
+
+
+def _resumable(solver: Any) -> Resumable:
+    if not isinstance(solver, Resumable):
+        raise DataError(
+            f"{solver!r} has no state to save: methods state() and load_state(state)",
+            location=user_location(),
+            way_out="give a solver of latte.solver, or leave it out",
+        )
+    return solver
+
+
+def _solver_state(found: Checkpoint, path: str | os.PathLike[str]) -> SolverState:
+    about = found.about["solver"]
+    if about is None:
+        raise DataError(
+            f"{os.fspath(path)} has no state of a solver",
+            location=user_location(),
+            way_out="load without one; it is in the file after net.save(path, solver=solver)",
+        )
+    arrays = {name[len(SOLVER) :]: v for name, v in found.tensors.items() if name.startswith(SOLVER)}
+    return SolverState(about["kind"], about["settings"], arrays)
+
+
+def _check_alike(found: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], path: str, what: str) -> None:
+    """DataError, unless the names, shapes and types are the same."""
+    location, way_out = user_location(), f"declare {what} as the one that was saved: it has {', '.join(sorted(found))}"
+    for name, values in own.items():
+        if name not in found:
+            raise DataError(f"{path} has no {name}, which {what} has", location=location, way_out=way_out)
+        theirs, ours = (f"{array.dtype} {array.shape}" for array in (found[name], values))
+        if theirs != ours:
+            raise DataError(f"{name} is {theirs} in {path}, and {ours} in {what}", location=location, way_out=way_out)
+    for name in sorted(found.keys() - own.keys()):
+        raise DataError(f"{path} has {name}, which {what} has not", location=location, way_out=way_out)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+def write_file(path: str | os.PathLike[str], content: Checkpoint) -> None:
+    """Write a file in one piece: it is complete, or the one before it stays.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    target = _path(path)
+    tensors = {name: np.ascontiguousarray(values) for name, values in content.tensors.items()}
+    about = json.dumps(content.about)
+    sums = {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
+    metadata = {"format": FORMAT, "about": about, "checksums": json.dumps(sums, sort_keys=True)}
+    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        _remove_abandoned(target)
+        with beside.open("wb") as file:
+            file.write(safetensors.save(tensors, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name, too
+        finally:
+            os.close(folder)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise DataError(
+            f"{target} cannot be written: {error.strerror or error}",
+            location=user_location(),
+            way_out="the file before it, if there was one, is as it was",
+        ) from error
+
+
+def _path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise DataError(f"a file is given by its path, not {path!r}", location=user_location())
+    return Path(path)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """What processes that were killed have left beside the file."""
+    for left in target.parent.glob(f".{escape(target.name)}.*.new"):
+        process = left.name.split(".")[-2]
+        if process.isdigit() and not Path("/proc", process).exists():
+            left.unlink(missing_ok=True)
+
+
+def read_file(path: str | os.PathLike[str]) -> Checkpoint:
+    """The content of a file.
+
+    Raises:
+        DataError: there is none, it is damaged (the message names the tensor), or it is not one of ours.
+    """
+    location = user_location()
+    try:
+        data = _path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror or error}", location=location) from error
+    try:
+        tensors = safetensors.load(data)
+        metadata = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]]).get("__metadata__", {})
+    except (SafetensorError, ValueError, struct.error) as error:
+        what = f"is damaged, or is not a safetensors file: {_cut_off(data) or error}"
+        raise DataError(f"{os.fspath(path)} {what}", location=location, way_out="load an older file") from error
+    if metadata.get("format") != FORMAT:
+        raise DataError(
+            f"{os.fspath(path)} was not written by net.save: its format is {metadata.get('format')!r}",
+            location=location,
+            way_out="net.load_state_dict(arrays, names) takes parameters of other programs",
+        )
+    about = metadata.get("about", "")
+    sums = {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
+    if metadata.get("checksums") != json.dumps(sums, sort_keys=True):
+        known = _object(metadata.get("checksums", ""))
+        changed = [name for name in sums if known.get(name) != sums[name]] or sorted(known.keys() - sums.keys())
+        what = f"is damaged: {', '.join(changed[:3]) or 'its list of checksums'} has changed since it was saved"
+        raise DataError(f"{os.fspath(path)} {what}", location=location, way_out="load an older file")
+    return Checkpoint(tensors, json.loads(about))
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object, as far as it can be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _cut_off(data: bytes) -> str | None:
+    """Which tensor a file that is too short ends in, if its header can be read."""
+    try:
+        length = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8 : 8 + length])
+        ends = {name: entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"}
+    except (ValueError, struct.error, KeyError, TypeError, AttributeError):
+        return None
+    there = len(data) - 8 - length
+    missing = [name for name, end in sorted(ends.items(), key=lambda item: item[1]) if end > there]
+    return f"it ends in {missing[0]}" if missing else None
+
+
+# --- other programs ---------------------------------------------------------------------------------------
+def state_dict(
+    session: Session, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
+) -> dict[str, np.ndarray]:
+    """Copies of the parameters and running statistics of a net by name.
+
+    Args:
+        session: of the compiled net.
+        names: our name (``conv1.weights``) → name in the result; only these. All under our names by default.
+        like: name in the result → array (or tensor) whose shape is taken: PyTorch's biases have one dimension.
+
+    Raises:
+        DataError: the net has no such tensor, or it has another number of elements than ``like``.
+    """
+    own = learned(session)
+    result = {}
+    for name, theirs in _named(own, names).items():
+        wanted = None if like is None else like.get(theirs)
+        shape = own[name].shape if wanted is None else tuple(wanted.shape)
+        result[theirs] = _fitted(own[name], shape, theirs, name)
+    return result
+
+
+def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+    """Set parameters and running statistics from arrays or tensors, as :func:`state_dict` gives them.
+
+    Dimensions of one element may be missing, and those after the first one may be one: PyTorch has biases of one
+    dimension, and rows of fully connected layers.
+
+    Args:
+        session: of the compiled net.
+        state: name → NumPy array or tensor.
+        names: our name → name in ``state``; only these are set. All, under our names, by default.
+
+    Raises:
+        DataError: a name is missing, or a shape does not fit; the message names it. Nothing is set then.
+    """
+    own = learned(session)
+    found: dict[str, np.ndarray] = {}
+    for name, theirs in _named(own, names).items():
+        if theirs not in state:
+            raise DataError(
+                f"there is no {theirs!r}, for {name}",
+                location=user_location(),
+                way_out=f"there are {', '.join(map(str, state))}",
+            )
+        given = state[theirs]
+        values = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if values.dtype.kind not in "fiub":
+            raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
+        found[name] = _fitted(values, own[name].shape, name, theirs)
+    for name, values in found.items():
+        session.executable.write(name, values)
+    session.forget_runs()
+
+
+def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Mapping[str, str]:
+    for name in names or ():
+        if name not in own:
+            raise DataError(
+                f"the net has no {name!r}", location=user_location(), way_out=f"it has {', '.join(sorted(own))}"
+            )
+    return {name: name for name in own} if names is None else names
+
+
+def _fitted(values: np.ndarray, shape: tuple[int, ...], wanted: str, given: str) -> np.ndarray:
+    """The values in another shape, where only dimensions of one element differ, or those after the first are joined."""
+    alike = [extent for extent in values.shape if extent != 1] == [extent for extent in shape if extent != 1]
+    rows = values.size == int(np.prod(shape)) and values.shape[:1] == shape[:1]
+    if not alike and not rows:
+        raise DataError(
+            f"{given} of shape {values.shape} does not fit {wanted} of shape {shape}", location=user_location()
+        )
+    return values.reshape(shape)
