@@ -122,9 +122,9 @@ import contextlib, io, json, sys
 from pathlib import Path
 from latte.errors import LatteError
 
-results, scope = [], {"__name__": "my_layer"}
+results, scope = [], {"__name__": Path(sys.argv[1]).stem}
 for number, block in enumerate(json.loads(Path("blocks.json").read_text(encoding="utf-8"))):
-    path = Path(str(number)).absolute() / "my_layer.py"
+    path = Path(str(number)).absolute() / sys.argv[1]
     path.parent.mkdir()
     path.write_text(block, encoding="utf-8")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -137,10 +137,11 @@ print(json.dumps(results))
 """
 
 
-def test_the_page_on_layers_is_true(tmp_path):
-    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "file"), [("layers.md", "my_layer.py"), ("using.md", "train.py")])
+def test_a_page_is_true(name, file, tmp_path):
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == page.count("```python")
     (tmp_path / "blocks.json").write_text(json.dumps([code for code, _ in blocks]), encoding="utf-8")
-    results = json.loads(run("-c", BLOCKS, folder=tmp_path).splitlines()[-1])
+    results = json.loads(run("-c", BLOCKS, file, folder=tmp_path).splitlines()[-1])
     assert results == [expected.strip() for _, expected in blocks]
