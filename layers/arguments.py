@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.model.checks import is_integer
+from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
 
@@ -64,3 +66,22 @@ def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, .
 def names_of_dimensions(rank: int) -> tuple[str, ...] | None:
     """Loop names of an element-wise layer."""
     return {1: ("c",), 2: ("y", "x"), 3: ("c", "y", "x")}.get(rank)
+
+
+def number(name: str, value: float, *, least: float | None = None, below: float | None = None) -> float:
+    """``value``, a finite number.
+
+    Args:
+        name: of the parameter.
+        value: as it was given.
+        least: the least value that fits.
+        below: it must be less.
+
+    Raises:
+        DeclarationError: if it does not fit.
+    """
+    fits = is_number(value) and math.isfinite(value)
+    if not fits or (least is not None and value < least) or (below is not None and value >= below):
+        bounds = [f", {word} {bound:g}" for word, bound in (("at least", least), ("below", below)) if bound is not None]
+        raise DeclarationError(f"{name} must be a number{''.join(bounds)}, not {value!r}", location=user_location())
+    return float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
@@ -12,6 +13,19 @@ from latte.net import Net
 from latte.neuron import INFINITY, Neuron, range_dim
 
 Pair = int | Sequence[int]
+
+
+class MeanInsideNeuron(Neuron):
+    """The mean of the elements of a window that are inside of the source."""
+
+    def forward(self) -> None:
+        self.value = 0.0
+        count = 0.0
+        for j in range_dim(self.inputs, 1):
+            for k in range_dim(self.inputs, 2):
+                self.value += self.inputs[0, j, k]
+                count += 1.0
+        self.value = self.value / count
 
 
 class MaxPoolingNeuron(Neuron):
@@ -34,6 +48,7 @@ def MaxPoolingLayer(
     *,
     ceil_mode: bool = True,
     clamp: bool = True,
+    name: str | None = None,
 ) -> Ensemble:
     """The largest element of each window; its gradient goes to the first largest one in row-major order.
 
@@ -50,6 +65,7 @@ def MaxPoolingLayer(
         ceil_mode: whether the number of windows, ``(in + 2·pad - kernel) / stride + 1``, is rounded up, not
             down.
         clamp: whether positions outside read the nearest edge (else they are left out).
+        name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
         An ensemble of shape (channels, height, width), with the fields ``mask_j`` and ``mask_k``: row and
@@ -59,35 +75,134 @@ def MaxPoolingLayer(
     Raises:
         DeclarationError: for arguments that do not fit.
     """
-    source = source_of(net, input_ensemble, "MaxPoolingLayer", 3)
+    windows = _windows(net, input_ensemble, "MaxPoolingLayer", kernel, stride, pad, ceil_mode, clamp)
+    return windows.pooled(net, MaxPoolingNeuron, "max_pooling", name, clamp=clamp)
+
+
+def MeanPoolingLayer(
+    net: Net,
+    input_ensemble: Ensemble,
+    kernel: Pair = 2,
+    stride: Pair = 2,
+    pad: Pair = 0,
+    *,
+    ceil_mode: bool = True,
+    clamp: bool = True,
+    count_include_pad: bool = True,
+    name: str | None = None,
+) -> Ensemble:
+    """The mean of each window.
+
+    The defaults are Latte's old rule: the size is rounded up, positions outside the source read the nearest edge, and
+    the divisor is the number of elements of the kernel. ``ceil_mode=False, clamp=False`` is PyTorch's ``AvgPool2d``.
+
+    Args:
+        net: the net.
+        input_ensemble: shape (channels, height, width).
+        kernel, stride, pad, ceil_mode: see :func:`MaxPoolingLayer`.
+        clamp: whether positions outside read the nearest edge.
+        count_include_pad: without ``clamp``, whether positions outside count as zeros; otherwise the divisor is the
+            number of elements inside.
+        name: of the layer, unique in the net; by default its kind and a number.
+
+    Raises:
+        DeclarationError: for arguments that do not fit; zeros that count where a window goes beyond them, too.
+    """
+    windows = _windows(net, input_ensemble, "MeanPoolingLayer", kernel, stride, pad, ceil_mode, clamp)
+    area = float(windows.kernel[0] * windows.kernel[1])
+
+    class MeanNeuron(Neuron):
+        def forward(self) -> None:
+            self.value = 0.0
+            for j in range_dim(self.inputs, 1):
+                for k in range_dim(self.inputs, 2):
+                    self.value += self.inputs[0, j, k]
+            self.value = self.value / area
+
+    if not clamp and count_include_pad and windows.beyond_padding:
+        raise DeclarationError(
+            "the last windows go beyond the zeros that are to be counted",
+            location=user_location(),
+            way_out="ceil_mode=False, or count_include_pad=False",
+        )
+    neuron = MeanNeuron if clamp or count_include_pad else MeanInsideNeuron
+    return windows.pooled(net, neuron, "mean_pooling", name, clamp=clamp)
+
+
+def GlobalMeanPoolingLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
+    """The mean of each channel, shape (channels, 1, 1).
+
+    Args:
+        net: the net.
+        input_ensemble: shape (channels, height, width).
+        name: of the layer, unique in the net; by default its kind and a number.
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+    """
+    source = source_of(net, input_ensemble, "GlobalMeanPoolingLayer", 3)
+    return MeanPoolingLayer(net, source, source.shape[1:], source.shape[1:], clamp=False, name=name)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a pooling layer.
+
+    Args:
+        source: that is read.
+        kernel, stride, pad: in y and x.
+        sizes: number of windows in y and x.
+    """
+
+    source: Ensemble
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pad: tuple[int, int]
+    sizes: tuple[int, int]
+
+    @property
+    def beyond_padding(self) -> bool:
+        """Whether a window ends after the padding."""
+        ends = [(size - 1) * s + k for size, s, k in zip(self.sizes, self.stride, self.kernel, strict=True)]
+        return any(
+            end > extent + 2 * pad for end, extent, pad in zip(ends, self.source.shape[1:], self.pad, strict=True)
+        )
+
+    def pooled(self, net: Net, neuron: type[Neuron], kind: str, name: str | None, *, clamp: bool) -> Ensemble:
+        """A layer with a neuron for each window."""
+        channels, height, width = self.source.shape
+        (rows, columns), (down, right), (above, left_of) = self.kernel, self.stride, self.pad
+
+        def mapping(c, y, x):
+            top, left = y * down - above, x * right - left_of
+            return range(c, c + 1), range(top, top + rows), range(left, left + columns)
+
+        def clipped(c, y, x):
+            top, left = y * down - above, x * right - left_of
+            inside = range(max(0, top), min(height, top + rows))
+            return range(c, c + 1), inside, range(max(0, left), min(width, left + columns))
+
+        ensemble = Ensemble(neuron, (channels, *self.sizes), ("c", "y", "x"), kind=kind, name=name)
+        net.add_ensemble(ensemble)
+        net.add_connections(self.source, ensemble, mapping if clamp else clipped, clamp=clamp)
+        return ensemble
+
+
+def _windows(
+    net: Net, source: Ensemble, layer: str, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool, clamp: bool
+) -> _Windows:
+    """The windows that these arguments of a layer ask for."""
+    source = source_of(net, source, layer, 3)
     kernels, strides, pads = pair("kernel", kernel, 1), pair("stride", stride, 1), pair("pad", pad, 0)
-    channels, height, width = source.shape
     if not clamp and any(2 * around > k for around, k in zip(pads, kernels, strict=True)):
         raise DeclarationError(
             f"pad {pads} is more than half of the kernel {kernels}: some windows would be empty",
             location=user_location(),
         )
-    sizes = [
-        _pooled_extent(source, axis, ceil_mode, clamp)
-        for axis in (
-            ("y", height, kernels[0], strides[0], pads[0]),
-            ("x", width, kernels[1], strides[1], pads[1]),
-        )
-    ]
-
-    def mapping(c, y, x):
-        top, left = y * strides[0] - pads[0], x * strides[1] - pads[1]
-        return range(c, c + 1), range(top, top + kernels[0]), range(left, left + kernels[1])
-
-    def clipped(c, y, x):
-        top, left = y * strides[0] - pads[0], x * strides[1] - pads[1]
-        rows = range(max(0, top), min(height, top + kernels[0]))
-        return range(c, c + 1), rows, range(max(0, left), min(width, left + kernels[1]))
-
-    ensemble = Ensemble(MaxPoolingNeuron, (channels, *sizes), ("c", "y", "x"), kind="max_pooling")
-    net.add_ensemble(ensemble)
-    net.add_connections(source, ensemble, mapping if clamp else clipped, clamp=clamp)
-    return ensemble
+    _, height, width = source.shape
+    rows = _pooled_extent(source, ("y", height, kernels[0], strides[0], pads[0]), ceil_mode, clamp)
+    columns = _pooled_extent(source, ("x", width, kernels[1], strides[1], pads[1]), ceil_mode, clamp)
+    return _Windows(source, kernels, strides, pads, (rows, columns))
 
 
 def _pooled_extent(source: Ensemble, axis: tuple[str, int, int, int, int], ceil_mode: bool, clamp: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -147,7 +148,7 @@ class Layers:
 
 
 def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
-    window = {"kernel": case.kernel, "stride": case.stride, "pad": case.kernel // 2}
+    window: dict[str, Any] = {"kernel": case.kernel, "stride": case.stride, "pad": case.kernel // 2}
     match case.kind:
         case "bn":
             return [BatchNormLayer(net, source)]

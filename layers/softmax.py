@@ -1,0 +1,129 @@
+"""Softmax and its logarithm over the channels."""
+
+from __future__ import annotations
+
+from latte.ensemble import Ensemble
+from latte.layers.arguments import names_of_dimensions, source_of
+from latte.net import Net
+from latte.neuron import Field, exp, log, stop_gradient
+
+
+class SoftmaxEnsemble(Ensemble):
+    """``exp(x[c]) / Σ exp(x[c'])`` of vectors."""
+
+    kind = "softmax"
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            largest = inputs[n, 0]
+            for c in range(1, C):
+                largest = max(largest, inputs[n, c])
+            shift = stop_gradient(largest)
+            total = 0.0
+            for c in range(C):
+                total += exp(inputs[n, c] - shift)
+            for c in range(C):
+                value[n, c] = exp(inputs[n, c] - shift) / total
+
+
+class LogSoftmaxEnsemble(Ensemble):
+    """``x[c] - log Σ exp(x[c'])`` of vectors."""
+
+    kind = "log_softmax"
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            largest = inputs[n, 0]
+            for c in range(1, C):
+                largest = max(largest, inputs[n, c])
+            shift = stop_gradient(largest)
+            total = 0.0
+            for c in range(C):
+                total += exp(inputs[n, c] - shift)
+            for c in range(C):
+                value[n, c] = inputs[n, c] - shift - log(total)
+
+
+class PixelSoftmaxEnsemble(Ensemble):
+    """``exp(x[c]) / Σ exp(x[c'])`` of the channels of each pixel."""
+
+    kind = "softmax"
+    largest = Field("n", "y", "x")
+    total = Field("n", "y", "x")
+
+    def forward(self, inputs, value, largest, total):
+        N, C, H, W = inputs.shape
+        for n in range(N):
+            for y in range(H):
+                for x in range(W):
+                    largest[n, y, x] = inputs[n, 0, y, x]
+                    for c in range(1, C):
+                        largest[n, y, x] = max(largest[n, y, x], inputs[n, c, y, x])
+        for n in range(N):
+            for c in range(C):
+                for y in range(H):
+                    for x in range(W):
+                        value[n, c, y, x] = exp(inputs[n, c, y, x] - stop_gradient(largest[n, y, x]))
+                        total[n, y, x] += value[n, c, y, x]
+        for n in range(N):
+            for c in range(C):
+                for y in range(H):
+                    for x in range(W):
+                        value[n, c, y, x] = value[n, c, y, x] / total[n, y, x]
+
+
+class PixelLogSoftmaxEnsemble(Ensemble):
+    """``x[c] - log Σ exp(x[c'])`` of the channels of each pixel."""
+
+    kind = "log_softmax"
+    largest = Field("n", "y", "x")
+    total = Field("n", "y", "x")
+
+    def forward(self, inputs, value, largest, total):
+        N, C, H, W = inputs.shape
+        for n in range(N):
+            for y in range(H):
+                for x in range(W):
+                    largest[n, y, x] = inputs[n, 0, y, x]
+                    for c in range(1, C):
+                        largest[n, y, x] = max(largest[n, y, x], inputs[n, c, y, x])
+        for n in range(N):
+            for c in range(C):
+                for y in range(H):
+                    for x in range(W):
+                        total[n, y, x] += exp(inputs[n, c, y, x] - stop_gradient(largest[n, y, x]))
+        for n in range(N):
+            for c in range(C):
+                for y in range(H):
+                    for x in range(W):
+                        shifted = inputs[n, c, y, x] - stop_gradient(largest[n, y, x])
+                        value[n, c, y, x] = shifted - log(total[n, y, x])
+
+
+def SoftmaxLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
+    """``exp(x[c]) / Σ exp(x[c'])`` over the channels, the first dimension; the largest is subtracted first.
+
+    Args:
+        net: the net.
+        input_ensemble: shape (channels,), or (channels, height, width).
+        name: of the layer, unique in the net; by default its kind and a number.
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+    """
+    source = source_of(net, input_ensemble, "SoftmaxLayer", (1, 3))
+    return _over_channels(net, source, SoftmaxEnsemble if source.ndim == 1 else PixelSoftmaxEnsemble, name)
+
+
+def LogSoftmaxLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
+    """``x[c] - log Σ exp(x[c'])`` over the channels; arguments as :func:`SoftmaxLayer`'s."""
+    source = source_of(net, input_ensemble, "LogSoftmaxLayer", (1, 3))
+    return _over_channels(net, source, LogSoftmaxEnsemble if source.ndim == 1 else PixelLogSoftmaxEnsemble, name)
+
+
+def _over_channels(net: Net, source: Ensemble, kind: type[Ensemble], name: str | None) -> Ensemble:
+    ensemble = net.add_ensemble(kind(shape=source.shape, dims=names_of_dimensions(source.ndim), name=name))
+    net.add_one_to_one_connections(source, ensemble)
+    return ensemble
