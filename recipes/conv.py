@@ -26,6 +26,7 @@ LONG = 256  # least number of pixels that an element of a copy sums, as the copi
 
 def forward(s: Schedule, target: Target) -> None:
     width = target.simd_width
+    _leave_other_blocks(s, target, "forward")
     if not blocks_pay(s, width):
         _plain_forward(s, target)
         return
@@ -64,6 +65,7 @@ def backward(s: Schedule, target: Target) -> None:
     loops = s.loops("backward")
     if not loops:
         return
+    _leave_other_blocks(s, target, "backward")
     if not s.blocks("grad"):
         _plain_backward(s, target)
         return
@@ -116,6 +118,7 @@ def _sums_of_lanes(s: Schedule, target: Target, pixels: Sequence[str]) -> None:
 
 def update(s: Schedule, target: Target) -> None:
     width = target.simd_width
+    _leave_other_blocks(s, target, "update")
     if not s.blocks("grad_weights"):
         _plain_update(s, target)
         return
@@ -141,11 +144,11 @@ def update(s: Schedule, target: Target) -> None:
     if in_blocks:
         ragged |= _whole_blocks(s, "update", "c", width)[1]
     s.unroll_and_jam("update", "c_inner" if in_blocks else "c", tile)
-    if vectors > 1:
-        s.unroll_and_jam("update", "k_outer", vectors)
     if rows > 1:
         s.unroll_and_jam("update", "ky", rows, unroll_type=1)
     s.unroll_and_jam("update", "kx", taps, unroll_type=1)
+    if vectors > 1:  # last: an element of the source meets both at once, and needs one register
+        s.unroll_and_jam("update", "k_outer", vectors)
     if parts:
         _private_sums(s, parts[0], width)
     s.vectorize("update", "k_inner", width)
@@ -275,13 +278,12 @@ def _present(s: Schedule, phase: str, *names: str) -> list[str]:
     return [name for name in names if name in s.loops(phase)]
 
 
-def _leave_blocks(s: Schedule, target: Target, phase: str) -> None:
-    s.leave_apart(phase, f"arrays are in other blocks than {target.simd_width} channels")
+def _leave_other_blocks(s: Schedule, target: Target, phase: str) -> None:
+    if s.blocks("inputs") not in ({}, {0: target.simd_width}):
+        s.leave_apart(phase, f"the source is in other blocks than {target.simd_width} channels")
 
 
 def _plain_forward(s: Schedule, target: Target) -> None:
-    if s.blocked("forward"):
-        _leave_blocks(s, target, "forward")
     s.reorder("forward", ["ky", "kx", "c"])
     s.unroll_and_jam("forward", "k", 8)
     s.vectorize("forward", "x", target.simd_width, strided="gather")
@@ -290,8 +292,6 @@ def _plain_forward(s: Schedule, target: Target) -> None:
 
 
 def _plain_backward(s: Schedule, target: Target) -> None:
-    if s.blocked("backward"):
-        _leave_blocks(s, target, "backward")
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
     s.unroll_and_jam("backward", "c", 8)  # that many sums that do not wait for each other
     s.vectorize("backward", "x", target.simd_width, strided="gather")
@@ -300,8 +300,6 @@ def _plain_backward(s: Schedule, target: Target) -> None:
 
 
 def _plain_update(s: Schedule, target: Target) -> None:
-    if s.blocked("update"):
-        _leave_blocks(s, target, "update")
     parts = _parts(s, ["y", "x"], -(-s.extent("update", "k") // 4))
     s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
     s.unroll_and_jam("update", "c", 4)

@@ -163,6 +163,12 @@ class Bench:
         units = self._units(left)
         place = next(place for place, unit in enumerate(units) if self._holds(unit))
         self.paths = self._files(units[place])  # until the used ones are known
+        if (units[place].name, self.phase) in left:
+            raise CommandError(
+                f"leaves {self.phase} to the default schedule: {left[units[place].name, self.phase]}",
+                location=str(self.paths[0]),
+                way_out="latte show FILE --layer L --recipe prints the default schedule, to begin from",
+            )
         self._progress.through(units[:place], memos, self._stamp)
         return schedule_unit(self.graph, self.target, self._progress.state, units[place], memos)
 
@@ -180,7 +186,8 @@ class Bench:
         if self.recipe is not None:
             self._use(self.recipe)
         chains = find_chains(self.graph, left=left)
-        units = net_units(self.graph, self._programs.programs(chained_order(self.graph, chains.found)), chains)
+        programs = self._programs.programs(chained_order(self.graph, chains.found))
+        units = net_units(self.graph, programs, chains, left=left or {})
         used = next(unit.recipe for unit in units if self._holds(unit))
         if self.recipe is not None and (used is None or used.path != self.recipe):
             reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from latte.tools.bench import alternate, plots
+from latte.tools.bench import alternate, command, plots
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared
 from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
 from latte.tools.bench.command import as_json, bench, table
 from latte.tools.bench.levels import LEVELS, up_to
-from latte.tools.bench.ours import our_side
+from latte.tools.bench.ours import Layers, our_side
 from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 
@@ -86,28 +87,50 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- runs -------------------------------------------------------------------------------------------------
+KINDS_AND_SHAPES = [
+    ("bn", "3,5,4"),
+    ("bn-relu", "3,5,4"),
+    ("relu", "2,3,5"),
+    ("pool", "2,3,7,3,2"),
+    ("conv", "2,17,16,6,3,2"),
+    ("cbr", "3,16,17,6"),
+    ("fc", "3,30,11"),
+    ("net", "8"),
+]
+
+
+def differences(case: Case, level: int | None = None) -> dict[str, float]:
+    """Between our side and PyTorch in one process, by settings of the latter."""
+    peer = pytest.importorskip("latte.tools.bench.peer")
+    ours = our_side(case, 1, None, case.kind in ("conv", "cbr"), level)
+    generator = np.random.default_rng(0)
+    inputs = generator.standard_normal((case.batch, *(case.source if case.kind != "net" else ())), np.float32)
+    parameters = ours.parameters()  # before a step changes them
+    value = (case.batch, *(ours.members[-1].shape if isinstance(ours, Layers) else ()))
+    data = inputs, generator.standard_normal(value, np.float32)
+    ours.load(*data)
+    expected, found = ours.results(), {}
+    for channels_last in (False, True):
+        theirs = peer.Torch(case, 1, parameters, channels_last, False)
+        theirs.load(*data)
+        found[f"channels_last={channels_last}"] = compared(case, "PyTorch", theirs.results(), expected)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "shape"), KINDS_AND_SHAPES)
+def test_every_kind_agrees_with_pytorch(kind: str, shape: str) -> None:
+    assert all(worst < BOUND for worst in differences(parsed(kind, shape)).values()) or kind == "net"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "shape"),
-    [
-        ("bn", "3,5,4"),
-        ("bn-relu", "3,5,4"),
-        ("relu", "2,3,5"),
-        ("pool", "2,3,7,3,2"),
-        ("conv", "2,17,16,6,3,2"),
-        ("cbr", "3,16,17,6"),
-        ("fc", "3,30,11"),
-        ("net", "8"),
-    ],
-)
-def test_every_kind_agrees_with_pytorch(kind: str, shape: str, tmp_path: Path) -> None:
+def test_a_run_with_a_process_for_each_side(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    ran = run(kind, "--shape", shape, "--json", str(tmp_path / "rows.json"))
+    ran = run("bn-relu", "--shape", "3,5,4", "--json", str(tmp_path / "rows.json"))
     assert ran.exit_code == 0, ran.output
-    assert re.search(rf"{kind} [\d,]+ step: Latte [\d.]+ ms .* of the limit; PyTorch [\d.]+×", ran.output)
-    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert set(row["seconds"]) == {"Latte", "PyTorch", "PyTorch tuned"} and not row["missing"]
-    assert all(row["operations"] >= 0 and len(seconds) >= 1 for seconds in row["seconds"].values())
+    assert re.search(r"bn-relu [\d,]+ step: Latte [\d.]+ ms .* of the limit; PyTorch [\d.]+×", ran.output)
+    (found,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert set(found["seconds"]) == {"Latte", "PyTorch", "PyTorch tuned"} and not found["missing"]
+    assert found["operations"] > 0 and all(len(seconds) >= 1 for seconds in found["seconds"].values())
 
 
 def test_phases_that_are_parts_of_others() -> None:
@@ -188,32 +211,34 @@ def test_levels_add_up_to_the_whole_recipe() -> None:
     assert shares == pytest.approx([0.125, 0.125, 0.25, 0.5])
 
 
-@pytest.mark.slow
-def test_batch_norm_by_optimisations(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    ran = run(
-        "bn", "--shape", "3,5,4", "--breakdown", "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")
-    )
+@pytest.mark.parametrize("level", range(len(LEVELS)))
+def test_every_level_computes_the_same(level: int) -> None:
+    assert all(worst < BOUND for worst in differences(parsed("bn", "3,17,6"), level).values())
+
+
+def measured(case: Case, phases: Sequence[str], with_sides: Sequence[Side], *rest: Any) -> list[Row]:
+    """Rows as if they had been measured: the later a side, the faster, but for ours, which is the fastest."""
+    seconds = {side.name: [1.0 / number] * 3 for number, side in enumerate(with_sides, start=1)}
+    return [row(case=case, phase=phase, seconds={**seconds, OURS: [0.01] * 3}) for phase in phases]
+
+
+def test_batch_norm_by_optimisations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(command, "measured", measured)
+    files = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
+    ran = run("bn", "--shape", "3,5,4", "--shape", "2,3,4", "--breakdown", *files)
     assert ran.exit_code == 0, ran.output
-    (found,) = json.loads((tmp_path / "a.json").read_text())["rows"]
-    assert set(found["seconds"]) == {OURS, *LEVELS, "PyTorch", "PyTorch tuned"}
-    assert set(found["differences"]) == set(found["seconds"]) - {OURS}  # levels are compared as peers are
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert [set(each["seconds"]) for each in rows] == [{OURS, *LEVELS, "PyTorch", "PyTorch tuned"}] * 2
+    assert re.search(r"500.00 ms *\(2%\) .* 250.00 ms *\(1%\) .*10.00 ms *\(96%\)", ran.output)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-def test_a_chain_by_operators(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    ran = run(
-        "cbr",
-        "--shape",
-        "3,16,16,6,3,2",
-        "--breakdown",
-        "--json",
-        str(tmp_path / "a.json"),
-        "--plot",
-        str(tmp_path / "a.png"),
-    )
+def test_a_chain_by_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(command, "measured", measured)
+    files = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
+    ran = run("cbr", "--shape", "3,16,16,6,3,2", "--breakdown", *files)
     assert ran.exit_code == 0, ran.output
     rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     kinds = [(each["case"]["kind"], each["phase"]) for each in rows]

@@ -248,6 +248,19 @@ def test_what_a_refused_recipe_imports_is_watched_from_the_start(tmp_path: Path,
     assert next(runs)
 
 
+def test_a_recipe_that_leaves_the_phase_is_told(tmp_path: Path) -> None:
+    net = Net(3, seed=1)
+    ConvLayer(net, MemoryDataLayer(net, (2, 7, 5)), num_filters=8, kernel=3, stride=1, pad=1)
+    path = tmp_path / "mine.py"
+    path.write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
+    made = bench(net, "conv1", recipe=path)
+    with pytest.raises(CommandError) as caught:
+        made.compile()
+    assert "mine.py: leaves forward to the default schedule: too small" in str(caught.value)
+    path.write_text("def forward(s, target):\n    pass\n")
+    made.compile()
+
+
 def test_layers_before_it_are_scheduled_again_where_their_recipe_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
