@@ -24,6 +24,7 @@ setup(
     packages=packages,
     # The runner's C++ and the frames of translation units; the pages of explanations and profiles in notebooks.
     package_data={
+        "latte": ["py.typed"],
         "swirl.codegen.templates": ["*"],
         "latte.explain.templates": ["*"],
         "latte.profiling.templates": ["*"],

@@ -1,5 +1,7 @@
 """Latte: layers of deep networks as arrays of neurons, compiled by SWIRL."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 # Words of the language, for `from latte import Neuron, Param`.
 from latte import layers
 from latte.ensemble import Ensemble, LossEnsemble  # noqa: F401
@@ -9,5 +11,10 @@ from latte.neuron import BiasNeuron, DataNeuron, Field, Neuron, Param, State, We
 
 # The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron,
 # Param, …) and of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
+try:
+    __version__ = version("latte-swirl")
+except PackageNotFoundError:  # a checkout that is not installed
+    __version__ = "0+unknown"
+
 __all__ = ["Net"]
 __all__ += layers.__all__

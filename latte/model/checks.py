@@ -1,13 +1,14 @@
-"""Checks of phases and shapes."""
+"""Checks of phases, shapes and names of dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
+from swirl.ir.hints import is_name
 
 # Each phase with the methods that may spell it, in order of preference.
 PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
@@ -66,3 +67,26 @@ def check_padding(padding: object, shape: tuple[int, ...], location: str | None 
             way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
         )
     return tuple((int(before), int(after)) for before, after in pairs)
+
+
+def check_dims(
+    dims: Sequence[str] | None, shape: tuple[int, ...], reserved: Collection[str], location: str | None = None
+) -> tuple[tuple[str, ...], str]:
+    """The names of the dimensions of a shape, and of the batch: as the original calls them, where none are given.
+
+    Raises:
+        DeclarationError: they are too few or too many, not different, or reserved.
+    """
+    if dims is None:
+        return tuple(f"_neuron_index_{dim + 1}" for dim in range(len(shape))), "_neuron_index_0"
+    names = tuple(dims)
+    if len(names) != len(shape) or len({*names, "n"}) != len(names) + 1:
+        raise DeclarationError(
+            f"dims {names} must be {len(shape)} different names, as many as {shape} has",
+            location=location,
+            way_out="the batch, n, is not among them",
+        )
+    for name in names:
+        if not is_name(name) or name in reserved:
+            raise DeclarationError(f"{name!r} cannot name a dimension", location=location)
+    return names, "n"

@@ -12,7 +12,7 @@ import numpy as np
 
 from latte.model import instances
 from latte.model.body import Body
-from latte.model.checks import check_padding, check_shape
+from latte.model.checks import check_dims, check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
 from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
@@ -127,7 +127,7 @@ class Ensemble:
             self._phases.check(Ensemble, self.location)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
         self.name = name or ""
-        self.dims, self.batch_dim = self._check_dims(dims)
+        self.dims, self.batch_dim = check_dims(dims, self.shape, RESERVED, self.location)
         self.connections: list[Connection] = []
         self._added_fields: dict[str, Declaration] = {}
         self._declared: dict[str, Declaration] | None = None
@@ -151,21 +151,6 @@ class Ensemble:
             )
         return found
 
-    def _check_dims(self, dims: Sequence[str] | None) -> tuple[tuple[str, ...], str]:
-        if dims is None:
-            return tuple(f"_neuron_index_{d + 1}" for d in range(self.ndim)), "_neuron_index_0"
-        names = tuple(dims)
-        if len(names) != self.ndim or len({*names, "n"}) != len(names) + 1:
-            raise DeclarationError(
-                f"dims {names} must be {self.ndim} different names, as many as {self.shape} has",
-                location=self.location,
-                way_out="the batch, n, is not among them",
-            )
-        for name in names:
-            if not is_name(name) or name in RESERVED:
-                raise DeclarationError(f"{name!r} cannot name a dimension", location=self.location)
-        return names, "n"
-
     def __getattr__(self, name: str) -> Any:
         """Commands (``conv1.parallelize(…)``), questions about them (``conv1.tiling_info``) and accessors
         (``conv1.get_value()``)."""
@@ -183,13 +168,19 @@ class Ensemble:
             found = self.accessor(name)
             if found is not None:
                 return found
-        known = [attribute for attribute in dir(self) if not attribute.startswith("_")]
-        hint = nearest(name, [*COMMANDS, *known])
+        hint = nearest(name, [attribute for attribute in dir(self) if not attribute.startswith("_")])
         raise UnknownName(
             f"{self!r} has no command or attribute {name!r}",
             location=user_location(),
             way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}",
         )
+
+    def __dir__(self) -> list[str]:
+        """What an editor completes: commands, getters and setters too."""
+        fields = self.fields() if self.settings is not None else {}
+        accessors = [f"{verb}_{name}" for name in fields for verb in ("get", "set")]
+        views = [f"get_{name}_view" for name in fields]
+        return sorted({*super().__dir__(), *COMMANDS, *INFOS, *accessors, *views})
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets attributes as usual, but not those with a field's name: a field has a setter."""
@@ -331,10 +322,13 @@ class Ensemble:
         return self._declared
 
     def _check_field(self, name: str) -> None:
-        taken = name in RESERVED or name in (*self.dims, self.batch_dim)
-        if taken or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name):
+        dimension = name in (*self.dims, self.batch_dim)
+        if dimension or name in RESERVED or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name):
+            why = "it names a dimension, and with it a loop" if dimension else "the name has another meaning"
             raise DeclarationError(
-                f"{name!r} cannot name a field of {self!r}: the name has another meaning", location=self.location
+                f"{name!r} cannot name a field of {self!r}: {why}",
+                location=self.location,
+                way_out="give the field another name",
             )
 
     def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:

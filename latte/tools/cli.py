@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+import latte
 from latte.explain.explanation import phases_of
 from latte.net import Net
 from latte.profiling.roofline import check_plot
@@ -47,6 +48,7 @@ def _plain_errors() -> Iterator[None]:
 
 
 @click.group()
+@click.version_option(latte.__version__, prog_name="latte")
 def main() -> None:
     """Latte: see what the compiler makes of a net."""
 

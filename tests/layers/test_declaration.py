@@ -555,3 +555,15 @@ def test_a_body_in_a_command_line_has_no_source() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert "BodyError: <string>:4: the source of Copy.forward is not available" in result.stderr
     assert "write the layer in a file" in result.stderr
+
+
+def test_editors_complete_what_works_on_a_layer() -> None:
+    """Commands and questions about them, getters, setters and views."""
+    net = Net(2)
+    conv = ConvLayer(net, MemoryDataLayer(net, (3, 4, 4)), num_filters=4)
+    offered = set(dir(conv))
+    assert {"tile", "parallelize", "tiling_info", "shape", "get_value", "set_weights", "get_bias_view"} <= offered
+    net.compile(threads=1)
+    for name in offered:
+        if not name.startswith("_") and name != "training":  # declared for bodies
+            assert getattr(conv, name) is not NotImplemented
