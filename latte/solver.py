@@ -54,7 +54,7 @@ class SGD:
             raise DeclarationError(f"a solver needs the net that it trains, not {net!r}", location=location)
         if not net.compiled:
             raise TrainingError("a solver needs a compiled net", location=location, way_out="call net.compile() first")
-        self._session = net.session
+        self.session = net.session
         self.learning_rate = learning_rate
         self.momentum = momentum
         self.weight_decay = weight_decay
@@ -73,15 +73,15 @@ class SGD:
         self._prepare(executable.plan.target)
 
     def _prepare(self, target: Target) -> None:
-        arrays = self._session.executable.arrays
+        arrays = self.session.executable.arrays
         self._settings = {
             dtype: {name: np.zeros(1, dtype) for name in SETTINGS}
             for dtype in {arrays[name].dtype.name for name in self._parameters}
         }
         sizes = {name: ((arrays[name].size,), arrays[name].dtype.type) for name in self._parameters}
-        self._velocities = allocate(sizes, self._session.runner)
+        self._velocities = allocate(sizes, self.session.runner)
         start = perf_counter()
-        buffers = self._session.executable.buffers
+        buffers = self.session.executable.buffers
         programs = {name: _step_program(buffers[name], buffers[_gradient(name)]) for name in self._parameters}
         sources = {}  # by text: parameters of one size share a kernel
         for program in programs.values():
@@ -94,7 +94,7 @@ class SGD:
         generating = perf_counter() - start
         built = build([TranslationUnit(source.name, source.source) for source in sources.values()], target)
         kernels = {key: load(unit) for key, unit in zip(sources, built, strict=True)}
-        self._session.add_report(make_report(built, perf_counter() - start, generating))
+        self.session.add_report(make_report(built, perf_counter() - start, generating))
         steps = []
         for name in self._parameters:
             source, kernel = sources[_key(programs[name])], kernels[_key(programs[name])]
@@ -105,11 +105,11 @@ class SGD:
                 **self._settings[arrays[name].dtype.name],
             }
             steps.append((kernel, [given[buffer] for buffer in source.buffers]))
-        self._phase = self._session.runner.phase(steps)
+        self._phase = self.session.runner.phase(steps)
 
     def state(self) -> SolverState:
         """Settings and velocities, as :meth:`latte.net.Net.save` keeps them."""
-        buffers = self._session.executable.buffers
+        buffers = self.session.executable.buffers
         settings = {name: float(getattr(self, name)) for name in SETTINGS}
         arrays = {
             f"velocity.{name}": buffers[name].layout.unpack(
@@ -124,7 +124,7 @@ class SGD:
         for name, value in state.settings.items():
             setattr(self, name, value)
         for name in self._parameters:
-            layout = self._session.executable.buffers[name].layout
+            layout = self.session.executable.buffers[name].layout
             self._velocities[name][...] = layout.pack(state.arrays[f"velocity.{name}"]).reshape(-1)
 
     def step(self) -> None:
@@ -133,17 +133,17 @@ class SGD:
         Raises:
             TrainingError: no gradients since the net was compiled.
         """
-        if "backward" not in self._session.has_run:
+        if "backward" not in self.session.has_run:
             raise TrainingError(
                 "there are no gradients yet",
                 location=user_location(),
                 way_out="call net.forward() and net.backward() first",
             )
-        self._session.settle_gradients()
+        self.session.settle_gradients()
         for settings in self._settings.values():
             for name, value in settings.items():
                 value[0] = getattr(self, name)
-        with self._session.executable.views.in_storage():
+        with self.session.executable.views.in_storage():
             self._phase.run()
 
 

@@ -105,7 +105,7 @@ def PReLULayer(net: Net, input_ensemble: Ensemble, init: float = 0.25, *, name: 
 
     Args:
         net: the net.
-        input_ensemble: shape (channels, …).
+        input_ensemble: shape (channels,), (channels, width) or (channels, height, width).
         init: where the field ``slope``, of shape (channels,), starts.
         name: of the layer.
 

@@ -22,6 +22,8 @@ def ConvLayer(
     stride: Pair = 1,
     pad: Pair = 1,
     dilation: Pair = 1,
+    *,
+    name: str | None = None,
 ) -> Ensemble:
     """Convolution with bias.
 
@@ -37,6 +39,7 @@ def ConvLayer(
         stride: distance between windows.
         pad: zeros around the source.
         dilation: distance between the elements of a window.
+        name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
         An ensemble of shape (num_filters, height, width), extents ``(in + 2·pad - extent of window) // stride
@@ -58,7 +61,7 @@ def ConvLayer(
             for c, ky, kx in eachindex(self.inputs):
                 self.value += self.weights[c, ky, kx] * self.inputs[c, ky, kx]
 
-    return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation)
+    return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation, name)
 
 
 def ConvLayerNoBias(
@@ -69,6 +72,8 @@ def ConvLayerNoBias(
     stride: Pair = 1,
     pad: Pair = 1,
     dilation: Pair = 1,
+    *,
+    name: str | None = None,
 ) -> Ensemble:
     """Convolution without bias; arguments, result and errors as :func:`ConvLayer`'s."""
     source = source_of(net, input_ensemble, "ConvLayerNoBias", 3)
@@ -83,7 +88,7 @@ def ConvLayerNoBias(
             for c, ky, kx in eachindex(self.inputs):
                 self.value += self.weights[c, ky, kx] * self.inputs[c, ky, kx]
 
-    return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation)
+    return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation, name)
 
 
 def _check_filters(num_filters: int) -> int:
@@ -99,6 +104,7 @@ def _convolution(
     stride: Pair,
     pad: Pair,
     dilation: Pair,
+    name: str | None,
 ) -> Ensemble:
     """An ensemble of ``neuron`` over the windows of ``source``."""
     strides, pads, dilations = pair("stride", stride, 1), pair("pad", pad, 0), pair("dilation", dilation, 1)
@@ -125,7 +131,7 @@ def _convolution(
             range(left, left + window_x, dilations[1]),
         )
 
-    ensemble = Ensemble(neuron, (filters, height, width), ("k", "y", "x"), kind="conv")
+    ensemble = Ensemble(neuron, (filters, height, width), ("k", "y", "x"), kind="conv", name=name)
     net.add_ensemble(ensemble)
     net.add_connections(source, ensemble, mapping, padding=(0, *pads))
     return ensemble

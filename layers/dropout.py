@@ -12,7 +12,7 @@ def DropoutLayer(net: Net, input_ensemble: Ensemble, ratio: float = 0.5, *, name
     """Each element is 0 with the probability ``ratio``, else multiplied by ``1 / (1 - ratio)``; in inference it passes.
 
     The field ``randval`` has the numbers that the last forward phase drew: an element is kept where its number is
-    greater than ``ratio``. They depend on the net's seed, the step and the element.
+    at least ``ratio``. They depend on the net's seed, the step and the element.
 
     Args:
         net: the net.
@@ -36,7 +36,7 @@ def DropoutLayer(net: Net, input_ensemble: Ensemble, ratio: float = 0.5, *, name
         def forward(self) -> None:
             if self.training:
                 self.randval = rand()
-                self.value = self.input * factor if self.randval > dropped else 0.0
+                self.value = self.input * factor if self.randval >= dropped else 0.0
             else:
                 self.value = self.input
 

@@ -8,7 +8,7 @@ from latte.net import Net
 from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
 
 
-def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int) -> Ensemble:
+def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int, *, name: str | None = None) -> Ensemble:
     """``value[n, k] = bias[k, 0] + Σ weights[k, …] · inputs[n, …]`` over all elements of the source.
 
     Weights have shape ``(num_outputs,) + source.shape`` and start uniform in ±sqrt(3 / fan_in); the bias has
@@ -18,6 +18,7 @@ def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int) ->
         net: the net.
         input_ensemble: any shape.
         num_outputs: number of neurons.
+        name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
         An ensemble of shape (num_outputs,).
@@ -36,10 +37,12 @@ def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int) ->
             for i in eachindex(self.inputs):
                 self.value += self.weights[i] * self.inputs[i]
 
-    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs)
+    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs, name)
 
 
-def FullyConnectedLayerNoBias(net: Net, input_ensemble: Ensemble, num_outputs: int) -> Ensemble:
+def FullyConnectedLayerNoBias(
+    net: Net, input_ensemble: Ensemble, num_outputs: int, *, name: str | None = None
+) -> Ensemble:
     """Fully connected without bias; arguments, result and errors as :func:`FullyConnectedLayer`'s."""
     source = source_of(net, input_ensemble, "FullyConnectedLayerNoBias")
 
@@ -51,16 +54,16 @@ def FullyConnectedLayerNoBias(net: Net, input_ensemble: Ensemble, num_outputs: i
             for i in eachindex(self.inputs):
                 self.value += self.weights[i] * self.inputs[i]
 
-    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs)
+    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs, name)
 
 
-def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], num_outputs: int) -> Ensemble:
+def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], num_outputs: int, name: str | None) -> Ensemble:
     extents = source.shape
 
     def mapping(k):
         return tuple(range(extent) for extent in extents)
 
     outputs = count("num_outputs", num_outputs)
-    ensemble = net.add_ensemble(Ensemble(neuron, (outputs,), ("k",), kind="fully_connected"))
+    ensemble = net.add_ensemble(Ensemble(neuron, (outputs,), ("k",), kind="fully_connected", name=name))
     net.add_connections(source, ensemble, mapping)
     return ensemble

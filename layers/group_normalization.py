@@ -163,7 +163,7 @@ class LRNEnsemble(Ensemble):
 
     def __init__(self, shape: tuple[int, ...], n: int, beta: float, alpha: float, k: float, name: str | None):
         super().__init__(shape=shape, dims=("c", "h", "w"), name=name)
-        self.before, self.after = (n - 1) // 2, n - 1 - (n - 1) // 2
+        self.before, self.after = n // 2, (n - 1) // 2
         self.scale, self.offset, self.exponent = alpha / n, k, beta
 
     def forward(self, inputs, value, squares):
@@ -256,7 +256,7 @@ def LRNLayer(
     Args:
         net: the net.
         input_ensemble: shape (channels, height, width).
-        n: number of channels that are summed: ``(n - 1) // 2`` before, the others from ``c`` on.
+        n: number of channels that are summed, ``n // 2`` of them before ``c``.
         beta: any number.
         alpha: at least 0.
         k: greater than 0.

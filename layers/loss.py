@@ -16,8 +16,8 @@ class SoftmaxLossEnsemble(LossEnsemble):
     kind = "softmax_loss"
     class_labels = True
 
-    def __init__(self, classes: int):
-        super().__init__()
+    def __init__(self, classes: int, name: str | None):
+        super().__init__(name=name)
         self.add_field("prob", Field("n", shape=(classes,)))
 
     def forward(self, inputs, label, value, prob):
@@ -57,7 +57,7 @@ class AccuracyCount(AccuracyEnsemble):
         value[0] = value[0] / N
 
 
-def SoftmaxLossLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
+def SoftmaxLossLayer(net: Net, bottom: Ensemble, label: Ensemble, *, name: str | None = None) -> Ensemble:
     """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean over the batch of ``-log
     softmax(bottom)[label]``.
 
@@ -67,27 +67,29 @@ def SoftmaxLossLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
         net: the net.
         bottom: shape (classes,).
         label: shape (1,): class numbers as floats.
+        name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
     _check(net, bottom, label, "SoftmaxLossLayer")
-    return _connect(net, SoftmaxLossEnsemble(len(bottom)), bottom, label)
+    return _connect(net, SoftmaxLossEnsemble(len(bottom), name), bottom, label)
 
 
-def AccuracyLayer(net: Net, bottom: Ensemble, label: Ensemble) -> Ensemble:
+def AccuracyLayer(net: Net, bottom: Ensemble, label: Ensemble, *, name: str | None = None) -> Ensemble:
     """``value`` (shape (1,)) is the fraction of items whose argmax (the first one) equals the label.
 
     Args:
         net: the net.
         bottom: shape (classes,).
         label: shape (1,): class numbers as floats.
+        name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
     _check(net, bottom, label, "AccuracyLayer")
-    return _connect(net, AccuracyCount(), bottom, label)
+    return _connect(net, AccuracyCount(name=name), bottom, label)
 
 
 def _check(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> None:

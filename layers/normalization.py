@@ -6,6 +6,7 @@ from __future__ import annotations
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
+from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
@@ -22,8 +23,8 @@ class BatchNormEnsemble(Ensemble):
     running_mean = State("c", init=zeros)
     running_var = State("c", init=ones)
 
-    def __init__(self, shape: tuple[int, ...], epsilon: float, momentum: float):
-        super().__init__(shape=shape, dims=("c", "h", "w")[: len(shape)])
+    def __init__(self, shape: tuple[int, ...], epsilon: float, momentum: float, name: str | None):
+        super().__init__(shape=shape, dims=("c", "h", "w")[: len(shape)], name=name)
         self.epsilon = epsilon
         self.momentum = momentum
 
@@ -93,7 +94,9 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
                     value[n, c] = gamma[c] * normalized + beta[c]
 
 
-def BatchNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1) -> Ensemble:
+def BatchNormLayer(
+    net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1, *, name: str | None = None
+) -> Ensemble:
     """Batch norm: each channel shifted and scaled to mean 0 and variance 1 over the batch, then by ``gamma``,
     ``beta``.
 
@@ -106,16 +109,17 @@ def BatchNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, mo
         input_ensemble: shape (channels, height, width) or (features,).
         epsilon: added to the variance.
         momentum: weight of the new batch in the running statistics.
+        name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "BatchNormLayer", (1, 3))
-    if not epsilon > 0:
+    if not is_number(epsilon) or not epsilon > 0:
         raise DeclarationError(f"epsilon must be positive, not {epsilon!r}", location=user_location())
-    if not 0 <= momentum <= 1:
+    if not is_number(momentum) or not 0 <= momentum <= 1:
         raise DeclarationError(f"momentum must be in 0 … 1, not {momentum!r}", location=user_location())
     kind = BatchNormEnsemble if source.ndim == 3 else BatchNormVectorEnsemble
-    ensemble = net.add_ensemble(kind(source.shape, float(epsilon), float(momentum)))
+    ensemble = net.add_ensemble(kind(source.shape, float(epsilon), float(momentum), name))
     net.add_one_to_one_connections(source, ensemble)
     return ensemble

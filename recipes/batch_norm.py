@@ -21,7 +21,10 @@ def _extent(s: Schedule, phase: str, loop: str) -> int:
 
 def _lanes(s: Schedule, phase: str) -> str | None:
     """The loop that becomes lanes; None where arrays are laid out in another way."""
-    blocks = [s.blocks(name) for name in SHAPED[phase]]
+    names = SHAPED[phase]
+    if phase == "update" and "batch_norm_grad" in s.buffers(phase):  # of a chain that has left backward
+        names = ("inputs", "batch_norm_grad")
+    blocks = [s.blocks(name) for name in names]
     if s.rearranged(phase) or any(other != blocks[0] for other in blocks) or not set(blocks[0]) <= {0}:
         return None
     return "c_inner" if blocks[0] else "hw" if _extent(s, phase, "hw") > 1 else "c"

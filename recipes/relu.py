@@ -40,8 +40,9 @@ def _blocks(s: Schedule, target: Target, phase: str) -> None:
 
 
 def _elements(s: Schedule, target: Target, phase: str) -> None:
-    if s.rearranged(phase) or (s.blocked(phase) and s.blocks("value") != s.blocks("inputs")):
-        s.leave_apart(phase, "the value and the source are not laid out alike, or have dimensions in another order")
+    arrays = [name for name in ("inputs", "value", "grad", "grad_inputs") if name in s.buffers(phase)]
+    if s.rearranged(phase) or any(s.blocks(name) != s.blocks(arrays[0]) for name in arrays):
+        s.leave_apart(phase, "the arrays are not laid out alike, or have dimensions in another order")
     if s.blocked(phase):
         _blocks(s, target, phase)
     else:

@@ -15,6 +15,7 @@ from latte.planning.units import Unit, net_units
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.buffers import Layout
 from swirl.memo import Memo, Memos
+from swirl.phases import INFERENCE
 from swirl.pipeline import Scheduled, Stage, canonical_stages, finish, schedule, together
 from swirl.plan_layouts import finished
 from swirl.plan_state import PlanState, Region, region_of
@@ -207,7 +208,8 @@ class Plan:
         """Layer → what autodiff keeps or computes again, why it is in no chain, and what its recipe has left."""
         found = {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
         for each in self.untuned:
-            found[each.layer] += (f"{each.phase} has the default schedule: {each.reason}",)
+            instead = "follows forward" if each.phase == INFERENCE else "has the default schedule"
+            found[each.layer] += (f"{each.phase} {instead}: {each.reason}",)
         return found
 
 

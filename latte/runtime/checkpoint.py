@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
+import secrets
+import stat
 import struct
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
@@ -26,8 +31,8 @@ LEARNED = ("param", "state")
 """Roles of the buffers that are in a file: parameters, and what layers keep from batch to batch."""
 ABOUT = "(random numbers and settings)"
 """The name under which the checksum of what is not a tensor is kept."""
-SOLVER = "solver."
-"""Before the names of a solver's arrays."""
+SOLVER = "solver:"
+"""Before the names of a solver's arrays: no layer has such a name."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Checkpoint:
     """The content of a file.
 
     Args:
-        tensors: storage (``conv1.weights``) → values; those of a solver begin with ``solver.``.
+        tensors: storage (``conv1.weights``) → values; those of a solver begin with ``solver:``.
         about: ``seed``, ``step``, ``shuffling`` and ``solver``, as JSON has them.
     """
 
@@ -94,8 +99,9 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
         "solver": None,
     }
     if solver is not None:
-        state = _resumable(solver).state()
-        about["solver"] = {"kind": state.kind, "settings": dict(state.settings)}
+        state = _resumable(solver, session).state()
+        settings = {name: float(value) for name, value in state.settings.items()}
+        about["solver"] = {"kind": state.kind, "settings": settings}
         tensors |= {f"{SOLVER}{name}": values for name, values in state.arrays.items()}
     write_file(path, Checkpoint(tensors, about))
 
@@ -113,11 +119,12 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
             tensor. Net and solver are as they were then.
     """
     found = read_file(path)
+    shuffling = _generator(found.about["shuffling"])
     own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
     _check_alike(own, learned(session), os.fspath(path), "the net")
     if solver is not None:
         state = _solver_state(found, path)
-        mine = _resumable(solver).state()
+        mine = _resumable(solver, session).state()
         if (state.kind, state.settings.keys()) != (mine.kind, mine.settings.keys()):
             raise DataError(
                 f"{os.fspath(path)} has the state of a solver {state.kind}, not of {mine.kind}",
@@ -133,7 +140,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     for name, number in (("net.seed", found.about["seed"]), ("net.step", found.about["step"])):
         if name in executable.arrays:
             executable.arrays[name][0] = number
-    session.shuffling = _generator(found.about["shuffling"])
+    session.shuffling = shuffling
     session.forget_runs()
 
 
@@ -152,13 +159,15 @@ def _generator(state: Mapping[str, Any] | None) -> np.random.Generator | None:
     return generator
 
 
-def _resumable(solver: Any) -> Resumable:
-    if not isinstance(solver, Resumable):
+def _resumable(solver: Any, session: Session) -> Resumable:
+    if isinstance(solver, type) or not isinstance(solver, Resumable):
         raise DataError(
             f"{solver!r} has no state to save: methods state() and load_state(state)",
             location=user_location(),
             way_out="give a solver of latte.solver, or leave it out",
         )
+    if getattr(solver, "session", session) is not session:
+        raise DataError("the solver trains another net", location=user_location(), way_out="give the one of this net")
     return solver
 
 
@@ -194,24 +203,21 @@ def write_file(path: str | os.PathLike[str], content: Checkpoint) -> None:
     Raises:
         DataError: it cannot be written.
     """
-    target = _path(path)
+    target = _path(path).resolve()  # what a link points to is replaced, not the link
     tensors = {name: np.ascontiguousarray(values) for name, values in content.tensors.items()}
     about = json.dumps(content.about)
     sums = {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
     metadata = {"format": FORMAT, "about": about, "checksums": json.dumps(sums, sort_keys=True)}
-    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    beside = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
         _remove_abandoned(target)
         with beside.open("wb") as file:
             file.write(safetensors.save(tensors, metadata))
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            beside.chmod(stat.S_IMODE(target.stat().st_mode))
         beside.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name, too
-        finally:
-            os.close(folder)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise DataError(
@@ -219,18 +225,29 @@ def write_file(path: str | os.PathLike[str], content: Checkpoint) -> None:
             location=user_location(),
             way_out="the file before it, if there was one, is as it was",
         ) from error
+    with suppress(OSError):  # the new name, too, where folders can be flushed
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _path(path: Any) -> Path:
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)) or not Path(path).name or "\0" in os.fspath(path):
         raise DataError(f"a file is given by its path, not {path!r}", location=user_location())
     return Path(path)
 
 
+def _host() -> str:
+    """This machine: a file system may be shared with others."""
+    return re.sub(r"\W", "-", platform.node()) or "localhost"
+
+
 def _remove_abandoned(target: Path) -> None:
     """What processes that were killed have left beside the file."""
-    for left in target.parent.glob(f".{escape(target.name)}.*.new"):
-        process = left.name.split(".")[-2]
+    for left in target.parent.glob(f".{escape(target.name)}.{_host()}.*.*.new"):
+        process = left.name.split(".")[-3]
         if process.isdigit() and not Path("/proc", process).exists():
             left.unlink(missing_ok=True)
 
@@ -249,6 +266,9 @@ def read_file(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         tensors = safetensors.load(data)
         metadata = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]]).get("__metadata__", {})
+    except KeyError as error:
+        what = f"has tensors of a type that NumPy does not have: {error.args[0]}"
+        raise DataError(f"{os.fspath(path)} {what}", location=location) from error
     except (SafetensorError, ValueError, struct.error) as error:
         what = f"is damaged, or is not a safetensors file: {_cut_off(data) or error}"
         raise DataError(f"{os.fspath(path)} {what}", location=location, way_out="load an older file") from error
@@ -337,7 +357,10 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
                 way_out=f"there are {', '.join(map(str, state))}",
             )
         given = state[theirs]
-        values = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if hasattr(given, "detach"):  # a tensor; NumPy does not have all of their types
+            given = given.detach().cpu()
+            given = given.float() if given.is_floating_point() else given
+        values = np.asarray(given)
         if values.dtype.kind not in "fiub":
             raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
         found[name] = _fitted(values, own[name].shape, name, theirs)
@@ -357,9 +380,9 @@ def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Ma
 
 def _fitted(values: np.ndarray, shape: tuple[int, ...], wanted: str, given: str) -> np.ndarray:
     """The values in another shape, where only dimensions of one element differ, or those after the first are joined."""
-    alike = [extent for extent in values.shape if extent != 1] == [extent for extent in shape if extent != 1]
-    rows = values.size == int(np.prod(shape)) and values.shape[:1] == shape[:1]
-    if not alike and not rows:
+    theirs, ours = ([extent for extent in of if extent != 1] for of in (values.shape, shape))
+    rows = 2 in (len(theirs), len(ours)) and values.size == int(np.prod(shape)) and theirs[:1] == ours[:1]
+    if theirs != ours and not rows:
         raise DataError(
             f"{given} of shape {values.shape} does not fit {wanted} of shape {shape}", location=user_location()
         )

@@ -64,7 +64,7 @@ def fit(
     Args:
         session: of a compiled net with two data layers, images then labels, and a loss.
         images: (items, …).
-        labels: (items,) or (items, 1), class numbers.
+        labels: (items,) or (items, 1), class numbers; or what another loss compares with, (items, …).
         solver: its ``step()`` changes the parameters.
         epochs: how often to go through the data.
         shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes and the next call

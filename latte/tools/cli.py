@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from latte.explain.explanation import phases_of
 from latte.net import Net
 from latte.profiling.roofline import check_plot
 from latte.runtime.kernels import CompiledPhase
+from latte.runtime.session import NotTuned
 from latte.tools.bench.command import bench
 from latte.tools.made_up import made_up_batch
 from swirl.cache import cache_contents, cache_folder, clear_cache
@@ -90,7 +92,9 @@ def load_net(path: Path) -> Net:
 def _compiled(path: Path, target: str | None) -> Net:
     net = load_net(path)
     if not net.compiled:
-        net.compile(target=target)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotTuned)  # an explanation's notes say it, of each phase
+            net.compile(target=target)
     elif target not in (None, net.executable.plan.target.name):
         raise CommandError(
             f"{path} compiles its net for {net.executable.plan.target.name}", way_out="leave out --target"

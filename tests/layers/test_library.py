@@ -168,9 +168,9 @@ def test_dropout_drops_what_it_says(shape: tuple[int, ...]) -> None:
     trial = alone(3, shape, lambda net, data: DropoutLayer(net, data, ratio))
     drawn = trial.layer.get_randval()
     factor = np.float32(1 / (1 - ratio))
-    np.testing.assert_array_equal(trial.layer.get_value(), np.where(drawn > ratio, trial.x * factor, 0))
-    np.testing.assert_array_equal(trial.data.get_grad(), np.where(drawn > ratio, trial.gradient * factor, 0))
-    assert drawn.min() >= 0 and drawn.max() <= 1 and abs((drawn > ratio).mean() - 0.7) < 5 / np.sqrt(drawn.size)
+    np.testing.assert_array_equal(trial.layer.get_value(), np.where(drawn >= ratio, trial.x * factor, 0))
+    np.testing.assert_array_equal(trial.data.get_grad(), np.where(drawn >= ratio, trial.gradient * factor, 0))
+    assert drawn.min() >= 0 and drawn.max() <= 1 and abs((drawn >= ratio).mean() - 0.7) < 5 / np.sqrt(drawn.size)
     trial.net.forward()
     assert (trial.layer.get_randval() != drawn).mean() > 0.99
     trial.net.test()

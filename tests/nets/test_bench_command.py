@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from latte.explain.facts import CommandFact
 from latte.tools.bench import alternate, command, plots
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared
 from latte.tools.bench.breakdown import level_shares
@@ -22,6 +24,7 @@ from latte.tools.bench.levels import LEVELS, up_to
 from latte.tools.bench.ours import Layers, our_side
 from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
+from swirl.phases import PHASES
 
 
 def run(*arguments: str) -> Result:
@@ -206,6 +209,10 @@ def test_levels_add_up_to_the_whole_recipe() -> None:
     assert set(commands[1]) <= set(commands[2])
     assert not any("vectorize" in line for line in commands[1]) and any("vectorize" in line for line in commands[2])
     assert not any("parallelize" in line for line in commands[2])
+    assert all(f"def {phase}(s, target):" in text for text in texts for phase in PHASES)  # none is left to defaults
+    fact = CommandFact("stream('forward', 'value', optional=True)", "forward", "applied", "", None, side.members[0].name)
+    whole = replace(side.net.explain(side.members[0]), commands=(fact,))
+    assert up_to(whole, 2).count("optional=True") == 1
     taken = dict(zip((*LEVELS, OURS), (8.0, 4.0, 2.0, 1.0), strict=True))
     shares = level_shares(row(seconds={name: [seconds] for name, seconds in taken.items()}))
     assert shares == pytest.approx([0.125, 0.125, 0.25, 0.5])

@@ -88,8 +88,20 @@ def test_what_falls_is_measured_a_second_time(tmp_path: Path) -> None:
     swept = Sweep([CASE], ABOUT, path=tmp_path / "sweep.json")
     swept.run(1000, print, once_slow)
     assert falls(swept.lines, swept.found) == []
+    before = len(asked)
+    Sweep([CASE], ABOUT, path=tmp_path / "sweep.json").run(1000, print, once_slow)
+    assert len(asked) == before
     assert asked.count("conv 3,16,16,8,3,1 blocks") == 2
     assert json.loads((tmp_path / "sweep.json").read_text())["falls"] == []
+
+
+def test_what_has_failed_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    Sweep([CASE], ABOUT, path=path).run(1000, print, lambda point: Rates(failed="busy"))
+    again = Sweep([CASE], ABOUT, path=path)
+    assert len(again.missing) == len(again.points)
+    again.run(1000, print, even)
+    assert not again.missing
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    FullyConnectedLayer,
+    MemoryDataLayer,
+    Net,
+    PReLULayer,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
 from latte.ensemble import ActivationEnsemble
 from latte.errors import DataError, TrainingError
 from latte.neuron import Neuron, rand
@@ -217,6 +226,39 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
         net.save(tmp_path / "no" / "net")
 
 
+def test_a_layer_may_be_called_solver(tmp_path: Path) -> None:
+    net = Net(2, seed=1)
+    PReLULayer(net, FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 3), name="solver")
+    net.compile(threads=1)
+    solver = SGD(net)
+    net.save(tmp_path / "net", solver)
+    net.load(tmp_path / "net", solver)
+
+
+def test_solvers_and_paths_that_do_not_fit(nets: tuple[Net, SGD], tmp_path: Path) -> None:
+    net, _ = nets
+    other = solver_of(declared())
+    for call in (net.save, net.load):
+        net.save(tmp_path / "net", nets[1])
+        with pytest.raises(DataError, match="the solver trains another net"):
+            call(tmp_path / "net", other)
+        with pytest.raises(DataError, match="has no state to save"):
+            call(tmp_path / "net", SGD)  # type: ignore[arg-type]
+        for path in ("", "a\0b", "."):
+            with pytest.raises(DataError, match="a file is given by its path"):
+                call(path)
+
+
+def test_links_and_modes_stay(nets: tuple[Net, SGD], tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    nets[0].save(link)
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    nets[0].load(real)
+
+
 # --- killed -----------------------------------------------------------------------------------------------
 KILLED = """
 import os, random, signal, sys, time
@@ -289,6 +331,9 @@ def test_weights_go_to_pytorch_and_back() -> None:
         net.test()
         expected = module(torch.from_numpy(batch)).detach().numpy()
         np.testing.assert_allclose(scores.get_value(), expected, atol=1e-5)
+    halves = {name: tensor.to(torch.bfloat16) for name, tensor in module.state_dict().items()}
+    net.load_state_dict(halves, NAMES)
+    net.load_state_dict(module.state_dict(), NAMES)
     back = net.state_dict(NAMES, like=module.state_dict())
     for name, values in back.items():
         np.testing.assert_array_equal(values, module.state_dict()[name].numpy())
@@ -303,6 +348,10 @@ def test_weights_go_to_pytorch_and_back() -> None:
         (
             lambda names, state: state.update({"0.bias": np.zeros(16)}),
             r"0.bias of shape \(16,\) does not fit conv1.bias",
+        ),
+        (
+            lambda names, state: state.update({"4.weight": np.zeros((5, 6, 6, 17))}),
+            r"4.weight of shape \(5, 6, 6, 17\) does not fit fully_connected1.weights of shape \(5, 17, 6, 6\)",
         ),
         (lambda names, state: state.update({"0.bias": np.array(["x"] * 17)}), "real numbers are needed"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from latte import (
     MemoryDataLayer,
     Net,
     ReLULayer,
+    TanhLayer,
 )
 from latte.ensemble import Ensemble
+from latte.runtime.session import NotTuned
 from latte.solver import SGD
 from swirl.errors import LayoutError
 
@@ -239,6 +242,8 @@ def test_dumped_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 LAYOUTS = {
     "halo": "s.set_padding('value', 1, 2, (0, 1))",
     "order": "s.transpose('value', order=(1, 2, 0))",
+    "value alone": "s.tile('value', 0, 4)",
+    "gradient alone": "s.tile('grad', 0, 4)",
     "halo and blocks": "s.set_padding('value', 0, 1, 1)\n    for buffer in ('value', 'grad'):\n"
     "        s.tile(buffer, 0, 4)",
 }
@@ -255,6 +260,7 @@ def test_shipped_recipes_follow(layout: str, tmp_path: Path) -> None:
         conv = ConvLayerNoBias(net, data, num_filters=5, kernel=3, stride=1, pad=1)
         readers = [
             ReLULayer(net, conv),
+            TanhLayer(net, conv),
             BatchNormLayer(net, conv),
             MaxPoolingLayer(net, conv, kernel=2, stride=2),
             FullyConnectedLayerNoBias(net, conv, num_outputs=3),
@@ -270,5 +276,34 @@ def test_shipped_recipes_follow(layout: str, tmp_path: Path) -> None:
         net.clear_grad()
         net.backward()
         results.append([*(reader.get_value() for reader in readers), conv.get_grad(), conv.get_grad_weights()])
+    for expected, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tiled", ["'value'", "'grad'", "'value', 'grad'"])
+def test_chains_follow_what_a_source_has_laid_out(tiled: str, tmp_path: Path) -> None:
+    """Where a chain leaves backward apart, its update meets the layer's own gradient."""
+    path = tmp_path / "conv.py"
+    path.write_text(
+        f"def forward(s, target):\n    for buffer in ({tiled},):\n        s.tile(buffer, 0, target.simd_width)\n"
+    )
+    results = []
+    for recipe in (None, path):
+        net = Net(3, seed=1)
+        net.force_backward = True
+        data = MemoryDataLayer(net, (3, 6, 6))
+        conv = ConvLayerNoBias(net, data, num_filters=19, kernel=3, stride=1, pad=1)
+        norm = BatchNormLayer(net, conv)
+        relu = ReLULayer(net, norm)
+        if recipe is not None:
+            net.use_recipe(conv, recipe)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotTuned)
+            net.compile()
+        data.set_value(np.random.default_rng(3).standard_normal((3, 3, 6, 6)))
+        net.forward()
+        relu.set_grad(np.random.default_rng(4).standard_normal((3, 19, 6, 6)))
+        net.backward()
+        results.append([relu.get_value(), norm.get_grad_gamma(), conv.get_grad_weights(), data.get_grad()])
     for expected, got in zip(*results, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

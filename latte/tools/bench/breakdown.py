@@ -67,8 +67,8 @@ class Operators:
 
 
 def operator_cases(case: Case) -> dict[str, Case]:
-    """Operator → the case that is it alone."""
-    out = -(-case.extent // case.stride)
+    """Operator → the case that is it alone; the convolution has a bias then, and a ReLU's source is plain."""
+    out = (case.extent + 2 * (case.kernel // 2) - case.kernel) // case.stride + 1
     image = Case("bn", case.batch, case.filters, out)
     return {"convolution": replace(case, kind="conv"), "batch norm": image, "ReLU": replace(image, kind="relu")}
 

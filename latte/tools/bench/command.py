@@ -14,13 +14,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
 from latte.tools.bench.alternate import BEYOND, BOUND, LOSS_BOUND, Row, measured
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
+from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.report import machine, report_console, spread
-from latte.tools.bench.sweep import Sweep, bases, falls, measure
+from latte.tools.bench.sweep import Sweep, bases, code_digest, falls, measure
 from latte.tools.bench.workers import HELD_TO_AVX2, OURS, Side, instruction_sets, sides
 from swirl.config import available_cores
 from swirl.errors import LatteError
@@ -103,7 +105,14 @@ def bench(
     net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56).
     """
     count = threads or available_cores()
+    if plot is not None:
+        try:
+            check_plot(plot)  # before anything is measured
+        except LatteError as error:
+            raise click.ClickException(str(error)) from error
     if sweep:
+        if breakdown:
+            raise click.UsageError("--sweep or --breakdown")
         if plot is not None or kind in ("own", "net"):
             raise click.UsageError("a sweep has no plot, and no lines through layers of one's own or nets")
         _sweep(kind, shapes, count, target, layout, json_path, kernels)
@@ -136,6 +145,9 @@ def bench(
     if breakdown and kind == "bn":
         own, *others = peers
         steps = [measure_case(case, ["step"], [own, *level_sides(), *others], blocks)[0] for case in wanted]
+        for row in steps:
+            for name in set(LEVELS) & row.missing.keys():
+                raise click.ClickException(f"{row.case}: {name} was not measured: {row.missing[name]}")
         console.print(by_optimisation(steps))
         if plot is not None:
             plots.optimisations(steps, title, plot)
@@ -181,7 +193,7 @@ def _sweep(
     if shapes and kind is None:
         raise click.UsageError("--shape is of a KIND")
     console = report_console()
-    about = {"machine": machine(), "target": resolve_target(target).name, "threads": threads}
+    about = {"machine": machine(), "target": resolve_target(target).name, "threads": threads, "code": code_digest()}
     console.print(f"{about['machine']}\n{about['target']}, {threads} threads")
     blocks = None if layout is None else layout == "blocks"
     try:
@@ -190,9 +202,9 @@ def _sweep(
             sweep.run(kernels, status.update, lambda point: measure(point, threads, target))
     except LatteError as error:
         raise click.ClickException(str(error)) from error
-    for text, rates in sweep.found.items():
-        if rates.failed:
-            console.print(f"{text} FAILED: {rates.failed}", highlight=False)
+    for text in sweep.points:
+        if text in sweep.found and sweep.found[text].failed:
+            console.print(f"{text} FAILED: {sweep.found[text].failed}", highlight=False)
     found = falls(sweep.lines, sweep.found)
     for fall in found:
         console.print(str(fall), highlight=False)

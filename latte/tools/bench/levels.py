@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from latte.explain.explanation import Explanation
+from swirl.phases import PHASES
 
 LEVELS = ("naive", "+ interchange, fusion, scalar replacement", "+ unrolling, SIMD")
 """What is left of a recipe at each level; all of it, threads included, is ours."""
@@ -21,11 +22,17 @@ def up_to(explanation: Explanation, level: int) -> str:
         level: index in :data:`LEVELS`.
     """
     kept = [
-        replace(command, text=f"{command.text[:-1]}, optional=True)")  # loops of commands left out are missing
+        replace(command, text=_optional(command.text))  # loops of commands left out are missing
         for command in explanation.commands
         if command.status == "applied" and 0 < _level(command.text.split("(")[0]) <= level
     ]
-    return replace(explanation, commands=tuple(kept)).as_recipe()
+    text = replace(explanation, commands=tuple(kept)).as_recipe()
+    without = [phase for phase in PHASES if f"def {phase}(" not in text]  # they are not the default schedule's
+    return "\n\n".join([text.rstrip(), *(f"def {phase}(s, target):\n    pass" for phase in without)]) + "\n"
+
+
+def _optional(text: str) -> str:
+    return text if "optional=True" in text else f"{text[:-1]}, optional=True)"
 
 
 def _level(command: str) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from latte.tools.bench.alternate import Row
 from latte.tools.bench.breakdown import Operators, level_shares, milliseconds
 from latte.tools.bench.levels import LEVELS
@@ -15,11 +13,7 @@ from latte.tools.bench.workers import OURS
 
 
 def ratios(rows: Sequence[Row], title: str, path: Path) -> None:
-    """How many times as fast as each peer, a group of bars for each row.
-
-    Raises:
-        click.ClickException: matplotlib is not installed; so do the others.
-    """
+    """How many times as fast as each peer, a group of bars for each row."""
     peers = _others(rows, ())
     figure, axes = _axes(len(rows))
     width = 0.8 / max(1, len(peers))
@@ -33,22 +27,18 @@ def ratios(rows: Sequence[Row], title: str, path: Path) -> None:
 
 
 def optimisations(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Images a second, a bar for each row: what each level adds; and the peers as marks."""
+    """Shares of our speed, a bar for each row: what each level adds to it; and the peers' speeds as marks."""
     figure, axes = _axes(len(rows))
-    speeds = [row.case.batch / row.median() for row in rows]
-    shares = [level_shares(row) for row in rows]
     below = [0.0] * len(rows)
     for number, name in enumerate((*LEVELS, "+ threads")):
-        added = [speed * own[number] for speed, own in zip(speeds, shares, strict=True)]
+        added = [max(0.0, level_shares(row)[number]) for row in rows]
         axes.bar(range(len(rows)), added, 0.6, bottom=below, label=name)
         below = [low + more for low, more in zip(below, added, strict=True)]
     for name, mark in zip(_others(rows, LEVELS), "o^sD", strict=False):
         places = [at for at, row in enumerate(rows) if name in row.seconds]
-        known = [row.case.batch / row.median(name) for row in rows if name in row.seconds]
-        axes.plot(places, known, mark, color="black", label=name)
-    _cases(axes, [row.case.shape for row in rows], 0.0)
-    axes.set_yscale("log")
-    axes.set_ylabel("images / s")
+        axes.plot(places, [1 / rows[at].ratio(name) for at in places], mark, color="black", label=name)
+    _cases(axes, [f"{row.case.shape}\n{row.case.batch / row.median():.0f} images/s" for row in rows], 0.0)
+    axes.set_ylabel(f"speed, {OURS} with all of it is 1")
     _save(figure, axes, title, path)
 
 
@@ -79,10 +69,8 @@ def operators(found: Sequence[Operators], title: str, path: Path) -> None:
 
 
 def _axes(columns: int) -> tuple[Any, Any]:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise click.ClickException("--plot needs matplotlib: pip install 'latte[examples]'") from error
+    import matplotlib  # an extra, which the command has looked for
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ BASES = {
 FALL = 0.5
 """Of the better neighbour's share of the limit: what is below is listed."""
 SHORT = 5e-5
-"""Seconds: what takes less is not compared, as starting threads takes longer."""
+"""Seconds: what takes less is not called slow, as starting threads takes longer."""
 ROUNDS = 2
 
 
@@ -53,18 +55,20 @@ class Rates:
         shares: by phase, of the machine's limit at the same time.
         untuned: phases that a recipe has left to the default schedule, with the reasons.
         failed: why nothing could be measured.
+        times: how often it was measured.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     untuned: Sequence[str] = ()
     failed: str = ""
+    times: int = 1
 
     def better(self, other: Rates) -> Rates:
         """The best of two measurements of one point."""
         seconds = {phase: min(taken, other.seconds.get(phase, taken)) for phase, taken in self.seconds.items()}
         shares = {phase: max(share, other.shares.get(phase, share)) for phase, share in self.shares.items()}
-        return replace(self, seconds=seconds, shares=shares)
+        return replace(self, seconds=seconds, shares=shares, times=self.times + other.times)
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ def falls(through: Iterable[Sequence[Point]], found: Mapping[str, Rates]) -> lis
             for point, neighbour in (pair, pair[::-1]):
                 own, other = found.get(str(point), Rates()), found.get(str(neighbour), Rates())
                 for phase in own.shares.keys() & other.shares.keys():
-                    if min(own.seconds[phase], other.seconds[phase]) < SHORT:
+                    if own.seconds[phase] < SHORT:
                         continue
                     share, expected = own.shares[phase], other.shares[phase]
                     known = worst.get((str(point), phase))
@@ -210,8 +214,8 @@ class Sweep:
 
     @property
     def missing(self) -> list[Point]:
-        """The points that have not been measured."""
-        return [point for text, point in self.points.items() if text not in self.found]
+        """The points that have not been measured, or have failed."""
+        return [point for text, point in self.points.items() if self.found.get(text, Rates(failed="not yet")).failed]
 
     def run(self, kernels: int, told: Callable[[str], None], measured: Callable[[Point], Rates]) -> None:
         """Measure what is missing, until so many kernels have been; then what has fallen a second time, beside its
@@ -226,14 +230,18 @@ class Sweep:
         for point in self.missing:
             if count >= kernels:
                 break
-            told(f"{len(self.found)} of {len(self.points)} points: {point}")
+            told(f"{len(self.points) - len(self.missing)} of {len(self.points)} points: {point}")
             rates = measured(point)
             count += len(rates.seconds)
             self._keep(str(point), rates)
         again = dict.fromkeys(text for fall in falls(self.lines, self.found) for text in (fall.point, fall.neighbour))
         for text in again:
+            if self.found[text].times > 1 or count >= kernels:
+                continue
             told(f"a second time: {text}")
-            self._keep(text, self.found[text].better(measured(self.points[text])))
+            rates = measured(self.points[text])
+            count += len(rates.seconds)
+            self._keep(text, self.found[text].better(rates))
 
     def _keep(self, text: str, rates: Rates) -> None:
         self.found[text] = rates
@@ -243,6 +251,16 @@ class Sweep:
             listed = [asdict(fall) for fall in falls(self.lines, self.found)]
             beside.write_text(json.dumps({**self.about, "points": points, "falls": listed}, indent=1) + "\n")
             beside.replace(self.path)
+
+
+def code_digest() -> str:
+    """Of the sources that rates depend on: a sweep of other ones begins anew."""
+    found = hashlib.sha256()
+    for package in ("latte", "swirl"):
+        folder = Path(str(resources.files(package)))
+        for path in sorted(folder.rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _read(path: Path, about: Mapping[str, Any]) -> dict[str, Rates]:
