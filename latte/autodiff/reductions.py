@@ -159,16 +159,14 @@ def _divided(group: list[Reduction], writes: list[Statement], reads: list[Statem
     """A group in rounds: first all that only starts reach, then those of one region each."""
     starts = {site.path for member in group for site in member.starts}
     first = [site for site in writes if site.path < group[0].region]
-    # A reader of a first value (another first value, perhaps) sends it a gradient that no winner takes away.
-    seen = any(_before(site, group[0]) for site in reads)
-    from_starts = all(site.path in starts for site in first) and not seen
+    # A reader of what a region finds sends it a gradient that no winner of the region takes away.
+    seen = {m.region for m in group if any(_before(site, m) for site in reads)}
+    from_starts = all(site.path in starts for site in first) and group[0].region not in seen
     found: list[list[Reduction]] = []
     for member in group:
         last = found[-1][-1].region if found else ()
-        written = any(last < site.path < member.region for site in writes) or any(
-            _before(site, member) and any(_after(site, other) for other in found[-1]) for site in reads if found
-        )
-        if not found or (last != member.region and (written or len(found) > 1 or not from_starts)):
+        parted = member.region in seen or any(last < site.path < member.region for site in writes)
+        if not found or (last != member.region and (parted or len(found) > 1 or not from_starts)):
             found.append([])
         found[-1].append(member)
     return [
@@ -181,13 +179,6 @@ def _before(site: Statement, found: Reduction) -> bool:
     if isinstance(found.target, ast.Name):
         return site.path < found.region
     return any(read.meets_later(_changes(found)) for read in uses(site) if read.reads)
-
-
-def _after(site: Statement, found: Reduction) -> bool:
-    """Whether a site may read an element after the reduction has changed it."""
-    if isinstance(found.target, ast.Name):
-        return site.path > found.region
-    return any(_changes(found).meets_later(read) for read in uses(site) if read.reads)
 
 
 def _changes(found: Reduction) -> Use:
