@@ -210,7 +210,9 @@ def test_levels_add_up_to_the_whole_recipe() -> None:
     assert not any("vectorize" in line for line in commands[1]) and any("vectorize" in line for line in commands[2])
     assert not any("parallelize" in line for line in commands[2])
     assert all(f"def {phase}(s, target):" in text for text in texts for phase in PHASES)  # none is left to defaults
-    fact = CommandFact("stream('forward', 'value', optional=True)", "forward", "applied", "", None, side.members[0].name)
+    fact = CommandFact(
+        "stream('forward', 'value', optional=True)", "forward", "applied", "", None, side.members[0].name
+    )
     whole = replace(side.net.explain(side.members[0]), commands=(fact,))
     assert up_to(whole, 2).count("optional=True") == 1
     taken = dict(zip((*LEVELS, OURS), (8.0, 4.0, 2.0, 1.0), strict=True))

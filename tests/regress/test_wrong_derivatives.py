@@ -498,6 +498,95 @@ for n in range(2):
 }
 
 
+FOUND_BEFORE = {
+    "a reader of another element than an earlier maximum's": """
+for n in range(3):
+    for i in range(4):
+        h[n,i] = inputs[n,i]
+for n in range(3):
+    for i in range(4):
+        value[n,i] = 0.5
+for n in range(3):
+    for i in range(4):
+        if LIMIT < h[min(n+1,2),n]:
+            h[min(n+1,2),n] = LIMIT
+    for i in range(n+1):
+        value[n//2,i] *= h[0,n]
+for i in range(4):
+    for j in range(4):
+        h[0,2] = max(h[0,2], 2.5)
+""",
+    "a reader between the iterations of two maxima": """
+for n in range(3):
+    for i in range(4):
+        h[n,i] = inputs[n,i]
+        value[n,i] = 0.5
+for i in range(4):
+    for k in range(i,4):
+        value[2,3-k] = h[0,k]
+    for j in range(4):
+        for k in range(4):
+            if 0.25 > h[2,i]:
+                h[2,i] = 0.25
+            if 3.5 > h[0,i]:
+                h[0,i] = 3.5
+""",
+    "a reader before the second of two regions": """
+for n in range(3):
+    for i in range(4):
+        h[n,i] = inputs[n,i]
+for i in range(4):
+    for j in range(4):
+        h[0,i] = max(h[0,i], inputs[1,j])
+for n in range(3):
+    for i in range(4):
+        value[n,i] = h[2,i]*h[0,i]
+for i in range(4):
+    for j in range(4):
+        h[2,i] = max(h[2,i], inputs[1,j]+5.0)
+for i in range(4):
+    value[0,i] += h[2,i]
+""",
+    "readers on both sides of each region": """
+for n in range(3):
+    for i in range(4):
+        h[n,i] = inputs[n,i]
+for i in range(4):
+    value[0,i] = h[1,i]
+    for j in range(4):
+        h[0,i] = min(h[0,i], inputs[2,j]-LIMIT)
+for i in range(4):
+    value[1,i] = h[0,i]*h[1,i]
+    for j in range(4):
+        h[1,i] = max(h[1,i], inputs[2,j]+LIMIT)
+for i in range(4):
+    value[2,i] = h[0,i]*h[1,i]
+""",
+    "one row read before it is limited, in one loop": """
+for n in range(3):
+    for i in range(4):
+        h[n,i] = inputs[n,i]
+for n in range(3):
+    for i in range(4):
+        value[n,i] = h[2-n,i]*h[2-n,i]
+    for i in range(4):
+        for j in range(4):
+            h[n,i] = max(h[n,i], LIMIT)
+""",
+}
+"""Maxima of one array: what a reader has found before one of them is not what its winner gives."""
+
+
+@pytest.mark.parametrize("limit", [0.25, 1.5])
+@pytest.mark.parametrize("name", FOUND_BEFORE)
+def test_a_gradient_of_what_a_maximum_has_found(name: str, limit: float) -> None:
+    shape = (3, 4)
+    source = FOUND_BEFORE[name].replace("LIMIT", str(limit))
+    case = Case(source, {"inputs": shape, "h": shape, "value": shape}, "inputs")
+    forward_computes_the_same(case)
+    gradients_are_differences(case)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str) -> None:
     forward_computes_the_same(CASES[name])
