@@ -9,12 +9,12 @@ from latte.layers import *  # noqa: F403
 from latte.net import Net
 from latte.neuron import BiasNeuron, DataNeuron, Field, Neuron, Param, State, WeightedNeuron  # noqa: F401
 
-# The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron,
-# Param, …) and of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
 try:
     __version__ = version("latte-swirl")
 except PackageNotFoundError:  # a checkout that is not installed
     __version__ = "0+unknown"
 
+# The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron,
+# Param, …) and of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
 __all__ = ["Net"]
 __all__ += layers.__all__

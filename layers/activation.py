@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import names_of_dimensions, number, source_of
+from latte.layers.arguments import names_of_dimensions, number, one_to_one, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron, Param, constant, exp, tanh
@@ -179,6 +179,4 @@ def TanhLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) ->
 
 def _activation(net: Net, source: Ensemble, neuron: type[Neuron], kind: str, name: str | None) -> Ensemble:
     ensemble = ActivationEnsemble(neuron, source.shape, names_of_dimensions(source.ndim), kind=kind, name=name)
-    net.add_ensemble(ensemble)
-    net.add_one_to_one_connections(source, ensemble)
-    return ensemble
+    return one_to_one(net, source, ensemble)

@@ -1,4 +1,4 @@
-"""Checks that the layer constructors share."""
+"""What the layer constructors share: checks of arguments, and adding a layer that reads its source one to one."""
 
 from __future__ import annotations
 
@@ -85,3 +85,22 @@ def number(name: str, value: float, *, least: float | None = None, below: float 
         bounds = [f", {word} {bound:g}" for word, bound in (("at least", least), ("below", below)) if bound is not None]
         raise DeclarationError(f"{name} must be a number{''.join(bounds)}, not {value!r}", location=user_location())
     return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """``value``, a finite number greater than 0.
+
+    Raises:
+        DeclarationError: if it is not.
+    """
+    found = number(name, value, least=0.0)
+    if found == 0.0:
+        raise DeclarationError(f"{name} must be greater than 0", location=user_location())
+    return found
+
+
+def one_to_one(net: Net, source: Ensemble, ensemble: Ensemble) -> Ensemble:
+    """``ensemble``, added to the net; each element reads the one of ``source`` at its own index."""
+    net.add_ensemble(ensemble)
+    net.add_one_to_one_connections(source, ensemble)
+    return ensemble

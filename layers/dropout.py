@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.layers.arguments import names_of_dimensions, number, source_of
+from latte.layers.arguments import names_of_dimensions, number, one_to_one, source_of
 from latte.net import Net
 from latte.neuron import Field, Neuron, rand
 
@@ -40,6 +40,5 @@ def DropoutLayer(net: Net, input_ensemble: Ensemble, ratio: float = 0.5, *, name
             else:
                 self.value = self.input
 
-    ensemble = net.add_ensemble(ActivationEnsemble(DropoutNeuron, source.shape, dims, kind="dropout", name=name))
-    net.add_one_to_one_connections(source, ensemble)
-    return ensemble
+    ensemble = ActivationEnsemble(DropoutNeuron, source.shape, dims, kind="dropout", name=name)
+    return one_to_one(net, source, ensemble)

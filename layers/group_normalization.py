@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import count, number, source_of
+from latte.layers.arguments import count, number, one_to_one, positive, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, Param, ones, sqrt, zeros
@@ -208,7 +208,7 @@ def GroupNormLayer(
         raise DeclarationError(
             f"{source.shape[0]} channels cannot be divided into {parts} groups", location=user_location()
         )
-    return _normalized(net, source, GroupNormEnsemble(source.shape, parts, _epsilon(epsilon), name))
+    return one_to_one(net, source, GroupNormEnsemble(source.shape, parts, positive("epsilon", epsilon), name))
 
 
 def InstanceNormLayer(
@@ -221,7 +221,9 @@ def InstanceNormLayer(
     Source: Ulyanov, Vedaldi, Lempitsky, *Instance normalization*, 2016.
     """
     source = source_of(net, input_ensemble, "InstanceNormLayer", 3)
-    return _normalized(net, source, InstanceNormEnsemble(source.shape, source.shape[0], _epsilon(epsilon), name))
+    return one_to_one(
+        net, source, InstanceNormEnsemble(source.shape, source.shape[0], positive("epsilon", epsilon), name)
+    )
 
 
 def LayerNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, *, name: str | None = None) -> Ensemble:
@@ -237,7 +239,7 @@ def LayerNormLayer(net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, *,
     """
     source = source_of(net, input_ensemble, "LayerNormLayer", (1, 2, 3))
     kinds = {1: LayerNormVectorEnsemble, 2: LayerNormSequenceEnsemble, 3: LayerNormEnsemble}
-    return _normalized(net, source, kinds[source.ndim](source.shape, _epsilon(epsilon), name))
+    return one_to_one(net, source, kinds[source.ndim](source.shape, positive("epsilon", epsilon), name))
 
 
 def LRNLayer(
@@ -266,20 +268,5 @@ def LRNLayer(
     section 3.3; ``alpha / n`` as Caffe and PyTorch have it.
     """
     source = source_of(net, input_ensemble, "LRNLayer", 3)
-    numbers = number("beta", beta), number("alpha", alpha, least=0.0), number("k", k, least=0.0)
-    if numbers[2] == 0.0:
-        raise DeclarationError("k must be greater than 0", location=user_location())
-    return _normalized(net, source, LRNEnsemble(source.shape, count("n", n), *numbers, name))
-
-
-def _epsilon(epsilon: float) -> float:
-    value = number("epsilon", epsilon, least=0.0)
-    if value == 0.0:
-        raise DeclarationError("epsilon must be greater than 0", location=user_location())
-    return value
-
-
-def _normalized(net: Net, source: Ensemble, ensemble: Ensemble) -> Ensemble:
-    net.add_ensemble(ensemble)
-    net.add_one_to_one_connections(source, ensemble)
-    return ensemble
+    numbers = number("beta", beta), number("alpha", alpha, least=0.0), positive("k", k)
+    return one_to_one(net, source, LRNEnsemble(source.shape, count("n", n), *numbers, name))

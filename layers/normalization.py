@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import source_of
+from latte.layers.arguments import one_to_one, source_of
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -120,6 +120,4 @@ def BatchNormLayer(
     if not is_number(momentum) or not 0 <= momentum <= 1:
         raise DeclarationError(f"momentum must be in 0 … 1, not {momentum!r}", location=user_location())
     kind = BatchNormEnsemble if source.ndim == 3 else BatchNormVectorEnsemble
-    ensemble = net.add_ensemble(kind(source.shape, float(epsilon), float(momentum), name))
-    net.add_one_to_one_connections(source, ensemble)
-    return ensemble
+    return one_to_one(net, source, kind(source.shape, float(epsilon), float(momentum), name))

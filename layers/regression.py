@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from latte.ensemble import Ensemble, LossEnsemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import number, source_of
+from latte.layers.arguments import positive, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import exp, log
@@ -103,10 +103,7 @@ def HuberLossLayer(
 
     Source: Huber, *Robust estimation of a location parameter*, Annals of Statistics 53, 1964.
     """
-    width = number("delta", delta, least=0.0)
-    if width == 0.0:
-        raise DeclarationError("delta must be greater than 0", location=user_location())
-    return _loss(net, HuberEnsemble(width, name), bottom, target, "HuberLossLayer")
+    return _loss(net, HuberEnsemble(positive("delta", delta), name), bottom, target, "HuberLossLayer")
 
 
 def BinaryCrossEntropyLayer(net: Net, bottom: Ensemble, target: Ensemble, *, name: str | None = None) -> Ensemble:

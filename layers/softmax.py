@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from latte.ensemble import Ensemble
-from latte.layers.arguments import names_of_dimensions, source_of
+from latte.layers.arguments import names_of_dimensions, one_to_one, source_of
 from latte.net import Net
 from latte.neuron import Field, exp, log, stop_gradient
 
@@ -124,6 +124,4 @@ def LogSoftmaxLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = No
 
 
 def _over_channels(net: Net, source: Ensemble, kind: type[Ensemble], name: str | None) -> Ensemble:
-    ensemble = net.add_ensemble(kind(shape=source.shape, dims=names_of_dimensions(source.ndim), name=name))
-    net.add_one_to_one_connections(source, ensemble)
-    return ensemble
+    return one_to_one(net, source, kind(shape=source.shape, dims=names_of_dimensions(source.ndim), name=name))

@@ -206,8 +206,8 @@ def write_file(path: str | os.PathLike[str], content: Checkpoint) -> None:
     target = _path(path).resolve()  # what a link points to is replaced, not the link
     tensors = {name: np.ascontiguousarray(values) for name, values in content.tensors.items()}
     about = json.dumps(content.about)
-    sums = {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
-    metadata = {"format": FORMAT, "about": about, "checksums": json.dumps(sums, sort_keys=True)}
+    sums = json.dumps(_checksums(about, tensors), sort_keys=True)
+    metadata = {"format": FORMAT, "about": about, "checksums": sums}
     beside = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
         _remove_abandoned(target)
@@ -265,7 +265,7 @@ def read_file(path: str | os.PathLike[str]) -> Checkpoint:
         raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror or error}", location=location) from error
     try:
         tensors = safetensors.load(data)
-        metadata = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]]).get("__metadata__", {})
+        metadata = _header(data)[0].get("__metadata__", {})
     except KeyError as error:
         what = f"has tensors of a type that NumPy does not have: {error.args[0]}"
         raise DataError(f"{os.fspath(path)} {what}", location=location) from error
@@ -279,13 +279,23 @@ def read_file(path: str | os.PathLike[str]) -> Checkpoint:
             way_out="net.load_state_dict(arrays, names) takes parameters of other programs",
         )
     about = metadata.get("about", "")
-    sums = {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
+    sums = _checksums(about, tensors)
     if metadata.get("checksums") != json.dumps(sums, sort_keys=True):
         known = _object(metadata.get("checksums", ""))
         changed = [name for name in sums if known.get(name) != sums[name]] or sorted(known.keys() - sums.keys())
         what = f"is damaged: {', '.join(changed[:3]) or 'its list of checksums'} has changed since it was saved"
         raise DataError(f"{os.fspath(path)} {what}", location=location, way_out="load an older file")
     return Checkpoint(tensors, json.loads(about))
+
+
+def _checksums(about: str, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
+    return {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
+
+
+def _header(data: bytes) -> tuple[Any, int]:
+    """The header of a safetensors file, and where the tensors start: after its length, in 8 bytes, and itself."""
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:start]), start
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -300,12 +310,11 @@ def _object(text: str) -> dict[str, Any]:
 def _cut_off(data: bytes) -> str | None:
     """Which tensor a file that is too short ends in, if its header can be read."""
     try:
-        length = struct.unpack("<Q", data[:8])[0]
-        header = json.loads(data[8 : 8 + length])
+        header, start = _header(data)
         ends = {name: entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"}
     except (ValueError, struct.error, KeyError, TypeError, AttributeError):
         return None
-    there = len(data) - 8 - length
+    there = len(data) - start
     missing = [name for name, end in sorted(ends.items(), key=lambda item: item[1]) if end > there]
     return f"it ends in {missing[0]}" if missing else None
 

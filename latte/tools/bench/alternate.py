@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -89,6 +89,11 @@ class Row:
     def noisy(self) -> list[str]:
         """The sides whose times vary too much to be believed."""
         return [name for name, seconds in self.seconds.items() if _distance(seconds) > NOISE]
+
+
+def sides_but(rows: Iterable[Row], *known: str) -> list[str]:
+    """The names of the sides of some rows, but for these, each once."""
+    return list(dict.fromkeys(name for row in rows for name in row.seconds if name not in known))
 
 
 def _distance(seconds: Sequence[float]) -> float:

@@ -6,13 +6,13 @@ second, and in milliseconds by operators).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from rich.table import Table
 
-from latte.tools.bench.alternate import Row
+from latte.tools.bench.alternate import Row, sides_but
 from latte.tools.bench.cases import Case
 from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.workers import OURS, Side
@@ -25,7 +25,7 @@ def level_sides() -> list[Side]:
 
 def by_optimisation(rows: Sequence[Row]) -> Table:
     """Fig. 4.1: seconds at each level, and what share of the final speed each level adds."""
-    peers = _peers(rows)
+    peers = sides_but(rows, OURS, *LEVELS)
     made = Table("case", *LEVELS, "+ threads", *peers, title="a training step by optimisations")
     for row in rows:
         made.add_row(
@@ -81,7 +81,7 @@ def milliseconds(rows: Mapping[str, Row], side: str) -> tuple[float, float]:
 
 def by_operator(found: Sequence[Operators]) -> Table:
     """Figs. 4.2 and 4.3: images a second, and milliseconds of each operator alone and of all together."""
-    sides = [OURS, *_peers([one.whole["step"] for one in found])]
+    sides = [OURS, *sides_but([one.whole["step"] for one in found], OURS)]
     made = Table(
         "case",
         "side",
@@ -100,7 +100,3 @@ def by_operator(found: Sequence[Operators]) -> Table:
             made.add_row(str(one.case) if side == OURS else "", side, f"{one.images(side):.0f}", *shown)
         made.add_section()
     return made
-
-
-def _peers(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.seconds if name not in (OURS, *LEVELS)))

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
-from latte.tools.bench.alternate import BEYOND, BOUND, LOSS_BOUND, Row, measured
+from latte.tools.bench.alternate import BEYOND, BOUND, LOSS_BOUND, Row, measured, sides_but
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
@@ -247,7 +247,7 @@ def line(row: Row) -> str:
 
 def table(rows: Sequence[Row]) -> Table:
     """All rows: times, ratios to ours, rates, and shares of the machine's limits."""
-    peers = list(dict.fromkeys(name for row in rows for name in row.seconds if name != OURS))
+    peers = sides_but(rows, OURS)
     made = Table(
         "case",
         "phase",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from latte.tools.bench.alternate import Row
+from latte.tools.bench.alternate import Row, sides_but
 from latte.tools.bench.breakdown import Operators, level_shares, milliseconds
 from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.workers import OURS
@@ -14,7 +14,7 @@ from latte.tools.bench.workers import OURS
 
 def ratios(rows: Sequence[Row], title: str, path: Path) -> None:
     """How many times as fast as each peer, a group of bars for each row."""
-    peers = _others(rows, ())
+    peers = sides_but(rows, OURS)
     figure, axes = _axes(len(rows))
     width = 0.8 / max(1, len(peers))
     for number, name in enumerate(peers):
@@ -34,7 +34,7 @@ def optimisations(rows: Sequence[Row], title: str, path: Path) -> None:
         added = [max(0.0, level_shares(row)[number]) for row in rows]
         axes.bar(range(len(rows)), added, 0.6, bottom=below, label=name)
         below = [low + more for low, more in zip(below, added, strict=True)]
-    for name, mark in zip(_others(rows, LEVELS), "o^sD", strict=False):
+    for name, mark in zip(sides_but(rows, OURS, *LEVELS), "o^sD", strict=False):
         places = [at for at, row in enumerate(rows) if name in row.seconds]
         axes.plot(places, [1 / rows[at].ratio(name) for at in places], mark, color="black", label=name)
     _cases(axes, [f"{row.case.shape}\n{row.case.batch / row.median():.0f} images/s" for row in rows], 0.0)
@@ -44,7 +44,7 @@ def optimisations(rows: Sequence[Row], title: str, path: Path) -> None:
 
 def operators(found: Sequence[Operators], title: str, path: Path) -> None:
     """Milliseconds of each operator alone, forward and backward, a bar for each side; all together is a mark."""
-    sides = [OURS, *_others([one.whole["step"] for one in found], ())]
+    sides = [OURS, *sides_but([one.whole["step"] for one in found], OURS)]
     figure, axes = _axes(len(found) * len(sides))
     names: list[str] = []
     places: list[int] = []
@@ -77,10 +77,6 @@ def _axes(columns: int) -> tuple[Any, Any]:
     figure, axes = pyplot.subplots(figsize=(max(6.0, 1.2 * columns), 5.0))
     figure.set_layout_engine("constrained")
     return figure, axes
-
-
-def _others(rows: Sequence[Row], known: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.seconds if name not in (OURS, *known)))
 
 
 def _cases(axes: Any, names: Sequence[str], shift: float) -> None:
