@@ -149,13 +149,12 @@ class LeftApart(LatteError):
         message: why.
         phase: the one that is left.
         location: ``file:line`` of the recipe.
+        unit: the layer or chain that leaves it, once it is known.
     """
 
-    def __init__(self, message: str, *, phase: str, location: str | None = None):
+    def __init__(self, message: str, *, phase: str, location: str | None = None, unit: str | None = None):
         super().__init__(message, location=location, way_out="leave a phase of the recipe's own, once")
-        self.phase = phase
-        self.unit: str | None = None
-        """The layer or chain that the recipe is for, once it is known."""
+        self.phase, self.unit = phase, unit
 
 
 class RecipeError(LatteError):

@@ -8,8 +8,10 @@ from typing import Any
 
 from swirl.errors import CommandError, nearest
 from swirl.ir.buffers import Buffer
+from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.ir.statements import statements
+from swirl.loop_facts import LoopFacts, facts
 from swirl.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.plan_state import PlanState, Region
 from swirl.transforms.rewrites.borders import interior
@@ -100,6 +102,49 @@ class Questions:
         extent = self.extent(phase, loop_var)
         return [cut for cut in self.interior(phase, loop_var) if 0 < cut < (extent or 0)]
 
+    def strides(self, phase: str, loop_var: str) -> dict[str, int | None]:
+        """How far the accesses in a loop move in memory from one iteration to the next, in elements, with the arrays as
+        they are laid out now: ``{"inputs[n, c, y, x]": 1, "weights[k, c]": 0}``; None where that is not constant. Of
+        loops of one name it is the first, as for :meth:`dependence` and :meth:`footprint`.
+
+        Raises:
+            CommandError: no such loop, or nothing is computed in this phase.
+        """
+        return {use.access.text: use.stride for use in self._loop(phase, loop_var).uses}
+
+    def dependence(self, phase: str, loop_var: str) -> str:
+        """``"parallel"``: its iterations are independent; ``"reduction"``: but for sums, maxima or minima, for which
+        ``privatize`` or ``partial_sums`` make places of their own; ``"recurrence"``: one needs what another has made,
+        or it is not known whether it does.
+
+        Raises:
+            CommandError: no such loop, or nothing is computed in this phase.
+        """
+        found = self._loop(phase, loop_var)
+        for answer, reductions in (("parallel", True), ("reduction", False)):
+            try:
+                if carried(found.nest.body, found.path, reductions=reductions) is None:
+                    return answer
+            except NotProved:
+                break
+        return "recurrence"
+
+    def footprint(self, phase: str, loop_var: str) -> int:
+        """Bytes of the arrays' elements that one iteration of a loop touches, each counted once: the smallest boxes
+        around them. Compare with ``target.l2_bytes``.
+
+        Raises:
+            CommandError: no such loop, nothing is computed in this phase, or the question took more work than is
+                allowed.
+        """
+        found = self._loop(phase, loop_var)
+        try:
+            return found.footprint
+        except NotProved:
+            raise CommandError(
+                f"what an iteration of {loop_var} touches is not known within the time allowed"
+            ) from None
+
     def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
         """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
         ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.rewrites.tile_sizes.combination`."""
@@ -127,6 +172,11 @@ class Questions:
                 way_out=f"the buffers are {', '.join(program.buffers)}",
             )
         return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
+
+    def _loop(self, phase: str, loop_var: str) -> LoopFacts:
+        program = self._program(phase)
+        site = find_loops(program, loop_var)[-1]
+        return next(each for each in facts(program.nests[site.nest], program.buffers) if each.path == site.path)
 
     def _phase(self, phase: str) -> str:
         return chosen_phase(self._of, phase, self._instead)

@@ -17,7 +17,7 @@ GROUPS = (
     {"errors", "config", "cache", "compiler", "precompiled", "target"},
     {"ir"},
     {"transforms", "codegen"},
-    {"memo", "phases"},
+    {"memo", "phases", "loop_facts"},
     {"command_methods", "recorded"},
     {"plan_state"},
     {"plan_layouts", "questions"},

@@ -52,6 +52,12 @@ QUERIES = (
     ('s.extent("forward", "k")', "iterations of a loop; `None` where its bounds are not constant"),
     ('s.interior("forward", "y")', "the part of its range in which nothing is clipped"),
     ('s.borders("forward", "y")', "where to `split` a loop, so that what is clipped is separate"),
+    ('s.strides("forward", "y")', "elements in memory from one iteration to the next, for each access in the loop"),
+    ('s.dependence("forward", "ky")', '`"parallel"`, `"reduction"` (sums, maxima) or `"recurrence"`'),
+    (
+        's.footprint("forward", "k")',
+        "bytes that an iteration touches: compare with `target.l1_bytes`, `target.l2_bytes`",
+    ),
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase is blocked"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),

@@ -16,10 +16,9 @@ from latte.explain.showing import loop_lines, memory, operations, parts, trips
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
-from latte.planning.chains import chain_name
 from latte.planning.defaults.schedule import DEFAULTS
 from latte.planning.defaults.trials import NAME
-from latte.planning.recipes import recipe_path, short_name
+from latte.planning.recipes import chain_name, recipe_path, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
@@ -277,8 +276,9 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     default = [phase for unit in lone for phase in unit.parts if _is_default(unit, phase)]
     names += [f"{NAME} ({', '.join(default)})"] if default else []
     for unit in joined[::-1]:
-        assert unit.recipe is not None and unit.recipe.path is not None
-        names.insert(0, f"{short_name(unit.recipe.path)} ({', '.join(unit.parts)})")
+        assert unit.recipe is not None
+        name = NAME if unit.recipe.path is None else short_name(unit.recipe.path)
+        names.insert(0, f"{name} ({', '.join(unit.parts)})")
     return ", otherwise ".join(names)
 
 

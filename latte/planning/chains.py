@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
-from latte.planning.recipes import ChainFile, Reader, chain_file, choice_for
+from latte.planning.default_chains import default_chain
+from latte.planning.recipes import ChainRecipe, Reader, chain_file, chain_name, choice_for
 from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
@@ -45,11 +47,6 @@ class Chains:
     notes: Mapping[str, tuple[str, ...]]
 
 
-def chain_name(members: Sequence[Ensemble]) -> str:
-    """``conv1_relu1``."""
-    return "_".join(member.name for member in members)
-
-
 def find_chains(
     graph: Graph,
     seeded: frozenset[str] = frozenset(),
@@ -71,16 +68,15 @@ def find_chains(
     notes: dict[str, list[str]] = {}
     taken: set[tuple[str, str]] = set()
     left = left or {}
-    for members in sorted(neighbours(graph), key=len, reverse=True):
-        file = chain_file(graph, members, read)
-        if file is None:
-            continue
+    for members, file in _candidates(graph, left, read):
         name, joined = chain_name(members), joined_phases(file.recipe)
+        if any(chain.name == name for chain in found):  # a file's; phases that it does not name stay apart
+            continue
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
         why = {phase: left[name, phase] for phase in free if (name, phase) in left}
         reason = _apart(graph, members, seeded, file)
         if reason is not None:
-            for member in members:
+            for member in members if file.recipe.path is not None else ():
                 notes.setdefault(member.name, []).append(f"not compiled as {name}: {reason}")
             continue
         for phase, told in sorted(why.items()):
@@ -92,6 +88,18 @@ def find_chains(
             found.append(Chain(members, file.recipe, frozenset(free)))
             taken |= {(phase, member.name) for phase in free for member in members}
     return Chains(tuple(found), {ensemble: tuple(reasons) for ensemble, reasons in notes.items()})
+
+
+def _candidates(
+    graph: Graph, left: Mapping[tuple[str, str], str], read: Reader
+) -> Iterator[tuple[tuple[Ensemble, ...], ChainRecipe]]:
+    """Neighbours for which there is a recipe, longest first; after those of files, those of the default schedule."""
+    paths = sorted(neighbours(graph), key=len, reverse=True)
+    for find in (partial(chain_file, read=read), partial(default_chain, left=left)):
+        for members in paths:
+            file = find(graph, members)
+            if file is not None:
+                yield members, file
 
 
 def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
@@ -153,7 +161,7 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     raise CommandError(f"no ensemble or kind named {name!r}", location=user_location(), way_out=way_out)
 
 
-def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainFile) -> str | None:
+def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainRecipe) -> str | None:
     """Why the layers are not compiled together, or None."""
     if chain_name(members) in {ensemble.name for ensemble in graph.ensembles}:
         return "another layer has this name"

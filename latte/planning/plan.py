@@ -74,7 +74,7 @@ def schedule_unit(
         recipes = partial(member_recipe, graph, unit.members, read=read)
         result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=recipes)
     except LeftApart as apart:
-        apart.unit = unit.name
+        apart.unit = apart.unit or unit.name
         raise
     except LatteError as error:
         if error.location is None:  # no command asked for it: the body is at fault

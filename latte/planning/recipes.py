@@ -104,15 +104,20 @@ def _for_one(path: Path, read: Reader) -> Recipe:
 
 
 # --- chains ---------------------------------------------------------------------------------------------
+def chain_name(members: Sequence[Ensemble]) -> str:
+    """``conv1_relu1``."""
+    return "_".join(member.name for member in members)
+
+
 @dataclass(frozen=True)
-class ChainFile:
+class ChainRecipe:
     """A recipe for a chain, and who has chosen it."""
 
     recipe: Recipe
     choice: Choice
 
 
-def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainFile | None:
+def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainRecipe | None:
     """The recipe for layers that follow each other, or None.
 
     In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
@@ -126,7 +131,7 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
     for path, choice in _chain_paths(graph, members):
         recipe = read(path)
         if recipe.chain == kinds:
-            return ChainFile(recipe, choice)
+            return ChainRecipe(recipe, choice)
         if recipe.chain:
             raise RecipeError(
                 f"declares the chain {', '.join(recipe.chain)}, but is used for {', '.join(kinds)}",
@@ -145,7 +150,7 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
 
 def _chain_paths(graph: Graph, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
     name = "_".join(member.kind for member in members)
-    for key in ("_".join(member.name for member in members), name):
+    for key in (chain_name(members), name):
         if key in graph.recipes:
             yield graph.recipes[key], Choice.NET
     for folder, choice in ((settings().recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED)):

@@ -16,10 +16,10 @@ from latte.explain.showing import amount
 from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
-from latte.planning.chains import chain_name, chained_order, find_chains, neighbours
+from latte.planning.chains import chained_order, find_chains, neighbours
 from latte.planning.defaults.trials import NAME as DEFAULT_SCHEDULE
 from latte.planning.plan import Progress, ScheduledUnit, schedule_unit, until_settled
-from latte.planning.recipes import member_recipe
+from latte.planning.recipes import chain_name, member_recipe
 from latte.planning.units import Unit, net_units
 from latte.tools.made_up import made_up
 from swirl.dump.write import contents

@@ -236,10 +236,10 @@ def _stays_a_loop(loop: Loop, body: Sequence[ast.stmt]) -> bool:
 
 def _copies(statement: ast.stmt) -> int:
     """How often the innermost statements of unrolled loops, one inside the other, are written out."""
-    loop = loop_of(statement) if isinstance(statement, ast.For) else None
-    if loop is None or loop.kind != "unrolled" or loop.extent is None:
+    if not isinstance(statement, ast.For):
         return 1
-    return loop.extent * max(map(_copies, statement.body))
+    loop = loop_of(statement)
+    return loop.extent * max(map(_copies, statement.body)) if loop.kind == "unrolled" and loop.extent else 1
 
 
 def declaration_rows(type_name: str, names: dict[tuple[int, ...], str]) -> list[Node]:

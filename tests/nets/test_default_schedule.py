@@ -15,13 +15,13 @@ from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.neuron import Param, ones, tanh
 from latte.planning.defaults import nests
-from latte.planning.defaults.facts import facts
 from latte.planning.defaults.nests import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.own_layers import OWN
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
+from swirl.loop_facts import facts
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from latte.planning.defaults.facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
 from latte.planning.defaults.trials import Trials, step
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import Statement, parsed, statements
+from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from latte.planning.defaults.facts import contractions, divided, longest_row, perfect_chains
 from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.trials import NAME, Trials
 from swirl.ir.affine import affine
@@ -20,6 +19,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import fresh, loop_of
 from swirl.ir.paths import loops
 from swirl.ir.statements import Access, Statement, statements
+from swirl.loop_facts import contractions, divided, longest_row, perfect_chains
 from swirl.phases import PHASES
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target

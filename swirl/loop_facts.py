@@ -1,4 +1,4 @@
-"""What the default schedule asks about nests: how accesses move along loops, and what sums are made of."""
+"""Facts about the loops of a nest: how accesses move along them, what they touch, and what sums are made of."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 
 from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.footprint import footprint
 from swirl.ir.nest import Loop, Nest, loop_of, names_in
 from swirl.ir.paths import Path, loops
 from swirl.ir.statements import Access, Statement, statements
@@ -90,6 +91,20 @@ class LoopFacts:
         """The accesses of its statements to buffers."""
         return [use for statement in self.inside for use in uses(statement, self.var, self.buffers)]
 
+    @cached_property
+    def footprint(self) -> int:
+        """Bytes of the buffers' elements that an iteration touches, each counted once, in the smallest boxes.
+
+        Raises:
+            NotProved: the question took more work than is allowed.
+        """
+        touched: dict[str, list[tuple[Statement, Access]]] = {}
+        for use in self.uses:
+            touched.setdefault(use.access.name, []).append((use.statement, use.access))
+        around = [loop.var for loop in self.inside[0].loops] if self.inside else []
+        outer = around[: around.index(self.var) + 1] if around else []
+        return sum(_bytes(accesses, self.buffers[name], outer) for name, accesses in touched.items())
+
     @property
     def moved(self) -> int:
         """The weight of accesses that move along the loop to the next element in memory."""
@@ -129,6 +144,11 @@ class LoopFacts:
     def contains(self, other: LoopFacts) -> bool:
         """Whether the other loop is inside of this one."""
         return other.depth > self.depth and other.path[: self.depth] == self.path
+
+
+def _bytes(accesses: Sequence[tuple[Statement, Access]], buffer: Buffer, outer: Sequence[str]) -> int:
+    spans = footprint(accesses, buffer, outer)
+    return 0 if spans is None else prod(span.extent for span in spans) * DTYPES[buffer.dtype]().itemsize
 
 
 def facts(nest: Nest, buffers: Mapping[str, Buffer]) -> list[LoopFacts]:

@@ -1,0 +1,124 @@
+"""Chains by default: a layer that reads its source one to one, and has no recipe, is computed where its source is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations, pairwise
+
+from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph
+from latte.planning.defaults.schedule import DEFAULTS
+from latte.planning.defaults.trials import NAME, Trials, step
+from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
+from swirl.errors import LatteError, LeftApart
+from swirl.ir.nest import Program
+from swirl.ir.statements import Statement, statements
+from swirl.recipe import Recipe, Schedule
+from swirl.target import Target
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbours of a chain.
+
+    Args:
+        name: of a chain of these two.
+        storage: the first one's value and gradient.
+    """
+
+    name: str
+    storage: frozenset[str]
+
+
+def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple[str, str], str]) -> ChainRecipe | None:
+    """The default schedule of neighbouring layers, or None where they have none.
+
+    Every layer but the first one reads its source one to one and has no recipe. If the first one has a recipe, its
+    ``forward`` schedules the joined loops; otherwise the default schedule does, also backwards. What is refused then,
+    or has an element made in one loop and read in another, is left to the layers.
+
+    Args:
+        graph: of the net.
+        members: sources first.
+        left: name of a chain and phase → why that phase is left apart: a longer chain has not this phase, either.
+    """
+    first, *others = members
+    if not all(map(_reads_one_to_one, members, others)) or any(recipe_path(graph, each) for each in others):
+        return None
+    path, pairs = recipe_path(graph, first), [_pair(*pair) for pair in pairwise(members)]
+    functions: dict[str, Callable[[Schedule, Target], None]] = {
+        "forward": partial(_forward, pairs, first.kind if path else None)
+    }
+    if path is None:
+        functions["backward"] = partial(_backward, pairs)
+    for phase in [*functions] if len(pairs) > 1 else ():
+        if any((pair.name, phase) in left for pair in pairs):
+            del functions[phase]
+    kinds = tuple(member.kind for member in members)
+    return ChainRecipe(Recipe(NAME, functions, kinds), Choice.SHIPPED) if functions else None
+
+
+def _reads_one_to_one(source: Ensemble, sink: Ensemble) -> bool:
+    return any(edge.source is source and edge.one_to_one for edge in sink.connections) and source.shape == sink.shape
+
+
+def _pair(source: Ensemble, sink: Ensemble) -> Pair:
+    return Pair(chain_name([source, sink]), frozenset({f"{source.name}.value", f"{source.name}.grad"}))
+
+
+def _forward(pairs: Sequence[Pair], kind: str | None, s: Schedule, target: Target) -> None:
+    _join(pairs, "forward", s, target)
+    if kind is None:
+        DEFAULTS["forward"](s, target)
+        return
+    try:
+        s.recipe(kind, "forward")
+    except LeftApart:
+        raise
+    except LatteError as error:
+        s.leave_apart("forward", f"the recipe of {kind} is for that layer alone: {error.message}")
+
+
+def _backward(pairs: Sequence[Pair], s: Schedule, target: Target) -> None:
+    _join(pairs, "backward", s, target)
+    DEFAULTS["backward"](s, target)
+    if "update" in s.programs:  # is scheduled with backward, if not joined with it
+        DEFAULTS["update"](s, target)
+
+
+def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target) -> None:
+    """Join the loops of the layers if each element is then read where it is made.
+
+    Raises:
+        LeftApart: it is not; ``unit`` names the pair at fault.
+    """
+    trials = Trials(s, target, phase)
+    between = {
+        name: pair for name, buffer in trials.program.buffers.items() for pair in pairs if buffer.name in pair.storage
+    }
+    trial = trials.scratch()
+    trial.together([step("", "fuse_layers", keep=[*between])])
+    for name, pair in between.items():
+        if not _met(trial.program, name):
+            raise LeftApart("an element is not read in the iteration that makes it", phase=phase, unit=pair.name)
+    trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
+
+
+def _met(program: Program, buffer: str) -> bool:
+    """Whether what touches a buffer is in the same loops, but for those that only one has inside."""
+    touching = [
+        (nest.label, s)
+        for nest in program.nests
+        for s in statements(nest.body)
+        if any(a.name == buffer for a in s.accesses)
+    ]
+    return all(a == b and _share_loops(one, other) for (a, one), (b, other) in combinations(touching, 2))
+
+
+def _share_loops(one: Statement, other: Statement) -> bool:
+    depth = min(len(one.loops), len(other.loops)) - 1
+    if depth < 0:
+        return False
+    return one.path[: one.loop_depths[depth] + 1] == other.path[: other.loop_depths[depth] + 1]

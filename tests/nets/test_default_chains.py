@@ -1,0 +1,178 @@
+"""Neighbours without a recipe that are compiled together by default: the same results, and what stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latte import BatchNormLayer, ConvLayer, DropoutLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net
+from latte.ensemble import ActivationEnsemble, Ensemble
+from latte.layers import ELULayer, GELULayer, LayerNormLayer, PReLULayer, SigmoidLayer, SiLULayer, SoftmaxLayer
+from latte.neuron import Neuron
+from latte.planning import recipes
+
+Layer = Callable[[Net, Ensemble], Ensemble]
+
+
+class AddNeuron(Neuron):
+    def forward(self) -> None:
+        self.value = self.input + 0.5 * self.inputs1[0, 0, 0]
+
+
+def declared(*layers: Layer, shape: tuple[int, ...] = (18, 7, 9), batch: int = 3) -> tuple[Net, list[Ensemble]]:
+    """A net of data and layers, each after the one before."""
+    net = Net(batch, seed=1)
+    net.force_backward = True
+    found = [MemoryDataLayer(net, shape)]
+    for layer in layers:
+        found.append(layer(net, found[-1]))
+    return net, found
+
+
+def compiled_as(net: Net) -> set[str]:
+    """``"conv1_gelu1.forward"``, …"""
+    net.compile()
+    return {f"{item.program.name}" for item in net.executable.compiled if item.phase != "inference"}
+
+
+def results(net: Net, layers: list[Ensemble]) -> list[np.ndarray]:
+    """Value, gradients, value in inference."""
+    generator = np.random.default_rng(0)
+    data, last = layers[0], layers[-1]
+    data.set_value(generator.standard_normal((net.batch_size, *data.shape)))
+    last.set_grad(generator.standard_normal((net.batch_size, *last.shape)))
+    found = []
+    net.forward()
+    net.backward()
+    found += [last.get_value(), data.get_grad()]
+    for layer in layers:
+        roles = {field: spec.role for field, spec in layer.fields().items()}
+        found += [getattr(layer, f"get_grad_{field}")() for field, role in roles.items() if role == "param"]
+    net.test()
+    return [*found, last.get_value()]
+
+
+conv, connected = partial(ConvLayer, num_filters=20), partial(FullyConnectedLayer, num_outputs=19)
+
+
+@pytest.mark.parametrize(
+    ("layers", "joined"),
+    [
+        ((SigmoidLayer, GELULayer), {"sigmoid1_gelu1.forward", "sigmoid1_gelu1.backward"}),
+        ((conv, GELULayer, DropoutLayer), {"conv1_gelu1_dropout1.forward", "gelu1_dropout1.backward"}),
+        ((connected, SiLULayer), {"fully_connected1_silu1.forward", "silu1.backward"}),
+        ((MaxPoolingLayer, PReLULayer, ELULayer), {"max_pooling1_prelu1_elu1.forward", "prelu1_elu1.backward"}),
+        ((BatchNormLayer, SiLULayer), set()),
+        ((LayerNormLayer, GELULayer), {"layer_norm1_gelu1.forward", "gelu1.backward"}),
+        ((GELULayer, SoftmaxLayer), {"gelu1.forward", "gelu1_softmax1.backward"}),
+    ],
+    ids=lambda value: "-".join(getattr(v, "func", v).__name__ for v in value) if isinstance(value, tuple) else "",
+)
+def test_together_and_apart(layers: tuple[Layer, ...], joined: set[str]) -> None:
+    """The same to a few units in the last place of sums that are taken in another order."""
+    net, together = declared(*layers)
+    assert joined <= compiled_as(net)
+    kept, apart = declared(*layers)
+    kept.keep(*apart)
+    assert all(name.count("1") == 1 for name in compiled_as(kept))
+    for one, other in zip(results(net, together), results(kept, apart), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * float(np.abs(other).max()))
+
+
+def test_what_is_read_where_it_is_made_is_not_stored() -> None:
+    net, (_, sigmoid, *_) = declared(SigmoidLayer, GELULayer)
+    net.compile()
+    (backward,) = (item.program for item in net.executable.compiled if item.phase == "backward")
+    assert len(backward.nests) == 1
+    assert f"{sigmoid.name}.grad" not in {buffer.name for buffer in backward.buffers.values()}
+    assert "each layer reads an element where the one before it makes it" in str(net.explain("sigmoid1_gelu1"))
+
+
+def test_the_recipe_of_the_first_layer_schedules_what_follows_it() -> None:
+    net, _ = declared(conv, GELULayer)
+    net.compile()
+    commands = [outcome.text for outcome in net.explain("conv1_gelu1").commands]
+    assert commands[0] == "fuse_layers('forward')"
+    assert any(text.startswith("unroll_and_jam('forward', 'x'") for text in commands)
+
+
+def test_a_pair_that_does_not_meet_is_told_once() -> None:
+    net, (_, _, softmax, silu) = declared(GELULayer, SoftmaxLayer, SiLULayer)
+    net.compile()
+    notes = net.executable.plan.notes
+    assert [note for note in notes[softmax.name] if "forward" in note] == [
+        "forward is not compiled as gelu1_softmax1: an element is not read in the iteration that makes it",
+        "forward is not compiled as softmax1_silu1: an element is not read in the iteration that makes it",
+    ]
+    assert not [note for note in notes[silu.name] if "gelu1" in note]
+
+
+def test_another_reader_a_kept_value_and_a_gradient_that_is_set() -> None:
+    for stop in ("reader", "kept", "set"):
+        net, (_, sigmoid, gelu) = declared(SigmoidLayer, GELULayer)
+        if stop == "reader":
+            GELULayer(net, sigmoid)
+        if stop == "kept":
+            net.keep(sigmoid)
+        net.compile()
+        if stop == "set":
+            sigmoid.set_grad(np.ones((3, *sigmoid.shape)))
+            gelu.set_grad(np.ones((3, *sigmoid.shape)))
+            net.forward()
+            net.backward()
+        assert "sigmoid1.forward" in {item.program.name for item in net.executable.compiled}, stop
+
+
+def test_a_layer_that_has_a_recipe_or_commands_is_not_joined(tmp_path: Path) -> None:
+    (tmp_path / "gelu.py").write_text("def forward(s, target): ...\n")
+    net, (_, _, gelu) = declared(SigmoidLayer, GELULayer)
+    net.use_recipe(gelu, tmp_path / "gelu.py")
+    assert "gelu1.forward" in compiled_as(net)
+    net, (_, _, gelu) = declared(SigmoidLayer, GELULayer)
+    gelu.parallelize("forward", "n")
+    assert "gelu1.forward" in compiled_as(net)
+
+
+def test_a_recipe_for_the_chain_takes_precedence(tmp_path: Path) -> None:
+    """Also for the phases that it does not name."""
+    path = tmp_path / "sigmoid_gelu.py"
+    path.write_text('chain = ("sigmoid", "gelu")\ndef forward(s, target):\n    s.fuse_layers("forward")\n')
+    net, (_, *both) = declared(SigmoidLayer, GELULayer)
+    net.use_recipe(both, path)
+    assert {"sigmoid1_gelu1.forward", "sigmoid1.backward", "gelu1.backward"} <= compiled_as(net)
+    assert [outcome.text for outcome in net.explain("sigmoid1_gelu1").commands] == ["fuse_layers('forward')"]
+
+
+def test_a_shipped_recipe_that_does_not_fit_the_joined_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = "def forward(s, target):\n    if len(s.buffers('forward')) > 2: s.tile_loop('forward', 'mine', 4)\n"
+    (tmp_path / "sigmoid.py").write_text(recipe)
+    monkeypatch.setattr(recipes, "_shipped", lambda: tmp_path)
+    net, (_, sigmoid, _) = declared(SigmoidLayer, GELULayer)
+    assert "sigmoid1.forward" in compiled_as(net)
+    told = (
+        "forward is not compiled as sigmoid1_gelu1: the recipe of sigmoid is for that layer alone: no loop named 'mine'"
+    )
+    assert any(note.startswith(told) for note in net.executable.plan.notes[sigmoid.name])
+
+
+def test_a_second_source() -> None:
+    """``x → sigmoid → (+ 0.5 elu(x))``: the sum joins the sigmoid, and sends its other gradient on."""
+    found = []
+    for keep in (False, True):
+        net = Net(3, seed=1, **({"keep": "all"} if keep else {}))
+        net.force_backward = True
+        data = MemoryDataLayer(net, (18, 7, 9))
+        other, sigmoid = ELULayer(net, data), SigmoidLayer(net, data)
+        total = ActivationEnsemble(AddNeuron(), sigmoid.shape)
+        net.add_ensemble(total)
+        net.add_one_to_one_connections(sigmoid, total)
+        net.add_connections(other, total, lambda c, y, x: (range(c, c + 1), range(y, y + 1), range(x, x + 1)))
+        names = compiled_as(net)
+        assert ("sigmoid1_add1.backward" in names) != keep, names
+        found.append(results(net, [data, total]))
+    for one, apart in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, apart)
