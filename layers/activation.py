@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import names_of_dimensions, number, one_to_one, source_of
+from latte.layers.arguments import choice, names_of_dimensions, number, one_to_one, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Neuron, Param, constant, exp, tanh
+from latte.neuron import Neuron, Param, constant, erf, exp, expm1, tanh
 
 
 class ReLUNeuron(Neuron):
@@ -48,6 +48,13 @@ class SiLUNeuron(Neuron):
 
 
 class GELUNeuron(Neuron):
+    """``0.5 x (1 + erf(x / √2))``."""
+
+    def forward(self) -> None:
+        self.value = 0.5 * self.input * (1.0 + erf(0.7071067811865476 * self.input))
+
+
+class TanhGELUNeuron(Neuron):
     """``0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))``."""
 
     def forward(self) -> None:
@@ -146,17 +153,26 @@ def ELULayer(net: Net, input_ensemble: Ensemble, alpha: float = 1.0, *, name: st
 
     class ELUNeuron(Neuron):
         def forward(self) -> None:
-            self.value = self.input if self.input > 0.0 else scale * (exp(self.input) - 1.0)
+            self.value = self.input if self.input > 0.0 else scale * expm1(self.input)
 
     return _activation(net, source, ELUNeuron, "elu", name)
 
 
-def GELULayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
-    """``0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`` for each element.
+def GELULayer(net: Net, input_ensemble: Ensemble, approximate: str = "none", *, name: str | None = None) -> Ensemble:
+    """``0.5 x (1 + erf(x / √2))`` for each element.
 
-    Source: Hendrycks, Gimpel, *Gaussian error linear units*, 2016, the approximation by tanh.
+    Args:
+        net: the net.
+        input_ensemble: any shape.
+        approximate: ``"none"``, or ``"tanh"`` for ``0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))``, which is within
+            0.0005 of it; PyTorch's argument.
+        name: of the layer.
+
+    Source: Hendrycks, Gimpel, *Gaussian error linear units*, 2016.
     """
-    return _activation(net, source_of(net, input_ensemble, "GELULayer"), GELUNeuron, "gelu", name)
+    source = source_of(net, input_ensemble, "GELULayer")
+    form = choice("approximate", approximate, ("none", "tanh"))
+    return _activation(net, source, {"none": GELUNeuron, "tanh": TanhGELUNeuron}[form], "gelu", name)
 
 
 def SiLULayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:

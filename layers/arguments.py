@@ -99,6 +99,18 @@ def positive(name: str, value: float) -> float:
     return found
 
 
+def choice(name: str, value: str, words: Sequence[str]) -> str:
+    """``value``, one of ``words``.
+
+    Raises:
+        DeclarationError: if it is not.
+    """
+    if not isinstance(value, str) or value not in words:
+        known = " or ".join(map(repr, words))
+        raise DeclarationError(f"{name} must be {known}, not {value!r}", location=user_location())
+    return value
+
+
 def one_to_one(net: Net, source: Ensemble, ensemble: Ensemble) -> Ensemble:
     """``ensemble``, added to the net; each element reads the one of ``source`` at its own index."""
     net.add_ensemble(ensemble)

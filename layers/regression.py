@@ -7,7 +7,7 @@ from latte.errors import DeclarationError
 from latte.layers.arguments import positive, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import exp, log
+from latte.neuron import exp, log1p
 
 
 class SquaredErrorEnsemble(LossEnsemble):
@@ -55,7 +55,7 @@ class HuberEnsemble(LossEnsemble):
 
 
 class BinaryCrossEntropyEnsemble(LossEnsemble):
-    """Mean of ``-t log σ(x) - (1 - t) log(1 - σ(x))``, as ``max(x, 0) - x t + log(1 + exp(-|x|))``."""
+    """Mean of ``-t log σ(x) - (1 - t) log(1 - σ(x))``, as ``max(x, 0) - x t + log1p(exp(-|x|))``."""
 
     kind = "binary_cross_entropy"
 
@@ -64,7 +64,7 @@ class BinaryCrossEntropyEnsemble(LossEnsemble):
         for n in range(N):
             for c in range(C):
                 x = inputs[n, c]
-                rest = log(1.0 + exp(-x if x > 0.0 else x))
+                rest = log1p(exp(-x if x > 0.0 else x))
                 value[0] += (x if x > 0.0 else 0.0) - x * label[n, c] + rest
         value[0] = value[0] / (N * C)
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from latte.autodiff.adjoint_terms import Term, is_call, literal, same, selected
 from swirl.errors import DerivativeError
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import LocalType, declare, expr
 
 RESULT = "result__"
@@ -129,16 +130,12 @@ class Partials:
         args = node.args
         if name in ("float32", "float64"):
             self.walk(args[0], term)
-        elif name == "sqrt":
-            self.walk(args[0], term.scaled(Fraction(1, 2)).divided(result))
-        elif name == "exp":
-            self.walk(args[0], term.times(result))
-        elif name == "log":
-            self.walk(args[0], term.divided(args[0]))
-        elif name == "tanh":
-            if is_call(result, "tanh"):
+        elif name in FUNCTIONS and (derivative := FUNCTIONS[name].derivative) is not None:
+            slope = expr(derivative)
+            uses = sum(isinstance(part, ast.Name) and part.id == "r" for part in ast.walk(slope))
+            if uses > 1 and is_call(result, name):
                 result = self.share(Term(over=(result,))).product()
-            self.walk(args[0], term.times(expr("1.0 - r * r", r=result)))
+            self.walk(args[0], term.times(expr(slope, x=args[0], r=result)))
         elif name == "abs":
             self.walk(args[0], term.times(expr("1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0", x=args[0])))
         elif name == "pow":

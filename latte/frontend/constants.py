@@ -15,6 +15,7 @@ import numpy as np
 from latte.model.body import MISSING, Body
 from latte.model.ensemble import Ensemble
 from latte.model.instances import CONNECTION_NAMES, is_number
+from swirl.ir.functions import FUNCTIONS
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -48,12 +49,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "int": int,
     "float": float,
     "len": len,
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "tanh": math.tanh,
+    **{name: getattr(math, name) for name in FUNCTIONS},
     "pow": pow,
-    "floor": math.floor,
     "float32": float,
     "int32": int,
 }

@@ -12,6 +12,7 @@ from swirl.errors import LatteError
 from swirl.ir.affine import affine, bounds, simplify
 from swirl.ir.buffers import Buffer
 from swirl.ir.congruence import Congruence, congruence
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
 
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
@@ -24,13 +25,13 @@ _RESERVED_WORDS = """
     not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short
     signed sizeof static static_assert static_cast struct switch template this thread_local throw true
     try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-    linux unix NAN INFINITY NULL main std buffers sqrtf expf logf tanhf fabsf floorf powf sqrt exp log
-    tanh fabs floor pow maximum minimum floor_divide floor_modulo random_uniform absolute negate
+    linux unix NAN INFINITY NULL main std buffers fabs fabsf
+    maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
     scatter_bool load_strided store_strided stream_lanes philox in_order truncated wrapped_sum wrapped_difference
     wrapped_product plain_sum plain_difference
 """
-_RESERVED = frozenset(_RESERVED_WORDS.split())
+_RESERVED = frozenset({*_RESERVED_WORDS.split(), *FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)})
 
 
 class Unsupported(LatteError):

@@ -24,6 +24,7 @@ from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
 from swirl.compiler import IF_CONVERTIBLE, STORES_IN_ONE_PLACE
 from swirl.ir.buffers import Buffer
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, references
@@ -60,8 +61,8 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
         program: its references may be logical still; layouts are made physical here.
         target: what the code is made for.
         contract: whether ``a * b + c`` becomes one fused multiply-add. Without it (and compiled with
-            ``-ffp-contract=off``) results are those of the executed nests, bit for bit, except for ``exp``,
-            ``log``, ``tanh`` and ``pow``: libmvec's are within 4 ULP, the C library's within 2.
+            ``-ffp-contract=off``) results are those of the executed nests, bit for bit, except for ``exp`` and
+            its kin: libmvec's are within 4 ULP, the C library's within 2.
 
     Raises:
         Unsupported: a construct that this target has no code for; the message names it.
@@ -164,8 +165,9 @@ def _template(name: str) -> jinja2.Template:
 def _library(target: str) -> dict[str, tuple[tuple[str, ...], str]]:
     """The helper functions of a target: name → (names of helpers it needs, text)."""
     result = {}
+    functions = [(name, known.arguments, known.vector_since) for name, known in FUNCTIONS.items() if known.vector_since]
     for part in dict.fromkeys(("portable", target)):
-        text = _template(f"helpers_{part}.cpp.j2").render()
+        text = _template(f"helpers_{part}.cpp.j2").render(functions=functions)
         for section in re.split(r"^// --- ", text, flags=re.MULTILINE)[1:]:
             head, _, code = section.partition("\n")
             name, _, needs = head.partition(":")

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Expression, NamedCast, binary, call, constant
 from swirl.codegen.values import Value
+from swirl.ir.functions import FUNCTIONS
 
 SUFFIXES = {"float32": "ps", "int32": "epi32"}
 _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
@@ -75,12 +76,12 @@ class Instructions(ABC):
         return call("maximum" if name == "max" else "minimum", left, right)
 
     def function(self, name: str, args: list[Expression]) -> Expression:
-        """A call of the closed table on float32 registers. ``exp``, ``log``, ``tanh`` and ``pow`` are
-        libmvec's: within 4 ULP of the exact result, by glibc's manual."""
-        if name in ("sqrt", "floor"):
-            return self.op(name, "float32", *args)
+        """A call of the closed table on float32 registers. What is more than an instruction is libmvec's: within 4 ULP
+        of the exact result, by glibc's manual."""
         if name == "abs":
             return call("absolute", *args)
+        if FUNCTIONS[name].vector_since is None:
+            return self.op(name, "float32", *args)
         return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)
 
     def negate(self, value: Expression, dtype: str) -> Expression:

@@ -10,10 +10,9 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.memory import LaneIndices, LaneMemory
 from swirl.codegen.to_c import Statements
 from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import references
 from swirl.ir.types import CASTS
-
-_FUNCTIONS = ("sqrt", "exp", "log", "tanh", "floor", "pow")
 
 
 class LaneValues(LaneIndices):
@@ -212,7 +211,7 @@ class LaneValues(LaneIndices):
             return self.random(node, args)
         if name == "abs" and args[0].dtype == "int32":
             return self.of(self.instructions.function(name, [self.register(args[0], "int32")]), "int32")
-        if name in _FUNCTIONS or name == "abs":
+        if name in FUNCTIONS or name == "abs":
             registers = [self.register(self.floating(arg), self.floating(arg).dtype) for arg in args]
             return self.of(self.instructions.function(name, registers), "float32")
         raise Unsupported(f"there is no call {name}", node)

@@ -30,20 +30,13 @@ from swirl.codegen.values import (
     literal_value,
 )
 from swirl.ir.affine import Affine, affine, bounds
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import names_in, subscripts
 from swirl.ir.types import CASTS
 
 _BESIDE_ZERO = {"+": "plain_sum", "-": "plain_difference"}
 _WRAPPED = {"+": "wrapped_sum", "-": "wrapped_difference", "*": "wrapped_product"}
-_LIBRARY = {
-    "sqrt": "sqrt",
-    "exp": "exp",
-    "log": "log",
-    "tanh": "tanh",
-    "floor": "floor",
-    "pow": "pow",
-    "abs": "fabs",
-}
+_LIBRARY = {**{name: name for name in FUNCTIONS}, "abs": "fabs"}
 
 
 class ScalarExpressions:
@@ -233,7 +226,7 @@ class ScalarExpressions:
         return Value(TernaryOp(self.condition(node.test), converted(then, dtype), converted(otherwise, dtype)), dtype)
 
     def call(self, name: str, node: ast.Call) -> Value:
-        """A call of the closed table; ``exp``, ``log``, ``tanh`` and ``pow`` are the C library's."""
+        """A call of the closed table; what is more than an instruction is the C library's."""
         args = [self.value(arg) for arg in node.args]
         if name in CASTS:
             return Value(converted(args[0], name), name)

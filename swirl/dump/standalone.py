@@ -6,6 +6,7 @@ The meanings are those of ``swirl/ir/execute.py``; a test holds the two together
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import zlib
 from collections.abc import Callable
@@ -98,12 +99,33 @@ def exp(x: Any) -> Any:
     return np.exp(_floating(x))
 
 
+def expm1(x: Any) -> Any:
+    return np.expm1(_floating(x))
+
+
 def log(x: Any) -> Any:
     return np.log(_floating(x))
 
 
+def log1p(x: Any) -> Any:
+    return np.log1p(_floating(x))
+
+
 def tanh(x: Any) -> Any:
     return np.tanh(_floating(x))
+
+
+def erf(x: Any) -> Any:
+    x = _floating(x)
+    return type(x)(math.erf(x))
+
+
+def sin(x: Any) -> Any:
+    return np.sin(_floating(x))
+
+
+def cos(x: Any) -> Any:
+    return np.cos(_floating(x))
 
 
 def abs(x: Any) -> Any:

@@ -13,12 +13,13 @@ from swirl.codegen.emit import KernelSource
 from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
 from swirl.ir.paths import loops
 from swirl.ir.types import explicit
 from swirl.pipeline import Stage
 
-POSITIVE = ("sqrt", "log", "pow")
+POSITIVE = tuple(name for name, function in FUNCTIONS.items() if function.positive)
 MADE_HERE = re.compile(r"\d\d+_\w+\.py|kernel\.cpp|command\.txt")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from math import floor
 from typing import Any
 
 import numpy as np
 
 from swirl.errors import LatteError
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.types import as_int32
 
 
@@ -46,11 +46,9 @@ def philox(seed: int, step: int, stream: int, index: int) -> int:
 
 def _floating(double: bool) -> dict[str, Callable[..., Any]]:
     """The calls on NumPy's numbers, each in the type of its arguments."""
-    table: dict[str, Callable[..., Any]] = {
-        name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh", "abs", "floor")
-    }
+    table: dict[str, Callable[..., Any]] = {name: function.floating for name, function in FUNCTIONS.items()}
     dtype = np.float64 if double else np.float32
-    return table | {"pow": np.power, "rand": lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)}
+    return table | {"abs": np.abs, "rand": lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)}
 
 
 def _truncated(value: Any) -> Any:
@@ -98,17 +96,12 @@ def _divided(left: Any, right: Any) -> Any:
 
 
 def _rational() -> dict[str, Callable[..., Any]]:
-    """Stand-ins: fixed rational functions without the algebraic laws that a pass might wrongly use."""
+    """Exact arithmetic, with stand-ins for the functions that leave the rational numbers."""
     table: dict[str, Callable[..., Any]] = {
-        "sqrt": lambda x: Fraction(x * x + 3, x * x + x + 11),
-        "exp": lambda x: Fraction(x * x + 5, 7),
-        "log": lambda x: Fraction(x * x - 2, 3),
-        "tanh": lambda x: Fraction(x + 1, x * x + 2),
+        **{name: function.rational for name, function in FUNCTIONS.items()},
         "abs": abs,
-        "floor": floor,
         "min": _minimum,
         "max": _maximum,
-        "pow": lambda x, y: Fraction(x * x + y * y + x + 1, 5),
         "rand": lambda *args: Fraction(philox(*args) >> 8, 2**24),
     }
     return {name: _where_defined(function) for name, function in table.items()} | {"rational_quotient": _divided}

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from swirl.ir.buffers import Buffer
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
 from swirl.ir.trees import clone as clone
 from swirl.ir.trees import located
@@ -26,19 +27,14 @@ T = TypeVar("T", bound=ast.AST)
 LOOP_KINDS = ("range", "parallel", "vector", "unrolled")
 # What an expression may call, and its number of arguments (None: two or more).
 CALLS: dict[str, int | None] = {
-    "sqrt": 1,
-    "exp": 1,
-    "log": 1,
-    "tanh": 1,
+    **{name: function.arguments for name, function in FUNCTIONS.items()},
     "abs": 1,
-    "pow": 2,
     "min": None,
     "max": None,
     "float32": 1,
     "float64": 1,
     "int32": 1,
     "bool": 1,
-    "floor": 1,
     "rand": None,
 }
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from swirl.errors import ValidationError
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import STREAM
 from swirl.ir.names import Named, Scope, apart, of_declaration, of_loop
 from swirl.ir.nest import Nest, Program, clone, local_type
@@ -27,8 +28,6 @@ WEAK_INT, WEAK_FLOAT = "whole number", "number"
 
 ORDER = ("bool", WEAK_INT, "int32", WEAK_FLOAT, "float32", "float64")
 CASTS = ("float32", "float64", "int32", "bool")
-FUNCTIONS = ("sqrt", "exp", "log", "tanh", "floor", "pow")
-"""Calls that are computed in floating point."""
 DEFAULT = {WEAK_INT: "int32", WEAK_FLOAT: "float32"}
 """The type that a weak one becomes by default."""
 

@@ -208,8 +208,9 @@ def test_library_calls(check):
         """
 for i in range(50):
     y[i] = exp(x[i]) + log(abs(x[i])) + tanh(x[i]) * pow(abs(x[i]), 1.5)
+    z[i] = erf(abs(x[i])) + abs(sin(x[i])) + abs(cos(x[i])) + log1p(abs(x[i])) + expm1(abs(x[i]))
 """,
-        {"x": buffer(50), "y": buffer(50)},
+        {"x": buffer(50), "y": buffer(50), "z": buffer(50)},
         tolerance=2e-6,
     )
 

@@ -132,6 +132,11 @@ class Expressions:
                 "min({v}, {i}, 1.5)",
                 "{v} / {i}",
                 "tanh({i})",
+                "erf({i}) - {v}",
+                "expm1({i})",
+                "log1p({i}) + {v}",
+                "sin({i}) * {v}",
+                "cos({i})",
                 "pow({i}, 2.0)",
                 "log({i}) + {v}",
             )

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from itertools import pairwise
 
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, local_type, loop_of, names_in, references, subscripts
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
@@ -113,7 +114,7 @@ def _expression(node: ast.AST, types: dict[str, str], found: set[str]) -> None:
     if isinstance(node, ast.Subscript) and any(list(references(index)) for index in subscripts(node)):
         found.add("an indirect subscript")
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id in ("tanh", "pow", "log", "floor", "abs"):
+        if node.func.id in {*FUNCTIONS, "abs"} - {"sqrt", "exp"}:
             found.add("a rare call")
         kinds = {types.get(_name(argument), "") for argument in node.args}
         if node.func.id in ("max", "min") and "int32" in kinds:

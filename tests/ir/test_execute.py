@@ -13,12 +13,13 @@ from swirl.errors import LatteError
 from swirl.ir.arithmetic import UNDEFINED, UNINITIALISED
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, parse_program
 from tests.fuzz.floats import EVERY_BIT, data, different, subscripts, touched
 from tests.fuzz.programs import ProgramMaker
 
-FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh", "floor", "abs")}
-FUNCTIONS |= {"pow": np.power, "float32": np.float32, "INFINITY": np.float32(np.inf)}
+NAMES: dict[str, Any] = {name: function.floating for name, function in FUNCTIONS.items()}
+NAMES |= {"abs": np.abs, "float32": np.float32, "INFINITY": np.float32(np.inf)}
 
 
 def maximum(first: Any, *others: Any) -> Any:
@@ -37,7 +38,7 @@ def run_as_python(program: Program, arrays: dict[str, np.ndarray]) -> None:
     """The printed nests, which only need their declarations taken as conversions."""
     for nest in program.nests:
         text = re.sub(r"^( *\w+): (float32) = (.*)$", r"\1 = \2(\3)", nest.text, flags=re.MULTILINE)
-        scope = {**FUNCTIONS, "max": maximum, "min": minimum}
+        scope = {**NAMES, "max": maximum, "min": minimum}
         exec(text, scope)
         with np.errstate(all="ignore"):
             scope[nest.label](*(arrays[name] for name in nest.arguments))

@@ -33,6 +33,7 @@ from latte import (
     SigmoidLayer,
     SiLULayer,
     SoftmaxLayer,
+    TanhLayer,
 )
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
@@ -62,7 +63,8 @@ CASES = {
     "leaky relu": Case(LeakyReLULayer, lambda x: F.leaky_relu(x, 0.1), ANY, {"negative_slope": 0.1}),
     "prelu": Case(PReLULayer, lambda x, slope: F.prelu(x, slope), ANY),
     "elu": Case(ELULayer, lambda x: F.elu(x, 0.7), ANY, {"alpha": 0.7}),
-    "gelu": Case(GELULayer, lambda x: F.gelu(x, approximate="tanh"), ANY),
+    "gelu": Case(GELULayer, F.gelu, ANY),
+    "gelu by tanh": Case(GELULayer, lambda x: F.gelu(x, approximate="tanh"), ANY, {"approximate": "tanh"}),
     "silu": Case(SiLULayer, F.silu, ANY),
     "sigmoid": Case(SigmoidLayer, torch.sigmoid, ANY),
     "softmax": Case(SoftmaxLayer, lambda x: F.softmax(x, 1), ((3, 17), *IMAGES)),
@@ -161,6 +163,24 @@ def test_far_from_zero(layer: Callable[..., Ensemble], same: Callable[..., Any])
     np.testing.assert_allclose(trial.data.get_grad()[0, :6], x.grad.numpy()[0, :6], rtol=1e-5, atol=1e-37)
 
 
+@pytest.mark.parametrize(
+    ("layer", "same"),
+    [(ELULayer, F.elu), (GELULayer, F.gelu), (TanhLayer, torch.tanh)],
+    ids=["elu", "gelu", "tanh"],
+)
+def test_digits_near_zero(layer: Callable[..., Ensemble], same: Callable[..., Any]) -> None:
+    """Each result is right relative to itself, however small."""
+    numbers = [[s * 10.0**-e for e in (1, 3, 5, 7, 20) for s in (1, -1)]]
+    trial = alone(1, (10,), layer)
+    trial.data.set_value(numbers)
+    trial.run()
+    x = torch.tensor(np.float32(numbers), dtype=torch.float64, requires_grad=True)
+    value = same(x)
+    value.backward(torch.tensor(trial.gradient, dtype=torch.float64))
+    np.testing.assert_allclose(trial.layer.get_value(), value.detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(trial.data.get_grad(), x.grad.numpy(), rtol=1e-6)
+
+
 # --- dropout ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(5000,), (3, 17, 29), (2, 3, 5, 7)], ids=str)
 def test_dropout_drops_what_it_says(shape: tuple[int, ...]) -> None:
@@ -218,6 +238,17 @@ def test_losses_against_pytorch(name: str, shape: tuple[int, int]) -> None:
         assert net.loss == pytest.approx(200.0) and np.isfinite(data.get_grad()).all()
 
 
+def test_a_small_binary_loss_keeps_its_digits() -> None:
+    """``log(1 + e)`` is 0 for ``e`` below 6e-8."""
+    net = Net(1)
+    data, target = MemoryDataLayer(net, (2,)), MemoryDataLayer(net, (2,))
+    BinaryCrossEntropyLayer(net, data, target)
+    net.compile(threads=1)
+    net.set_batch([[20.0, -30.0]], [[1.0, 0.0]])
+    net.forward()
+    assert net.loss == pytest.approx((np.log1p(np.exp(-20.0)) + np.log1p(np.exp(-30.0))) / 2, rel=1e-6)
+
+
 # --- names and bad arguments ------------------------------------------------------------------------------
 def source(net: Net) -> Ensemble:
     return MemoryDataLayer(net, (4, 6, 6))
@@ -236,6 +267,7 @@ def test_layers_take_a_name(name: str) -> None:
         (lambda net: DropoutLayer(net, source(net), 1.0), "ratio must be a number, at least 0, below 1, not 1.0"),
         (lambda net: DropoutLayer(net, source(net), "half"), "ratio must be a number, at least 0, below 1, not 'half'"),
         (lambda net: ELULayer(net, source(net), alpha=-1), "alpha must be a number, at least 0, not -1"),
+        (lambda net: GELULayer(net, source(net), "erf"), "approximate must be 'none' or 'tanh', not 'erf'"),
         (lambda net: LeakyReLULayer(net, source(net), np.nan), "negative_slope must be a number, not nan"),
         (lambda net: GroupNormLayer(net, source(net), 3), "4 channels cannot be divided into 3 groups"),
         (lambda net: GroupNormLayer(net, source(net), 2.0), "groups must be a positive integer, not 2.0"),

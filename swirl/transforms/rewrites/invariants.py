@@ -6,6 +6,7 @@ import ast
 from typing import TypeVar
 
 from swirl.ir.affine import ranges_at
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
 from swirl.ir.nest import LocalType, Nest, Program, clone, declare, fresh, local_type, loop_of, names_in, references
 from swirl.ir.paths import Path, at, edit_at, loops, walk
@@ -16,7 +17,7 @@ from swirl.transforms.rewrites.references import in_bounds, runs
 from swirl.transforms.rewrites.sites import taken_names
 
 T = TypeVar("T", bound=ast.AST)
-_COSTLY = ("sqrt", "exp", "log", "tanh", "pow")
+_COSTLY = {name for name, function in FUNCTIONS.items() if function.costly}
 
 
 def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Nest:
