@@ -148,7 +148,7 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
     except DerivativeError as error:
         if error.line is None:
             raise
-        location = f"{layer.ensemble.body('forward').filename}:{error.line}"
+        location = layer.ensemble.body("forward").place(error.line)
         raise DerivativeError(
             f"{error.location}: {error.message}", location=location, way_out=error.way_out, line=error.line
         ) from error

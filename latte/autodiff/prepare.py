@@ -107,7 +107,7 @@ def localise(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) 
     ``value[i] = 0.0; for j…: value[i] += …; value[i] = value[i] / 9`` is then straight arithmetic on a local.
     """
     for name, buffer in buffers.items():
-        if buffer.dtype in FLOATS and buffer.role not in ("param", "state", "scalar"):
+        if buffer.dtype in FLOATS and buffer.role not in ("param", "state", "constant", "scalar"):
             nests = _localise(nests, name, buffer.dtype, taken)
     return nests
 

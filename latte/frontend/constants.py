@@ -103,8 +103,9 @@ class Constants:
             case ast.Tuple(elts):
                 return self._all(elts, lambda *values: values)
             case ast.Subscript(value, index) if not isinstance(index, ast.Slice):
-                base = self._fold(value)
-                return self._all([index], lambda i: base[i]) if isinstance(base, tuple) else MISSING
+                base = self.body.arrays.get(value.id) if isinstance(value, ast.Name) else None
+                base = self._fold(value) if base is None else base
+                return MISSING if base is MISSING else self._all([index], lambda i: _element(base, i))
             case ast.BinOp(left, operation, right) if type(operation) in _BINARY:
                 return self._all([left, right], _BINARY[type(operation)])
             case ast.UnaryOp(operation, operand) if type(operation) in _UNARY:
@@ -143,7 +144,15 @@ class Constants:
             return MISSING
         else:
             value = self.body.evaluate(node)
+        if isinstance(value, np.ndarray) and not value.ndim:
+            value = value.item()
         return value if is_number(value) or isinstance(value, tuple) else MISSING
+
+
+def _element(base: Any, index: Any) -> Any:
+    """An element of a tuple or an array; MISSING for anything else."""
+    found = base[index] if isinstance(base, (tuple, np.ndarray)) else MISSING
+    return MISSING if isinstance(found, np.ndarray) else found
 
 
 def _compared(operations: list[ast.cmpop], sides: tuple[Any, ...]) -> bool:

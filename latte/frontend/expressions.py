@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from latte.frontend.constants import called, literal
+from latte.frontend.locals import from_source
 from latte.frontend.references import References
 from latte.model.body import MISSING
 from latte.model.index import as_index
@@ -46,8 +47,8 @@ class Expressions:
         if known is not MISSING:
             if not is_number(known):
                 self.scope.fail(node, f"{ast.unparse(node)} is {known!r}, not a number")
-            return ast.copy_location(literal(known), node)
-        return ast.copy_location(self._expression(node), node)
+            return from_source(literal(known), node)
+        return from_source(self._expression(node), node)
 
     def _expression(self, node: ast.expr) -> ast.expr:
         match node:
@@ -120,7 +121,7 @@ class Expressions:
             )
         if name in self.scope.variables or name in self.scope.constants.hidden and name not in self.scope.buffers:
             self.scope.fail(node, f"the variable {name} is used before it is assigned")
-        if name in self.scope.buffers:
+        if name in self.scope.buffers or name in self.scope.body.arrays:
             self.scope.fail(node, f"{name} is a whole array; bodies compute single elements", f"write {name}[…]")
         self.scope.fail(
             node,

@@ -6,18 +6,31 @@ import ast
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeVar
 
 from swirl.ir.names import Named
 from swirl.ir.nest import LocalType, constant, declare, expr, names_in
 from swirl.ir.trees import name_of
 from swirl.ir.types import CASTS, DEFAULT, ORDER, arithmetic, dtype_of, is_float, joint, resolved
 
+N = TypeVar("N", bound=ast.AST)
 Fail = Callable[[ast.AST, str], NoReturn]
 Use = Literal["read", "store", "maybe"]
 _LARGEST = sys.float_info.max
 # Largest exponent for which an integer's power is written as products.
 _MAX_POWER = 8
+
+
+def from_source(new: N, node: ast.AST) -> N:
+    """A translation that is at the place of what was written, and remembers it for messages."""
+    ast.copy_location(new, node)
+    new.source = node  # type: ignore[attr-defined]
+    return new
+
+
+def written(node: ast.AST) -> str:
+    """A part of a body as the user wrote it."""
+    return ast.unparse(getattr(node, "source", node))
 
 
 def mentions(tree: ast.AST, name: str) -> bool:
@@ -119,7 +132,7 @@ class Types:
         """``node``, its parts cast, as an expression of type ``wanted``."""
         found = self.of(node)
         if wanted in ("int32", "bool") and is_float(found):
-            self.fail(node, f"{ast.unparse(node)} is a float where {wanted} is needed; write {wanted}(…)")
+            self.fail(node, f"{written(node)} is a float where {wanted} is needed; write {wanted}(…)")
         weak = found in DEFAULT and wanted != "bool"
         converted = self.convert(node, wanted if weak else found)
         if found == wanted or weak:
@@ -157,7 +170,7 @@ class Types:
         match node:
             case ast.BinOp(left, operation, right):
                 if isinstance(operation, (ast.FloorDiv, ast.Mod)) and is_float(inner):
-                    self.fail(node, f"{ast.unparse(node)}: // and % are for integers; write floor(a / b)")
+                    self.fail(node, f"{written(node)}: // and % are for integers; write floor(a / b)")
                 return ast.BinOp(self.cast(left, inner), operation, self.cast(right, inner))
             case ast.UnaryOp(ast.Not(), operand):
                 return ast.UnaryOp(ast.Not(), self.truth(operand))
@@ -210,7 +223,7 @@ class Types:
                 if dtype == "bool" or (dtype == "int32" and isinstance(operation, ast.Div)):
                     self.fail(
                         node,
-                        f"{ast.unparse(node)}: {ast.unparse(target)} is {dtype}, the result is a number of "
+                        f"{written(node)}: {written(target)} is {dtype}, the result is a number of "
                         "another type; write the assignment out",
                     )
                 new = ast.AugAssign(target, operation, self.cast(value, dtype))
@@ -259,20 +272,26 @@ def _declare(block: list[ast.stmt], name: str, dtype: str) -> list[ast.stmt]:
     if isinstance(first, ast.Assign):
         declared = ast.copy_location(declare(name, LocalType(dtype), first.value), first)
         return [*block[: where[0]], declared, *block[where[0] + 1 :]]
-    if all(_self_contained(block[index], name) for index in where):
+    if all(self_contained(block[index], name) for index in where):
         return [_inside(s, name, dtype) if index in where else s for index, s in enumerate(block)]
     zero = {"bool": "False", "int32": "0"}.get(dtype, "0.0")
     declared = ast.copy_location(declare(name, LocalType(dtype), expr(zero)), first)
     return [*block[: where[0]], declared, *block[where[0] :]]
 
 
-def _self_contained(statement: ast.stmt, name: str) -> bool:
+def self_contained(statement: ast.stmt, name: str) -> bool:
     """Whether the local can be declared inside ``statement``: each block in it stores before it reads."""
     if isinstance(statement, ast.For):
-        return not mentions(statement.iter, name) and first_use(statement.body, name) == "store"
+        return not mentions(statement.iter, name) and _block_contains(statement.body, name)
     if isinstance(statement, ast.If) and not mentions(statement.test, name):
-        return all(first_use(block, name) in (None, "store") for block in (statement.body, statement.orelse))
+        return all(_block_contains(block, name) for block in (statement.body, statement.orelse))
     return False
+
+
+def _block_contains(block: list[ast.stmt], name: str) -> bool:
+    if first_use(block, name) in (None, "store"):
+        return True
+    return all(self_contained(statement, name) for statement in block if mentions(statement, name))
 
 
 def _inside(statement: ast.stmt, name: str, dtype: str) -> ast.stmt:

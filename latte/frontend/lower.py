@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from latte.frontend.locals import Types, declare_locals, first_use, mentions
+from latte.frontend.locals import Types, declare_locals, first_use, mentions, self_contained
 from latte.frontend.references import ArrayReferences, NeuronReferences
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.translate import Translator, loop_over
@@ -140,11 +140,11 @@ def _share_locals(
     ``buffers``)."""
     shared = set()
     for name, dtype in types.locals.items():
-        uses = [first_use([statement], name) for statement in body if mentions(statement, name)]
+        uses = [statement for statement in body if mentions(statement, name)]
         plain = any(
             isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.targets[0].id == name for s in body
         )
-        if not plain and all(use == "store" for use in uses):
+        if not plain and all(first_use([use], name) == "store" or self_contained(use, name) for use in uses):
             continue
         if first_use(body, name) == "read":
             node = next(statement for statement in body if mentions(statement, name))

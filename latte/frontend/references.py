@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, NoReturn
+
+import numpy as np
 
 from latte.frontend.padding import INSIDE
 from latte.frontend.scope import BodyScope, Source
@@ -41,6 +44,12 @@ class References(ABC):
     def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
         """``node[indices]`` as a reference to a buffer."""
 
+    def constant_array(self, node: ast.expr) -> str | None:
+        """The name of a NumPy array of the surrounding Python, if it is one."""
+        if isinstance(node, ast.Name) and node.id in self.scope.body.arrays and node.id not in self.scope.loops:
+            return node.id
+        return None
+
     def element(self, node: ast.expr) -> ast.expr:
         """``self.value``, ``self.weights[…]``, ``inputs[…]``."""
         if isinstance(node, ast.Subscript):
@@ -56,7 +65,7 @@ class NeuronReferences(References):
         self.dims = (ensemble.batch_dim, *ensemble.dims)
         """The implicit loops, outermost first."""
         forbidden = {**dict.fromkeys(self.dims, "a dimension of the layer"), "self": "the neuron"}
-        super().__init__(BodyScope(source, _shapes_in_neurons(ensemble), forbidden))
+        super().__init__(BodyScope(source, _shapes_in_neurons(ensemble, source.body.arrays), forbidden))
         self.specs = ensemble.fields(source.batch_size)
         for dim, extent in zip(self.dims, (source.batch_size, *ensemble.shape), strict=True):
             self.scope.enter(dim, Window(as_index(0), as_index(extent)))
@@ -73,7 +82,7 @@ class NeuronReferences(References):
         return None
 
     def _attribute(self, node: ast.expr) -> str:
-        attribute = _self_attribute(node)
+        attribute = _self_attribute(node) or self.constant_array(node)
         if attribute is None:
             self.scope.fail(
                 node,
@@ -197,8 +206,10 @@ def _reshaped(positions: list[Index], view: tuple[int, ...], shape: tuple[int, .
     return [flat, *reversed(result)]
 
 
-def _shapes_in_neurons(ensemble: Ensemble) -> dict[str, Any]:
+def _shapes_in_neurons(ensemble: Ensemble, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     known: dict[str, Any] = {}
+    for name, array in arrays.items():
+        known |= {f"{name}.shape": array.shape, f"{name}.ndim": array.ndim}
     for connection in ensemble.connections:
         windows = connection.windows or ()
         if all(window.extent is not None for window in windows):
@@ -237,7 +248,7 @@ class ArrayReferences(References):
                 )
 
     def _array(self, node: ast.expr) -> str:
-        name = _self_attribute(node)
+        name = _self_attribute(node) or self.constant_array(node)
         if name is None and isinstance(node, ast.Name) and node.id in self.scope.body.parameters:
             name = node.id
         if name is None and isinstance(node, ast.Name) and node.id in self.scope.buffers:

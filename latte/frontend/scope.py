@@ -14,6 +14,7 @@ from latte.model.body import Body
 from latte.model.ensemble import Ensemble
 from latte.model.index import Index, variable
 from latte.model.mapping import Window
+from latte.model.variables import loop_names, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import fresh
@@ -44,6 +45,24 @@ _NAMES = {
     ast.Match: "match",
     ast.Tuple: "a tuple",
 }
+
+
+_WAYS_OUT = {
+    ast.While: "for … in range(…), with an if inside for when to stop: how often a loop runs is known before",
+    ast.Break: "an if around the rest of the body: how often a loop runs is known before",
+    ast.Continue: "an if around the rest of the body",
+    ast.Return: "assign to value; a helper function that the body calls may end with return",
+    ast.Try: "nothing is raised where a body runs; test with if what would go wrong",
+    ast.Assert: "nothing is raised where a body runs; check the data before they are set",
+    ast.Raise: "nothing is raised where a body runs; check the data before they are set",
+    ast.FunctionDef: "define the function outside of the body, and call it",
+    ast.Lambda: "define a function outside of the body, and call it",
+    ast.ListComp: "a for loop; a Field is an array that the body computes",
+    ast.List: "a Field is an array that the body computes; a NumPy array outside of the body is a constant in it",
+    ast.NamedExpr: "an assignment of its own, in a line before",
+    ast.AnnAssign: "name = …: types are found from what is assigned",
+}
+"""How what the language does not have is written."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +102,8 @@ class BodyScope:
         self.ensemble, self.phase, self.buffers = source.ensemble, source.phase, source.buffers
         self.body = body = source.body
         self.batch_size, self.forbidden = source.batch_size, forbidden
-        stores = _stores(body)
-        self.loop_names = _loop_names(body)
+        stores = store_counts(body.tree)
+        self.loop_names = loop_names(body.tree)
         self.variables = {name for name, values in stores.items() if values != 1}
         fixed = {
             "self.training": source.training,
@@ -148,7 +167,9 @@ class BodyScope:
         self.fail(
             node,
             f"a body cannot contain {name}",
-            "bodies are made of for over ranges, if, assignments and arithmetic on single elements",
+            _WAYS_OUT.get(
+                type(node), "bodies are made of for over ranges, if, assignments and arithmetic on single elements"
+            ),
         )
 
     def check_name(self, name: str, node: ast.AST) -> None:
@@ -156,21 +177,3 @@ class BodyScope:
         why = self.forbidden.get(name)
         if why:
             self.fail(node, f"the variable {name!r} has the name of {why}", "choose another name")
-
-
-def _loop_names(body: Body) -> set[str]:
-    """Names of all loop variables of a body."""
-    targets = (node.target for node in ast.walk(body.tree) if isinstance(node, ast.For))
-    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
-
-
-def _stores(body: Body) -> dict[str, int]:
-    """How often each plain name is assigned; an update counts twice, since its target cannot be a
-    constant."""
-    counts: dict[str, int] = {}
-    for node in ast.walk(body.tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts[node.id] = counts.get(node.id, 0) + 1
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            counts[node.target.id] = counts.get(node.target.id, 0) + 1
-    return counts

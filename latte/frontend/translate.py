@@ -7,6 +7,7 @@ from typing import Any
 
 from latte.frontend.constants import called, literal
 from latte.frontend.expressions import Expressions
+from latte.frontend.locals import from_source
 from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
 from latte.frontend.subscripts import index_of
@@ -71,7 +72,7 @@ class Translator:
                 )
             case _:
                 self.scope.unknown(node)
-        return [with_padding(ast.copy_location(statement, node)) for statement in new]
+        return [from_source(with_padding(ast.copy_location(statement, node)), node) for statement in new]
 
     def _assign(self, node: ast.Assign, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
         if isinstance(target, ast.Tuple):
@@ -96,7 +97,8 @@ class Translator:
     def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
         """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""
         assert isinstance(target, ast.Name)
-        if target.id not in self.scope.variables and not self.scope.conditional:
+        certain = target.id in self.scope.body.certain or not self.scope.conditional
+        if target.id not in self.scope.variables and certain:
             self.scope.constants.fixed[target.id] = number
             return []
         if not is_number(number):
@@ -117,7 +119,7 @@ class Translator:
         assert isinstance(new.value, ast.Name)
         self._check_written(node, new.value.id)
         new.ctx = ast.Store()
-        return new
+        return from_source(new, node)
 
     def _check_written(self, node: ast.expr, name: str) -> None:
         """Refuse stores to what this phase must not compute: it would change while others read it."""
@@ -138,6 +140,8 @@ class Translator:
                 f"{text} is a Param, which training adjusts: no phase can write it",
                 f"declare a State, which lives from step to step, or compute its gradient, grad_{name}",
             )
+        if own is not None and own.role == "constant":
+            self.scope.fail(node, f"{text} is a constant of the surrounding Python, which no phase can write")
         if self.scope.phase == "forward" and (own is None or own.role in ("grad", "param_grad")):
             self.scope.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
 

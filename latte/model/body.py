@@ -5,14 +5,34 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
+import numpy as np
+
+from latte.model.variables import names, store_counts
 from swirl.errors import BodyError
 
 MISSING = object()
+
+LINES = 1 << 20
+"""A line number of ``origins[k]`` in a tree is greater by ``k + 1`` times this."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the statements of a helper come from.
+
+    Args:
+        filename: of the helper.
+        callers: the places of the call, the helper's own caller first.
+    """
+
+    filename: str
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,11 +43,17 @@ class Body:
         function: the method.
         tree: its definition; line numbers are those of the file.
         filename: the file.
+        origins: of the helpers in it, see :data:`LINES`.
+        bound: values of names that only helpers know.
+        certain: variables that are assigned once, before all that reads them.
     """
 
     function: FunctionType
     tree: ast.FunctionDef
     filename: str
+    origins: tuple[Origin, ...] = ()
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    certain: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> list[str]:
@@ -40,16 +66,33 @@ class Body:
         body = self.tree.body
         return body[1:] if _is_docstring(body[0]) else body
 
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """NumPy arrays of the surrounding Python that it names."""
+        variables = store_counts(self.tree)
+        free = names(self.tree) - variables.keys() - {*self.parameters, "self"}
+        found = {name: self.lookup(name) for name in sorted(free)}
+        return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.ndim}
+
     def location(self, node: ast.AST | None = None) -> str:
         """``file:line`` of a node."""
-        return f"{self.filename}:{getattr(node, 'lineno', self.tree.lineno)}"
+        return self.place(getattr(node, "lineno", self.tree.lineno))
+
+    def place(self, number: int) -> str:
+        """``file:line`` of a line number in the tree."""
+        helper, line = divmod(number, LINES)
+        return f"{self.origins[helper - 1].filename if helper else self.filename}:{line}"
 
     def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
         """Raise :class:`BodyError` for ``node``."""
-        raise BodyError(message, location=self.location(node), way_out=way_out)
+        helper = getattr(node, "lineno", 0) // LINES
+        called = f" (called in {', '.join(self.origins[helper - 1].callers)})" if helper else ""
+        raise BodyError(f"{message}{called}", location=self.location(node), way_out=way_out)
 
     def lookup(self, name: str) -> Any:
         """What a free name stands for: closure, then globals, then builtins; ``MISSING`` if nothing."""
+        if name in self.bound:
+            return self.bound[name]
         closure = self.function.__closure__ or ()
         for free, cell in zip(self.function.__code__.co_freevars, closure, strict=True):
             if free == name:
@@ -79,10 +122,27 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def read_body(function: Callable[..., Any]) -> Body:
-    """The body of a method.
+    """The body of a phase.
 
     Raises:
         BodyError: if there is no source, or it is not a plain method.
+    """
+    body = read_function(function)
+    arguments, name = body.tree.args, body.function.__qualname__
+    if body.tree.decorator_list:
+        body.fail(body.tree, f"{name} has a decorator, which would not be compiled", "remove it")
+    if not arguments.args:
+        body.fail(body.tree, f"{name} has no argument self")
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
+        body.fail(body.tree, f"{name} may have plain arguments only, no defaults and no *")
+    return body
+
+
+def read_function(function: Callable[..., Any]) -> Body:
+    """The body of a function.
+
+    Raises:
+        BodyError: if there is no source, or it is not a plain function.
     """
     name = getattr(function, "__qualname__", repr(function))
     if not isinstance(function, FunctionType):
@@ -107,11 +167,4 @@ def read_body(function: Callable[..., Any]) -> Body:
         raise BodyError(
             f"{name} is not a plain method", location=body.location(definition), way_out="write def forward(self): …"
         )
-    arguments = definition.args
-    if definition.decorator_list:
-        body.fail(definition, f"{name} has a decorator, which would not be compiled", "remove it")
-    if not arguments.args:
-        body.fail(definition, f"{name} has no argument self")
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
-        body.fail(definition, f"{name} may have plain arguments only, no defaults and no *")
     return body

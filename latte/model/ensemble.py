@@ -12,7 +12,7 @@ import numpy as np
 
 from latte.model import instances
 from latte.model.body import Body
-from latte.model.checks import check_dims, check_padding, check_shape
+from latte.model.checks import PHASES, check_dims, check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
 from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
@@ -288,7 +288,7 @@ class Ensemble:
             DeclarationError: if the user did not write it.
             BodyError: if there is no source.
         """
-        body = self._phases.body(phase)
+        body = self._phases.body(phase, () if self.phase_is_explicit(phase) else (self.batch_dim, *self.dims))
         if body is None:
             raise DeclarationError(f"{self!r} has no {phase} of its own", location=self.location)
         return body
@@ -318,6 +318,9 @@ class Ensemble:
             for name, declared in found.items():
                 if type(declared) is Field and not declared.dims and not declared.shape and not self.explicit:
                     found[name] = Field(*everything, init=declared.init, dtype=declared.dtype)
+            bodies = [self.body(phase) for phase in PHASES if self.has_phase(phase)]
+            loops = () if self.explicit else self.dims
+            found |= instances.constant_arrays(bodies, (self, self.neuron_class), {*found, *RESERVED}, loops)
             self._declared = found
         return self._declared
 

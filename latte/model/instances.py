@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Sequence
+from inspect import getattr_static
 from typing import Any
 
 import numpy as np
 
-from latte.model.neuron import Declaration, Field, Neuron, Param, State, given, zeros
+from latte.model.body import Body
+from latte.model.neuron import ConstantArray, Declaration, Field, Neuron, Param, State, given, zeros
 from latte.model.phases import PhaseMethods
 from swirl.errors import DeclarationError
 
@@ -50,6 +52,46 @@ def class_of(neurons: object) -> type[Neuron] | None:
     found = neurons.flat[0] if isinstance(neurons, np.ndarray) else neurons
     kind = found if isinstance(found, type) else type(found)
     return kind if issubclass(kind, Neuron) else None
+
+
+def constant_arrays(
+    bodies: Sequence[Body], owners: Sequence[object], hidden: Collection[str], loops: Collection[str]
+) -> dict[str, Declaration]:
+    """Declarations for the NumPy arrays that bodies read: by name, or as ``self.name``.
+
+    Args:
+        bodies: of the phases.
+        owners: the ensemble, and the class of its neurons: what ``self`` is.
+        hidden: names of fields, and of what else ``self`` has in a body.
+        loops: names of the implicit loops.
+
+    Raises:
+        BodyError: an array that holds no numbers, or has the name of a field.
+    """
+    found: dict[str, Declaration] = {}
+    array: Any
+    for body in bodies:
+        for node in ast.walk(body.tree):
+            match node:
+                case ast.Name(name, ast.Load()) if name in body.arrays and name not in loops:
+                    array = body.arrays[name]
+                    if name in hidden:
+                        body.fail(node, f"the array {name} has the name of a field", "give it another name")
+                case ast.Attribute(ast.Name("self"), name, ast.Load()) if name not in hidden:
+                    array = next((a for o in owners if (a := getattr_static(o, name, None)) is not None), None)
+                case _:
+                    continue
+            if isinstance(array, np.ndarray) and name not in found:
+                found[name] = _constant_array(body, node, name, array)
+    return found
+
+
+def _constant_array(body: Body, node: ast.expr, name: str, array: np.ndarray) -> Declaration:
+    if array.dtype.kind not in "biuf" or not array.size or not array.ndim:
+        body.fail(node, f"{name} is an array of {array.dtype}, of shape {array.shape}: bodies compute with numbers")
+    if array.dtype.kind in "iu" and not -(2**31) <= array.min() <= array.max() < 2**31:
+        body.fail(node, f"{name} holds integers of more than 32 bits", f"{name}.astype(np.float32)")
+    return ConstantArray(shape=array.shape, init=given(array), dtype=_dtype(array))
 
 
 def stored_names(tree: ast.AST) -> set[str]:

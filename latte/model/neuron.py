@@ -157,6 +157,12 @@ class Field(Declaration):
     role = "value"
 
 
+class ConstantArray(Declaration):
+    """A NumPy array of the surrounding Python that a body reads: copied when the net is compiled, never written."""
+
+    role = "constant"
+
+
 @dataclass(frozen=True)
 class FieldSpec:
     """A field of an ensemble for a given batch size: what the runtime allocates.
@@ -314,6 +320,7 @@ def _only_in_bodies(name: str) -> Callable[..., Any]:
         raise DeclarationError(f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run")
 
     word.__name__ = name
+    word.of_bodies = True  # type: ignore[attr-defined]
     return word
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from types import FunctionType
 from typing import Any
 
 from latte.model.body import Body, read_body
 from latte.model.checks import PHASES, check_phase
+from latte.model.helpers import with_helpers
 from latte.model.neuron import Neuron
 from latte.model.source_location import location_of
 from swirl.errors import DeclarationError
@@ -40,14 +41,21 @@ class PhaseMethods:
         own = _method(self.ensemble_class, phase)
         return own or (None if self.explicit else _method(self.neuron_class, phase))
 
-    def body(self, phase: str) -> Body | None:
-        """The source of a phase, or None.
+    def body(self, phase: str, avoid: Collection[str] = ()) -> Body | None:
+        """The source of a phase, what its helper functions compute in place of their calls; or None.
+
+        Args:
+            phase: forward, backward or update.
+            avoid: names that variables of helpers must not have.
 
         Raises:
             BodyError: there is no source.
         """
         method = self.find(phase)
-        return None if method is None else read_body(method)
+        if method is None:
+            return None
+        owner = self.ensemble_class if self.is_explicit(phase) else self.neuron_class
+        return with_helpers(read_body(method), owner, avoid)
 
     def bodies(self) -> list[Body]:
         """The sources of all phases."""

@@ -17,7 +17,7 @@ from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.memory import allocate
 from swirl.runner import Phase, Runner
 
-SHARED_ROLES = ("param", "param_grad", "state", "scalar")
+SHARED_ROLES = ("param", "param_grad", "state", "constant", "scalar")
 """Roles of buffers that do not depend on the batch size: one array serves every batch size."""
 
 
@@ -231,10 +231,10 @@ def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Ru
 
 
 def _initialise(executable: Executable, everything: bool) -> None:
-    """Parameters and state from their initialisers, the gradient of losses 1."""
+    """Parameters, state and constants from their initialisers, the gradient of losses 1."""
     for ensemble in executable.graph.ensembles if everything else ():
         for name, spec in ensemble.fields(executable.batch_size).items():
-            if spec.role in ("param", "state"):
+            if spec.role in ("param", "state", "constant"):
                 executable.write(spec.storage, ensemble.initial(name))
     for loss in executable.graph.losses():
         storage = f"{loss.name}.grad"

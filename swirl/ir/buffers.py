@@ -117,7 +117,8 @@ class Buffer:
             ``Program.buffers``.
         shape: logical extents; a scalar is ``(1,)``.
         dtype: one of ``float32``, ``float64``, ``int32``, ``bool``.
-        role: ``value``, ``grad``, ``param``, ``param_grad``, ``state``, ``temporary`` or ``scalar`` (run-time setting).
+        role: ``value``, ``grad``, ``param``, ``param_grad``, ``state``, ``constant``, ``temporary`` or
+            ``scalar`` (run-time setting).
         layout: see :class:`Layout`.
     """
 

@@ -28,7 +28,7 @@ from swirl.recorded import Outcome
 from swirl.target import TARGETS, why_not
 from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
-from tests.fuzz.floats import floating_problem
+from tests.fuzz.floats import ASSUME_FINITE, REORDER, floating_problem
 from tests.fuzz.programs import ProgramMaker
 from tests.support import assert_compiles_to_same, assert_same, program
 
@@ -242,7 +242,8 @@ def test_random_programs_end_and_compute_the_same(seed: int, monkeypatch: pytest
     pick = random_pick(seed)
     before = canonical_stages(ProgramMaker(pick).program(CommandMaker.shape(pick(RECIPES))))[-1].program
     after, applied = default(before, monkeypatch)
-    names = [text.split("(")[0] for text in applied]
+    # One step: what keeps bits is not claimed of the commands that add in another order.
+    names = sorted({text.split("(")[0] for text in applied}, key=lambda name: name not in {*REORDER, *ASSUME_FINITE})
     found, _ = floating_problem([("", before), *((name, after) for name in names or ["tidy"])], seed)
     assert found is None, f"{found}\n{before.text}\n\n{after.text}"
 
