@@ -296,9 +296,7 @@ class _Caller:
         self.origins += [
             Origin(origin.filename, (*origin.callers, here)) for origin in (Origin(helper.filename), *helper.origins)
         ]
-        for node in ast.walk(tree):
-            if hasattr(node, "lineno"):
-                node.lineno += offset * LINES
+        ast.increment_lineno(tree, offset * LINES)
         names: dict[str, ast.expr | str] = {}
         stored, uses = set(store_counts(tree)), Uses(tree)
         for parameter, value in given.items():
