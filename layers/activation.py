@@ -31,20 +31,24 @@ class TanhNeuron(Neuron):
         self.value = tanh(self.input)
 
 
-class SigmoidNeuron(Neuron):
+def sigmoid(x):
     """``1 / (1 + exp(-x))``; neither it nor its derivative has an infinite intermediate value."""
+    decay = exp(-x if x > 0.0 else x)
+    return (1.0 if x > 0.0 else decay) / (1.0 + decay)
+
+
+class SigmoidNeuron(Neuron):
+    """``1 / (1 + exp(-x))``."""
 
     def forward(self) -> None:
-        decay = exp(-self.input if self.input > 0.0 else self.input)
-        self.value = (1.0 if self.input > 0.0 else decay) / (1.0 + decay)
+        self.value = sigmoid(self.input)
 
 
 class SiLUNeuron(Neuron):
-    """``x / (1 + exp(-x))``; as :class:`SigmoidNeuron`."""
+    """``x / (1 + exp(-x))``."""
 
     def forward(self) -> None:
-        decay = exp(-self.input if self.input > 0.0 else self.input)
-        self.value = self.input * ((1.0 if self.input > 0.0 else decay) / (1.0 + decay))
+        self.value = self.input * sigmoid(self.input)
 
 
 class GELUNeuron(Neuron):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from latte.ensemble import AccuracyEnsemble, Ensemble, LossEnsemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import source_of
+from latte.layers.softmax import exponentials
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Field, exp, float32, log, stop_gradient
+from latte.neuron import Field, exp, float32, log
 
 
 class SoftmaxLossEnsemble(LossEnsemble):
@@ -23,13 +24,7 @@ class SoftmaxLossEnsemble(LossEnsemble):
     def forward(self, inputs, label, value, prob):
         N, C = inputs.shape
         for n in range(N):
-            largest = inputs[n, 0]
-            for c in range(1, C):
-                largest = max(largest, inputs[n, c])
-            shift = stop_gradient(largest)
-            total = 0.0
-            for c in range(C):
-                total += exp(inputs[n, c] - shift)
+            shift, total = exponentials(inputs, n)
             picked = 0.0
             for c in range(C):
                 prob[n, c] = exp(inputs[n, c] - shift) / total

@@ -52,9 +52,7 @@ class BatchNormEnsemble(Ensemble):
                         for w in range(W):
                             normalized = (inputs[n, c, h, w] - mean[c]) / sqrt(var[c] + self.epsilon)
                             value[n, c, h, w] = gamma[c] * normalized + beta[c]
-            for c in range(C):
-                running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
-                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * M / max(M - 1, 1) * var[c]
+            self.update_running(mean, var, running_mean, running_var, M)
         else:
             for n in range(N):
                 for c in range(C):
@@ -62,6 +60,12 @@ class BatchNormEnsemble(Ensemble):
                         for w in range(W):
                             normalized = (inputs[n, c, h, w] - running_mean[c]) / sqrt(running_var[c] + self.epsilon)
                             value[n, c, h, w] = gamma[c] * normalized + beta[c]
+
+    def update_running(self, mean, var, running_mean, running_var, M):
+        """Of ``M`` elements in each channel."""
+        for c in range(mean.shape[0]):
+            running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
+            running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * M / max(M - 1, 1) * var[c]
 
 
 class BatchNormVectorEnsemble(BatchNormEnsemble):
@@ -84,9 +88,7 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
                 for c in range(C):
                     normalized = (inputs[n, c] - mean[c]) / sqrt(var[c] + self.epsilon)
                     value[n, c] = gamma[c] * normalized + beta[c]
-            for c in range(C):
-                running_mean[c] = (1.0 - self.momentum) * running_mean[c] + self.momentum * mean[c]
-                running_var[c] = (1.0 - self.momentum) * running_var[c] + self.momentum * N / max(N - 1, 1) * var[c]
+            self.update_running(mean, var, running_mean, running_var, N)
         else:
             for n in range(N):
                 for c in range(C):

@@ -8,6 +8,30 @@ from latte.net import Net
 from latte.neuron import Field, exp, log, stop_gradient
 
 
+def exponentials(inputs, n):
+    """The largest element of an item, without a gradient, and the sum of ``exp(x - largest)``."""
+    C = inputs.shape[1]
+    largest = inputs[n, 0]
+    for c in range(1, C):
+        largest = max(largest, inputs[n, c])
+    shift = stop_gradient(largest)
+    total = 0.0
+    for c in range(C):
+        total += exp(inputs[n, c] - shift)
+    return shift, total
+
+
+def largest_of_pixels(inputs, largest):
+    """Computes ``largest``, (batch, y, x), over the channels."""
+    N, C, H, W = inputs.shape
+    for n in range(N):
+        for y in range(H):
+            for x in range(W):
+                largest[n, y, x] = inputs[n, 0, y, x]
+                for c in range(1, C):
+                    largest[n, y, x] = max(largest[n, y, x], inputs[n, c, y, x])
+
+
 class SoftmaxEnsemble(Ensemble):
     """``exp(x[c]) / Σ exp(x[c'])`` of vectors."""
 
@@ -16,13 +40,7 @@ class SoftmaxEnsemble(Ensemble):
     def forward(self, inputs, value):
         N, C = inputs.shape
         for n in range(N):
-            largest = inputs[n, 0]
-            for c in range(1, C):
-                largest = max(largest, inputs[n, c])
-            shift = stop_gradient(largest)
-            total = 0.0
-            for c in range(C):
-                total += exp(inputs[n, c] - shift)
+            shift, total = exponentials(inputs, n)
             for c in range(C):
                 value[n, c] = exp(inputs[n, c] - shift) / total
 
@@ -35,13 +53,7 @@ class LogSoftmaxEnsemble(Ensemble):
     def forward(self, inputs, value):
         N, C = inputs.shape
         for n in range(N):
-            largest = inputs[n, 0]
-            for c in range(1, C):
-                largest = max(largest, inputs[n, c])
-            shift = stop_gradient(largest)
-            total = 0.0
-            for c in range(C):
-                total += exp(inputs[n, c] - shift)
+            shift, total = exponentials(inputs, n)
             for c in range(C):
                 value[n, c] = inputs[n, c] - shift - log(total)
 
@@ -55,12 +67,7 @@ class PixelSoftmaxEnsemble(Ensemble):
 
     def forward(self, inputs, value, largest, total):
         N, C, H, W = inputs.shape
-        for n in range(N):
-            for y in range(H):
-                for x in range(W):
-                    largest[n, y, x] = inputs[n, 0, y, x]
-                    for c in range(1, C):
-                        largest[n, y, x] = max(largest[n, y, x], inputs[n, c, y, x])
+        largest_of_pixels(inputs, largest)
         for n in range(N):
             for c in range(C):
                 for y in range(H):
@@ -83,12 +90,7 @@ class PixelLogSoftmaxEnsemble(Ensemble):
 
     def forward(self, inputs, value, largest, total):
         N, C, H, W = inputs.shape
-        for n in range(N):
-            for y in range(H):
-                for x in range(W):
-                    largest[n, y, x] = inputs[n, 0, y, x]
-                    for c in range(1, C):
-                        largest[n, y, x] = max(largest[n, y, x], inputs[n, c, y, x])
+        largest_of_pixels(inputs, largest)
         for n in range(N):
             for c in range(C):
                 for y in range(H):
