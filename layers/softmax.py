@@ -5,20 +5,30 @@ from __future__ import annotations
 from latte.ensemble import Ensemble
 from latte.layers.arguments import names_of_dimensions, one_to_one, source_of
 from latte.net import Net
-from latte.neuron import Field, exp, log, stop_gradient
+from latte.neuron import Field, exp, log1p, stop_gradient
+
+
+def largest_of(inputs, n):
+    """The largest element of an item, without a gradient."""
+    largest = inputs[n, 0]
+    for c in range(1, inputs.shape[1]):
+        largest = max(largest, inputs[n, c])
+    return stop_gradient(largest)
 
 
 def exponentials(inputs, n):
     """The largest element of an item, without a gradient, and the sum of ``exp(x - largest)``."""
-    C = inputs.shape[1]
-    largest = inputs[n, 0]
-    for c in range(1, C):
-        largest = max(largest, inputs[n, c])
-    shift = stop_gradient(largest)
+    shift = largest_of(inputs, n)
     total = 0.0
-    for c in range(C):
+    for c in range(inputs.shape[1]):
         total += exp(inputs[n, c] - shift)
     return shift, total
+
+
+def exp_beside(x, largest):
+    """``exp(x - largest)``; of the largest 0, with the slope 1: the sum of these keeps its digits where it is small."""
+    part = exp(x - stop_gradient(largest))
+    return part - 1.0 if x == largest else part
 
 
 def largest_of_pixels(inputs, largest):
@@ -53,9 +63,15 @@ class LogSoftmaxEnsemble(Ensemble):
     def forward(self, inputs, value):
         N, C = inputs.shape
         for n in range(N):
-            shift, total = exponentials(inputs, n)
+            shift = largest_of(inputs, n)
+            rest = 0.0
+            equals = 0.0
             for c in range(C):
-                value[n, c] = inputs[n, c] - shift - log(total)
+                rest += exp_beside(inputs[n, c], shift)
+                equals += 1.0 if inputs[n, c] == shift else 0.0
+            logarithm = log1p(rest + (equals - 1.0))
+            for c in range(C):
+                value[n, c] = inputs[n, c] - shift - logarithm
 
 
 class PixelSoftmaxEnsemble(Ensemble):
@@ -86,22 +102,24 @@ class PixelLogSoftmaxEnsemble(Ensemble):
 
     kind = "log_softmax"
     largest = Field("n", "y", "x")
-    total = Field("n", "y", "x")
+    rest = Field("n", "y", "x")
+    equals = Field("n", "y", "x")
 
-    def forward(self, inputs, value, largest, total):
+    def forward(self, inputs, value, largest, rest, equals):
         N, C, H, W = inputs.shape
         largest_of_pixels(inputs, largest)
         for n in range(N):
             for c in range(C):
                 for y in range(H):
                     for x in range(W):
-                        total[n, y, x] += exp(inputs[n, c, y, x] - stop_gradient(largest[n, y, x]))
+                        rest[n, y, x] += exp_beside(inputs[n, c, y, x], largest[n, y, x])
+                        equals[n, y, x] += 1.0 if inputs[n, c, y, x] == largest[n, y, x] else 0.0
         for n in range(N):
             for c in range(C):
                 for y in range(H):
                     for x in range(W):
                         shifted = inputs[n, c, y, x] - stop_gradient(largest[n, y, x])
-                        value[n, c, y, x] = shifted - log(total[n, y, x])
+                        value[n, c, y, x] = shifted - log1p(rest[n, y, x] + (equals[n, y, x] - 1.0))
 
 
 def SoftmaxLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:

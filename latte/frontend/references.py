@@ -282,7 +282,7 @@ class ArrayReferences(References):
             self.scope.fail(node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts")
         trees: list[ast.expr] = []
         for position, index in enumerate(indices):
-            indirect = self._indirect(index)
+            indirect = self._indirect(index, shape[position])
             if indirect is not None:
                 trees.append(indirect)
                 continue
@@ -292,7 +292,7 @@ class ArrayReferences(References):
             trees.append(affine.tree)
         return reference(name, trees)
 
-    def _indirect(self, index: ast.expr) -> ast.expr | None:
+    def _indirect(self, index: ast.expr, extent: int) -> ast.expr | None:
         """An element of an integer array as a subscript (the one indirection that there is)."""
         if isinstance(index, ast.Subscript):
             found = self.element(index)
@@ -301,6 +301,10 @@ class ArrayReferences(References):
                 and isinstance(found.value, ast.Name)
                 and (self.scope.buffers[found.value.id].dtype == "int32")
             ):
+                array = self.scope.body.arrays.get(found.value.id)
+                if array is not None and not 0 <= array.min() <= array.max() < extent:
+                    reach = f"holds {array.min()} to {array.max()}, the extent is {extent}"
+                    self.scope.fail(index, f"{ast.unparse(index)} as a subscript: {found.value.id} {reach}")
                 return found
         return None
 

@@ -391,6 +391,13 @@ class RefusedCalls:
             self.value = self.input
             TAPS[0] = 1.0  # here
 
+    class Subscript(Ensemble):
+        """ORDER\\[w\\] as a subscript: ORDER holds 0 to 2, the extent is 2"""
+
+        def forward(self, inputs, value):
+            for w in range(3):
+                value[0, 0, w] = inputs[ORDER[w], 0, w]  # here
+
     class Text(Neuron):
         """WORDS is an array of <U1"""
 

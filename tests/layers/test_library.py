@@ -181,6 +181,21 @@ def test_digits_near_zero(layer: Callable[..., Ensemble], same: Callable[..., An
     np.testing.assert_allclose(trial.data.get_grad(), x.grad.numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 3, 3)], ids=str)
+def test_log_softmax_keeps_the_digits_of_a_certain_class(shape: tuple[int, ...]) -> None:
+    """Its logarithm is -1e-9; ``log`` of the sum of exponentials is 0. Several may be the largest."""
+    trial = alone(2, shape, LogSoftmaxLayer)
+    given = trial.x.copy()
+    given[0, 1], given[1, 2:4] = given[0].max() + 20, given[1].max() + 1
+    trial.data.set_value(given)
+    trial.run()
+    x = torch.tensor(given, dtype=torch.float64, requires_grad=True)
+    value = F.log_softmax(x, 1)
+    value.backward(torch.tensor(trial.gradient, dtype=torch.float64))
+    np.testing.assert_allclose(trial.layer.get_value(), value.detach().numpy(), rtol=2e-6)
+    near(trial.data.get_grad(), x.grad, "gradient")
+
+
 # --- dropout ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(5000,), (3, 17, 29), (2, 3, 5, 7)], ids=str)
 def test_dropout_drops_what_it_says(shape: tuple[int, ...]) -> None:
