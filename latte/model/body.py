@@ -18,7 +18,7 @@ from swirl.errors import BodyError
 
 MISSING = object()
 
-LINES = 1 << 20
+LINES = 1 << 17
 """A line number of ``origins[k]`` in a tree is greater by ``k + 1`` times this."""
 
 

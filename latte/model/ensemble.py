@@ -311,6 +311,9 @@ class Ensemble:
         if self._declared is None:
             found = class_fields(self.neuron_class) | class_fields(type(self))
             found |= instances.fields(self.neurons, self.dims, self.batch_dim, self._phases) | self._added_fields
+            bodies = [self.body(phase) for phase in PHASES if self.has_phase(phase)]
+            loops = () if self.explicit else self.dims
+            found |= instances.constant_arrays(bodies, (self, self.neuron_class), found, loops)
             for name in found:
                 self._check_field(name)
             # A field of a neuron without dims and shape: one element for each neuron and item.
@@ -318,9 +321,6 @@ class Ensemble:
             for name, declared in found.items():
                 if type(declared) is Field and not declared.dims and not declared.shape and not self.explicit:
                     found[name] = Field(*everything, init=declared.init, dtype=declared.dtype)
-            bodies = [self.body(phase) for phase in PHASES if self.has_phase(phase)]
-            loops = () if self.explicit else self.dims
-            found |= instances.constant_arrays(bodies, (self, self.neuron_class), {*found, *RESERVED}, loops)
             self._declared = found
         return self._declared
 

@@ -52,7 +52,7 @@ class _Caller:
     """A function whose calls of helpers are being replaced."""
 
     def __init__(self, body: Body, owner: type, avoid: Collection[str], stack: tuple[FunctionType, ...]):
-        self.body, self.owner, self.stack = body, owner, stack
+        self.body, self.owner, self.avoid, self.stack = body, owner, set(avoid), stack
         self.origins: list[Origin] = list(body.origins)
         self.bound: dict[str, Any] = dict(body.bound)
         self.certain: set[str] = set(body.certain)
@@ -62,7 +62,7 @@ class _Caller:
         }
         """Variables and parameters."""
         self.loops = only_loop_names(body.tree)
-        self.names = {*avoid, *names_of(body.tree)}
+        self.names = self.avoid | names_of(body.tree)
         """All that are in use: loops may share theirs."""
 
     def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
@@ -322,7 +322,7 @@ class _Caller:
                     self.certain.discard(str(names[name]))
         for name in sorted(names_of(tree) - stored - given.keys()):
             value = helper.lookup(name)
-            same = name not in self.stored and self.lookup(name) is value
+            same = name not in self.stored and name not in self.avoid and self.lookup(name) is value
             if not same and _is_data(value):
                 names[name] = self._constant(name, value)
         Renamed(names).visit(tree)

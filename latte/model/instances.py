@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.body import Body
-from latte.model.neuron import ConstantArray, Declaration, Field, Neuron, Param, State, given, zeros
+from latte.model.neuron import RESERVED, ConstantArray, Declaration, Field, Neuron, Param, State, given, zeros
 from latte.model.phases import PhaseMethods
 from swirl.errors import DeclarationError
 
@@ -55,19 +55,20 @@ def class_of(neurons: object) -> type[Neuron] | None:
 
 
 def constant_arrays(
-    bodies: Sequence[Body], owners: Sequence[object], hidden: Collection[str], loops: Collection[str]
+    bodies: Sequence[Body], owners: Sequence[object], declared: Collection[str], loops: Collection[str]
 ) -> dict[str, Declaration]:
     """Declarations for the NumPy arrays that bodies read: by name, or as ``self.name``.
 
     Args:
         bodies: of the phases.
         owners: the ensemble, and the class of its neurons: what ``self`` is.
-        hidden: names of fields, and of what else ``self`` has in a body.
+        declared: names of the other fields.
         loops: names of the implicit loops.
 
     Raises:
         BodyError: an array that holds no numbers, or has the name of a field.
     """
+    hidden = {*declared, *(f"grad_{name}" for name in declared), *RESERVED}
     found: dict[str, Declaration] = {}
     array: Any
     for body in bodies:

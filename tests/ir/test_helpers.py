@@ -11,7 +11,7 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.frontend.lower import lower
-from latte.neuron import Field, Neuron, Param, exp, log1p, ones, rand
+from latte.neuron import Field, Neuron, Param, eachindex, exp, log1p, ones, rand
 from swirl.errors import BodyError, LatteError
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program
@@ -83,6 +83,20 @@ def put(target, n, c, w, t):
     target[n, c, w] = t
 
 
+def weighted(t):
+    total = 0.0
+    for i in range(3):
+        total += x[i] * t
+    return total
+
+
+def sum_of(block):
+    total = 0.0
+    for i in eachindex(block):
+        total += block[i]
+    return total
+
+
 def shown(program: Program) -> str:
     return "\n".join(nest.body_text for nest in program.nests)
 
@@ -118,6 +132,36 @@ def test_statements_come_before_and_loops_keep_their_names() -> None:
                     value[n, c, w] = inputs[n, c, w] - largest
     """)
     assert shown(lowered(Normed)) == by_hand
+
+
+def test_a_helper_knows_its_own_surroundings() -> None:
+    """Where the neuron has a dimension ``x``, the helper has an array."""
+
+    class Weighted(Neuron):
+        def forward(self):
+            self.value = weighted(self.input) + x
+
+    text = shown(lowered(Weighted))
+    assert "total += x_1[i] * inputs[n, y, x]" in text and "value[n, y, x] = total + float32(x)" in text
+
+
+def test_blocks_are_arguments() -> None:
+    class Sum(Neuron):
+        def forward(self):
+            self.value = sum_of(self.inputs)
+
+    net = Net(1)
+    ensemble = net.add_ensemble(Ensemble(Sum, (2,), dims=("j",), name="layer"))
+    net.add_connections(MemoryDataLayer(net, (4, 3)), ensemble, lambda j: (range(2 * j, 2 * j + 2), range(3)))
+    assert shown(lower(ensemble, "forward", batch_size=1)) == inspect.cleandoc("""
+        for n in range(1):
+            for j in range(2):
+                total: float32 = 0.0
+                for i0 in range(2):
+                    for i1 in range(3):
+                        total += inputs[n, j * 2 + i0, i1]
+                value[n, j] = total
+    """)
 
 
 def test_random_arguments_are_drawn_once() -> None:
