@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import latte.neuron
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.frontend.lower import lower
 from latte.neuron import Field, Neuron, Param, eachindex, exp, log1p, ones, rand
 from swirl.errors import BodyError, LatteError
 from swirl.ir.execute import execute
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 
@@ -162,6 +164,10 @@ def test_blocks_are_arguments() -> None:
                         total += inputs[n, j * 2 + i0, i1]
                 value[n, j] = total
     """)
+
+
+def test_bodies_may_call_every_function() -> None:
+    assert set(FUNCTIONS) - {"pow"} <= set(latte.neuron.__all__)
 
 
 def test_random_arguments_are_drawn_once() -> None:
