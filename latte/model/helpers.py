@@ -307,10 +307,9 @@ class _Caller:
         busy = (self.names - self.loops) | {*place.around, *arguments}
         loops = only_loop_names(tree)
         for name in sorted(loops):
-            names[name] = fresh(name, busy | (names_of(tree) - {name}) if name in busy else busy)
-            self.loops.add(str(names[name]))
-            self.names.add(str(names[name]))
-            self.stored.add(str(names[name]))
+            names[name] = new = fresh(name, busy | (names_of(tree) - {name}))
+            for known in (self.loops, self.names, self.stored):
+                known.add(new)
         for name in sorted(stored - loops - given.keys()):
             names[name] = self.new(name)
         self.certain |= {str(names[name]) for name in helper.certain if name in names}
@@ -341,7 +340,9 @@ class _Place:
 
 
 def _check(helper: Body) -> None:
-    """Refuse decorators, and a return that is not the last statement."""
+    """Refuse decorators, ``*`` arguments, and a return that is not the last statement."""
+    if helper.tree.args.vararg or helper.tree.args.kwarg:
+        helper.fail(helper.tree, f"{helper.function.__name__} may have plain arguments only, no *")
     if any(not isinstance(node, ast.Name) or node.id != "staticmethod" for node in helper.tree.decorator_list):
         helper.fail(
             helper.tree, f"{helper.function.__name__} has a decorator, which would not be compiled", "remove it"

@@ -352,11 +352,16 @@ def wrapped(t):
     return t
 
 
+def several(*numbers):  # here: stars
+    return numbers[0]
+
+
 REFUSED = {
     "recursion": (lambda: endless, "endless.* calls itself .endless → endless.", "a for over a range"),
     "ping-pong": (lambda: ping, "ping calls itself .ping → pong → ping.", "a for over a range"),
     "early": (lambda: early, "early returns before its end", "return it at the end"),
     "while": (lambda: spins, r"a body cannot contain while .called in .*test_helpers.py:\d+", "an if inside"),
+    "stars": (lambda: several, "several may have plain arguments only", ""),
     "undefined": (lambda: undefined, "'unknown' is not defined.*called in", "numbers"),
 }
 
