@@ -48,7 +48,8 @@ class Expressions:
             if not is_number(known):
                 self.scope.fail(node, f"{ast.unparse(node)} is {known!r}, not a number")
             return from_source(literal(known), node)
-        return from_source(self._expression(node), node)
+        whole = self.references.whole(node)
+        return from_source(self._expression(node) if whole is None else whole, node)
 
     def _expression(self, node: ast.expr) -> ast.expr:
         match node:

@@ -20,7 +20,7 @@ from latte.model.mapping import Window
 from swirl.ir.nest import reference
 
 
-def _self_attribute(node: ast.expr) -> str | None:
+def self_attribute(node: ast.expr) -> str | None:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return node.attr
     return None
@@ -48,6 +48,10 @@ class References(ABC):
         """The name of a NumPy array of the surrounding Python, if it is one."""
         if isinstance(node, ast.Name) and node.id in self.scope.body.arrays and node.id not in self.scope.loops:
             return node.id
+        return None
+
+    def whole(self, node: ast.expr) -> ast.expr | None:
+        """What stands for a whole expression, where that is one reference; None: its parts are translated."""
         return None
 
     def element(self, node: ast.expr) -> ast.expr:
@@ -82,7 +86,7 @@ class NeuronReferences(References):
         return None
 
     def _attribute(self, node: ast.expr) -> str:
-        attribute = _self_attribute(node) or self.constant_array(node)
+        attribute = self_attribute(node) or self.constant_array(node)
         if attribute is None:
             self.scope.fail(
                 node,
@@ -248,7 +252,7 @@ class ArrayReferences(References):
                 )
 
     def _array(self, node: ast.expr) -> str:
-        name = _self_attribute(node) or self.constant_array(node)
+        name = self_attribute(node) or self.constant_array(node)
         if name is None and isinstance(node, ast.Name) and node.id in self.scope.body.parameters:
             name = node.id
         if name is None and isinstance(node, ast.Name) and node.id in self.scope.buffers:

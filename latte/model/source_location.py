@@ -27,11 +27,18 @@ def user_stacklevel() -> int:
 def _user_frame() -> tuple[int, FrameType | None]:
     """The innermost frame that is not Latte's, and how many calls it is above the caller's caller."""
     depth, frame = 1, sys._getframe(2)
-    while frame is not None and (path := os.path.realpath(frame.f_code.co_filename)).startswith(_OWN):
-        if path == _SHELL:
+    while frame is not None and _is_own(frame):
+        if os.path.realpath(frame.f_code.co_filename) == _SHELL:
             return depth, None  # asked for in a shell
         depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
     return depth, frame
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether the code is Latte's; what a dataclass of Latte's has generated is, too."""
+    if frame.f_code.co_filename == "<string>":
+        return str(frame.f_globals.get("__name__")).startswith("latte.")
+    return os.path.realpath(frame.f_code.co_filename).startswith(_OWN)
 
 
 def location_of(code: CodeType) -> str:

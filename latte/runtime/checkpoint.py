@@ -41,12 +41,12 @@ class SolverState:
 
     Args:
         kind: the solver's class.
-        settings: its numbers (``learning_rate``, …).
+        settings: its numbers (``learning_rate``, …) and what else it needs, as JSON has it.
         arrays: what it keeps for each parameter (``velocity.conv1.weights``), in logical order.
     """
 
     kind: str
-    settings: Mapping[str, float]
+    settings: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
 
 
@@ -100,8 +100,7 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     }
     if solver is not None:
         state = _resumable(solver, session).state()
-        settings = {name: float(value) for name, value in state.settings.items()}
-        about["solver"] = {"kind": state.kind, "settings": settings}
+        about["solver"] = {"kind": state.kind, "settings": dict(state.settings)}
         tensors |= {f"{SOLVER}{name}": values for name, values in state.arrays.items()}
     write_file(path, Checkpoint(tensors, about))
 

@@ -114,7 +114,7 @@ def _check_training(session: Session, solver: Any, epochs: int) -> None:
         raise TrainingError(
             "the net has no loss to train by", location=location, way_out="SoftmaxLossLayer(net, scores, labels)"
         )
-    if not callable(getattr(solver, "step", None)):
+    if isinstance(solver, type) or not callable(getattr(solver, "step", None)):
         raise TrainingError(
             f"fit needs a solver, not {solver!r}", location=location, way_out="latte.solver.SGD(net, learning_rate)"
         )

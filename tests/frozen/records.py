@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import latte.runtime.kernels
-import latte.solver
+import latte.solver.updates
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.errors import LatteError
 from latte.net import Net
@@ -76,7 +76,7 @@ def _drop_repeats(found: Record) -> None:
 def _compiled_as_it_stands() -> Iterator[None]:
     """Kernels compiled without optimisation, so that the bits are those of their text; no results of passes are
     kept."""
-    modules: tuple[Any, ...] = (latte.runtime.kernels, latte.solver)
+    modules: tuple[Any, ...] = (latte.runtime.kernels, latte.solver.updates)
     builds, memo = [module.build for module in modules], os.environ.get("SWIRL_MEMO")
     for module, build in zip(modules, builds, strict=True):
         module.build = functools.partial(build, optimize="-O0", contract=False)

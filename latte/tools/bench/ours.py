@@ -32,7 +32,7 @@ from swirl.measure import Limits
 
 Arrays = dict[str, np.ndarray]
 
-SOLVER = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
+SOLVER: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
 CHECKED_STEPS = 5
 """Steps of a net whose losses are compared."""
 RUNS = {"forward": ("forward",), "backward": ("backward",), "update": ("backward",), "step": ("forward", "backward")}
