@@ -22,12 +22,14 @@ from latte.planning.chains import recipe_name
 from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
+from latte.runtime.callbacks import History
 from latte.runtime.checkpoint import Resumable, load, load_state_dict, save, state_dict
+from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.timings import Timings, timings
-from latte.runtime.training import Evaluation, History, evaluate, fit
+from latte.runtime.training import fit
 from swirl.config import MAX_THREADS
 from swirl.errors import CommandError, DeclarationError, TrainingError
 from swirl.runner import Runner
@@ -78,6 +80,10 @@ class Net:
     def ensembles(self) -> list[Ensemble]:
         """In the order of their construction."""
         return self.graph.ensembles
+
+    def __getitem__(self, name: str) -> Ensemble:
+        """The layer of that name: ``net["conv1"]``."""
+        return self.graph.find(name)
 
     @property
     def connections(self) -> list[Connection]:
@@ -280,16 +286,16 @@ class Net:
         """
         self.session.prepare(batch_size)
 
-    def set_batch(self, *arrays: Any) -> None:
+    def set_batch(self, *arrays: Any, finite: bool = True) -> None:
         """Set the values of the data layers, in the order of their construction: ``net.set_batch(images, labels)``.
 
         A batch smaller than ``batch_size`` is computed as such (its size is compiled the first time). Labels may have
-        shape (batch,) or (batch, 1).
+        shape (batch,) or (batch, 1). NaN and infinities are refused if ``finite``.
 
         Raises:
-            DataError: wrong number of arrays, wrong shapes or types, labels out of range. Nothing is set then.
+            DataError: wrong number of arrays, wrong shapes or types, NaN, labels out of range. Nothing is set then.
         """
-        self.session.set_batch(*arrays)
+        self.session.set_batch(*arrays, finite=finite)
 
     def forward(self) -> None:
         """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``."""
@@ -336,34 +342,26 @@ class Net:
         return [self.session.run_backward] if self.compiled else []
 
     # --- loops ----------------------------------------------------------------------------------------------
-    def fit(
-        self,
-        images: Any,
-        labels: Any,
-        *,
-        solver: Any,
-        epochs: int = 1,
-        shuffle: bool = True,
-        stop_on_nan: bool = True,
-        progress: bool = True,
-        after_epoch: Callable[[int, History], None] | None = None,
-    ) -> History:
-        """Train on a data set; see :func:`latte.runtime.training.fit`."""
-        return fit(
-            self.session,
-            images,
-            labels,
-            solver=solver,
-            epochs=epochs,
-            shuffle=shuffle,
-            stop_on_nan=stop_on_nan,
-            progress=progress,
-            after_epoch=after_epoch,
-        )
+    def fit(self, *data: Any, solver: Any, **options: Any) -> History:
+        """Train on a data set: ``net.fit(images, labels, solver=SGD(net), epochs=10)``, ``net.fit(loader, …)``.
 
-    def evaluate(self, images: Any, labels: Any) -> Evaluation:
-        """Loss and accuracy over a data set in the inference phase; see :func:`latte.runtime.training.evaluate`."""
-        return evaluate(self.session, images, labels)
+        Args:
+            data: an array for each data layer, or a loader.
+            solver: of :mod:`latte.solver`.
+            options: ``epochs``, ``shuffle``, ``validation``, ``metrics``, ``callbacks``, ``accumulate``,
+                ``stop_on_nan``, ``progress``, ``after_epoch``; see :func:`latte.runtime.training.fit`.
+        """
+        return fit(self.session, *data, solver=solver, **options)
+
+    def evaluate(self, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True) -> Evaluation:
+        """Loss, accuracy and metrics over a data set in the inference phase; see
+        :func:`latte.runtime.evaluation.evaluate`."""
+        return evaluate(self.session, *data, metrics=metrics, stop_on_nan=stop_on_nan)
+
+    def predict(self, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:
+        """What a layer says to every item of a data set, without labels; see
+        :func:`latte.runtime.evaluation.predict`."""
+        return predict(self.session, *data, layer=layer, stop_on_nan=stop_on_nan)
 
     # --- keeping --------------------------------------------------------------------------------------------
     def save(self, path: str | PathLike[str], solver: Resumable | None = None) -> None:

@@ -40,7 +40,7 @@ LATTE = (
     {"profiling"},
     {"compiling"},
     {"net"},
-    {"solver", "layers"},
+    {"solver", "layers", "training", "data"},
     {"tools"},
     {"__main__"},
 )

@@ -211,30 +211,8 @@ def _layer(executable: Executable, layer: Ensemble | str) -> tuple[tuple[Ensembl
     for unit in units:
         if unit.joined and unit.name == layer:
             return unit.members, [unit]
-    found = find_ensemble(executable.graph, layer, [unit.name for unit in units if unit.joined])
+    found = executable.graph.find(layer, [unit.name for unit in units if unit.joined])
     return (found,), [unit for unit in units if found in unit.members]
-
-
-def find_ensemble(graph: Graph, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
-    """The ensemble of that name in the net (or itself).
-
-    Args:
-        graph: of the net.
-        ensemble: or its name.
-        chains: names that would do as well, for the message.
-
-    Raises:
-        CommandError: there is none; the message has the nearest name and the list.
-    """
-    for candidate in graph.ensembles:
-        if candidate is ensemble or candidate.name == ensemble:
-            return candidate
-    names = [candidate.name for candidate in graph.ensembles]
-    there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
-    if not isinstance(ensemble, str):
-        raise CommandError(f"{ensemble!r} is not in this net", location=user_location(), way_out=there)
-    hint = nearest(ensemble, [*names, *chains])
-    raise CommandError(f"no ensemble named {ensemble!r}", location=user_location(), way_out=f"{hint}{there}")
 
 
 def phases_of(executable: Executable, layer: Ensemble | str, phase: str | None = None) -> list[CompiledPhase]:

@@ -16,7 +16,7 @@ from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_location, trace
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_location
-from swirl.errors import CommandError, DeclarationError, MappingError
+from swirl.errors import CommandError, DeclarationError, MappingError, nearest
 
 
 class Graph:
@@ -50,6 +50,26 @@ class Graph:
     def readers(self, ensemble: Ensemble) -> list[Connection]:
         """The connections that read ``ensemble``, in the order in which they were made."""
         return [connection for connection in self.connections if connection.source is ensemble]
+
+    def find(self, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
+        """The ensemble of that name in the net (or itself).
+
+        Args:
+            ensemble: or its name.
+            chains: names that would do as well, for the message.
+
+        Raises:
+            CommandError: there is none; the message has the nearest name and the list.
+        """
+        for candidate in self.ensembles:
+            if candidate is ensemble or candidate.name == ensemble:
+                return candidate
+        names = [candidate.name for candidate in self.ensembles]
+        there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
+        if not isinstance(ensemble, str):
+            raise CommandError(f"{ensemble!r} is not in this net", location=user_location(), way_out=there)
+        hint = nearest(ensemble, [*names, *chains])
+        raise CommandError(f"no ensemble named {ensemble!r}", location=user_location(), way_out=f"{hint}{there}")
 
     def is_kept(self, ensemble: Ensemble) -> bool:
         """Whether the user wants to read the ensemble's value and gradient."""

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from latte.model.ensemble import Ensemble
+from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
 
-def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
-    """``arrays`` for the data layers of a net, as arrays of shape (items, …) by the layers' names.
+def check_data(
+    graph: Graph, arrays: Sequence[Any], layers: Sequence[DataEnsemble] | None = None
+) -> dict[str, np.ndarray]:
+    """``arrays`` for data layers of a net (all of them by default), as arrays of shape (items, …) by the layers' names.
 
     Raises:
         DataError: wrong number of arrays, wrong shapes or types, labels out of range.
     """
-    layers = graph.data()
+    layers = graph.data() if layers is None else layers
     if not layers:
         raise DataError("the net has no data layer", location=user_location(), way_out="MemoryDataLayer(net, shape)")
     if len(arrays) != len(layers):
         names = ", ".join(layer.name for layer in layers)
-        raise DataError(f"{len(layers)} arrays are needed (for {names}), not {len(arrays)}", location=user_location())
+        needed = "1 array is needed" if len(layers) == 1 else f"{len(layers)} arrays are needed"
+        raise DataError(f"{needed} (for {names}), not {len(arrays)}", location=user_location())
     checked = {}
     for layer, values in zip(layers, arrays, strict=True):
         array = check_array(values, None, layer.name)
@@ -42,6 +45,26 @@ def check_data(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
     if len(set(counts)) > 1:
         raise DataError(f"the arrays have different numbers of items: {counts}", location=user_location())
     return checked
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], numbers: Sequence[int] | np.ndarray | None = None) -> None:
+    """DataError where an array has NaN or infinity: in which layer, item and element.
+
+    Args:
+        arrays: (items, …) by the layers' names.
+        numbers: of the items in their data set; by default those in the arrays.
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            continue
+        where = tuple(int(index) for index in np.argwhere(~np.isfinite(array))[0])
+        item = where[0] if numbers is None else int(numbers[where[0]])
+        inside = f" at {where[1:]}" if len(where) > 1 else ""
+        raise DataError(
+            f"the data have {array[where]} in {name}: item {item}{inside}",
+            location=user_location(),
+            way_out="mend or leave out such items before training: np.isfinite(array) finds them",
+        )
 
 
 def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:

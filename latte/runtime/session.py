@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 
 from latte.model.checks import is_integer
-from latte.model.ensemble import AccuracyEnsemble, Ensemble
+from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
-from latte.runtime.data import check_data
+from latte.runtime.data import check_data, check_finite
 from latte.runtime.executable import Executable
 from latte.runtime.gradients import SeedGradients
 from latte.runtime.report import CompileReport, sum_of_reports
@@ -146,9 +146,24 @@ class Session:
         self.executable = new
 
     # --- data -----------------------------------------------------------------------------------------------
-    def set_batch(self, *arrays: Any) -> None:
-        """See :meth:`latte.net.Net.set_batch`."""
-        checked = self.check_data(*arrays)
+    def set_batch(
+        self,
+        *arrays: Any,
+        finite: bool = True,
+        numbers: Sequence[int] | np.ndarray | None = None,
+        layers: Sequence[DataEnsemble] | None = None,
+    ) -> None:
+        """See :meth:`latte.net.Net.set_batch`.
+
+        Args:
+            arrays: for the data layers.
+            finite: whether NaN and infinities are refused.
+            numbers: of the items in their data set, for messages.
+            layers: the data layers; all by default.
+        """
+        checked = check_data(self.graph, arrays, layers)
+        if finite:
+            check_finite(checked, numbers)
         count = len(next(iter(checked.values())))
         self._check_size(count)
         executable = self.use(count)
@@ -156,10 +171,6 @@ class Session:
             executable.write(f"{name}.value", array)
         self.given.update(checked)
         executable.has_run.discard("forward")  # its values belong to other data
-
-    def check_data(self, *arrays: Any) -> dict[str, np.ndarray]:
-        """Arrays for the data layers, any number of items; see :func:`latte.runtime.data.check_data`."""
-        return check_data(self.graph, arrays)
 
     def _check_size(self, items: int) -> None:
         if not is_integer(items) or not 1 <= items <= self.batch_size:
@@ -179,10 +190,14 @@ class Session:
         self.has_run.add("forward")
         self._measure()
 
-    def test(self) -> None:
-        """See :meth:`latte.net.Net.test`."""
+    def infer(self) -> None:
+        """The inference phase, without losses and accuracies."""
         self.executable.run("inference")
         self.executable.has_run.discard("forward")  # backward needs the values of the training phase
+
+    def test(self) -> None:
+        """See :meth:`latte.net.Net.test`."""
+        self.infer()
         self._measure()
 
     def backward(self) -> None:
@@ -240,9 +255,16 @@ class Session:
 
     def permutation(self, items: int) -> np.ndarray:
         """The next random order of ``items`` items: a sequence that the net's seed fixes."""
+        return self._shuffling().permutation(items)
+
+    def draw_seed(self) -> int:
+        """The next seed for a loader's order and random numbers, from the same sequence."""
+        return int(self._shuffling().integers(2**62))
+
+    def _shuffling(self) -> np.random.Generator:
         if self.shuffling is None:
             self.shuffling = np.random.default_rng(self.graph.settings.seed)
-        return self.shuffling.permutation(items)
+        return self.shuffling
 
     def forget_runs(self) -> None:
         """Nothing has run with the parameters as they are now: gradients are cleared, and values are out of date."""

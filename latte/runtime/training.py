@@ -1,9 +1,8 @@
-"""Training and evaluation loops over whole data sets."""
+"""The training loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -12,49 +11,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import is_integer
 from latte.model.source_location import user_location
+from latte.runtime.batches import Batch, Batches
+from latte.runtime.callbacks import Callback, History, Run, as_callbacks
+from latte.runtime.evaluation import Metric, check_metrics, evaluate, whole_batches_after
 from latte.runtime.session import Session
 from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console
 
 
-@dataclass
-class History:
-    """The course of a training run.
-
-    Args:
-        losses: of every step.
-        accuracies: of every step (0 where the net has no accuracy layer).
-        items: number of items trained on.
-        seconds: of the steps, data transfer included.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
-    items: int = 0
-    seconds: float = 0.0
-
-    @property
-    def items_per_second(self) -> float:
-        return self.items / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Mean loss and accuracy over ``items`` items, in the inference phase."""
-
-    loss: float
-    accuracy: float
-    items: int
-
-
 def fit(
     session: Session,
-    images: Any,
-    labels: Any,
-    *,
+    *data: Any,
     solver: Any,
-    epochs: int,
+    epochs: int = 1,
     shuffle: bool = True,
+    validation: Any = None,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Any = (),
+    accumulate: int = 1,
     stop_on_nan: bool = True,
     progress: bool = True,
     after_epoch: Callable[[int, History], None] | None = None,
@@ -62,53 +36,143 @@ def fit(
     """Train a net on a data set. The last, smaller batch of an epoch is trained on as such.
 
     Args:
-        session: of a compiled net with two data layers, images then labels, and a loss.
-        images: (items, …).
-        labels: (items,) or (items, 1), class numbers; or what another loss compares with, (items, …).
+        session: of a compiled net with a loss.
+        data: an array (items, …) for each data layer, in the order of their declaration; or one loader of batches.
+            Class numbers may be (items,) or (items, 1).
         solver: its ``step()`` changes the parameters.
         epochs: how often to go through the data.
         shuffle: whether each epoch has another order; a sequence of orders that the net's seed fixes and the next call
-            of ``fit`` continues.
-        stop_on_nan: raise TrainingError when the loss is NaN; otherwise training goes on (a warning is given once).
+            of ``fit`` continues. A loader makes its order and its random numbers from the same sequence.
+        validation: arrays as ``data``, in a tuple, or a loader: evaluated after each epoch.
+        metrics: of the validation; see :func:`latte.runtime.evaluation.evaluate`.
+        callbacks: objects of :class:`latte.training.Callback`, and functions, called with the
+            :class:`latte.training.Run` after each epoch.
+        accumulate: number of batches whose mean gradient makes one step of the solver; what is left at the end of an
+            epoch makes a step, too.
+        stop_on_nan: raise an error when data are NaN or infinite, and when the loss is NaN; otherwise training goes on
+            (a warning is given once).
         progress: whether to show a progress bar, on stderr.
         after_epoch: called with the epoch's number (from 0) and the history so far.
 
     Raises:
-        DataError: the data do not fit.  TrainingError: NaN in the loss, or no loss.
+        DataError: the data do not fit, or hold NaN or infinity: not one step is taken on such a batch.
+        TrainingError: NaN in the loss, or no loss; a solver or a callback that is none.
     """
-    images, labels = _check(session, images, labels)
-    _check_training(session, solver, epochs)
-    history = History()
-    _prepare_rest(session, len(images))
-    with session.no_warning(of_nan=stop_on_nan), _progress_bar(shown=progress) as bar:
-        steps = -(-len(images) // session.batch_size)
-        task = bar.add_task("training", total=epochs * steps, measures="")
-        for epoch in range(epochs):
-            order = session.permutation(len(images)) if shuffle else np.arange(len(images))
-            for chosen in _batches(order, session.batch_size):
-                start = perf_counter()
-                session.set_batch(images[chosen], labels[chosen])
-                session.forward()
-                if stop_on_nan and np.isnan(session.loss):
-                    raise TrainingError(
-                        f"the loss is NaN in epoch {epoch}, step {len(history.losses)}",
-                        location=user_location(),
-                        way_out="a smaller learning rate may help; stop_on_nan=False goes on",
-                    )
-                session.clear_grad()
-                session.backward()
-                solver.step()
-                history.seconds += perf_counter() - start
-                history.items += len(chosen)
-                history.losses.append(session.loss)
-                history.accuracies.append(session.accuracy)
-                bar.update(task, advance=1, measures=f"epoch {epoch + 1}/{epochs}  loss {session.loss:.4f}")
-            if after_epoch is not None:
-                after_epoch(epoch, history)
-    return history
+    batches = Batches(session, data)
+    _check_training(session, solver, epochs, accumulate)
+    told, asked = as_callbacks(callbacks), check_metrics(metrics)
+    checked = None if validation is None else _validation(session, validation)
+    if after_epoch is not None and not callable(after_epoch):
+        raise TrainingError(f"after_epoch is a function, not {after_epoch!r}", location=user_location())
+    batches.prepare()
+    run = Run(session, solver, History())
+    with (
+        session.no_warning(of_nan=stop_on_nan),
+        _progress_bar(shown=progress) as bar,
+        whole_batches_after(session),
+    ):
+        _tell(told, "before_training", run)
+        task = bar.add_task("training", total=epochs * len(batches), measures="")
+        for run.epoch in range(epochs):
+            if run.history.stopped is not None:
+                break
+            loop = _Epoch(run, told, accumulate, stop_on_nan)
+            for batch in batches.epoch(shuffle):
+                loop.take(batch)
+                measures = f"epoch {run.epoch + 1}/{epochs}  loss {run.batch_loss:.4f}"
+                bar.update(task, advance=1, measures=measures)
+                if run.history.stopped is not None:
+                    break
+            else:
+                loop.end()
+                if checked is not None:
+                    found = evaluate(session, *checked, metrics=asked, stop_on_nan=stop_on_nan)
+                    run.history.validations.append(found)
+                if after_epoch is not None:
+                    after_epoch(run.epoch, run.history)
+                _tell(told, "after_epoch", run)
+        _tell(told, "after_training", run)
+    return run.history
 
 
-def _check_training(session: Session, solver: Any, epochs: int) -> None:
+class _Epoch:
+    """The batches of one epoch.
+
+    Args:
+        run: that they belong to.
+        told: the callbacks.
+        accumulate: batches in a step.
+        stop_on_nan: see :func:`fit`.
+    """
+
+    def __init__(self, run: Run, told: list[Callback], accumulate: int, stop_on_nan: bool):
+        self.run, self.told, self.accumulate, self.stop_on_nan = run, told, accumulate, stop_on_nan
+        self.waiting = 0  # batches whose gradients have been added up
+        self.total, self.items = 0.0, 0
+
+    def take(self, batch: Batch) -> None:
+        """Train on a batch."""
+        run, session, history = self.run, self.run.session, self.run.history
+        numbers, arrays = batch
+        start = perf_counter()
+        session.set_batch(*arrays, numbers=numbers, finite=self.stop_on_nan)
+        session.forward()
+        if self.stop_on_nan and np.isnan(session.loss):
+            raise TrainingError(
+                f"the loss is NaN in epoch {run.epoch}, step {len(history.losses)}",
+                location=user_location(),
+                way_out="a smaller learning rate may help; stop_on_nan=False goes on",
+            )
+        if self.waiting == 0:
+            session.clear_grad()
+        session.backward()
+        self.waiting += 1
+        self.total += session.loss * len(numbers)
+        self.items += len(numbers)
+        run.batch_loss, run.epoch_loss = session.loss, self.total / self.items
+        history.losses.append(session.loss)
+        history.accuracies.append(session.accuracy)
+        history.items += len(numbers)
+        stepped = self.waiting == self.accumulate
+        if stepped:
+            self.step()
+        history.seconds += perf_counter() - start
+        if stepped:
+            self.after_step()
+
+    def end(self) -> None:
+        """A step for the batches that are left."""
+        if self.waiting:
+            self.step()
+            self.after_step()
+
+    def step(self) -> None:
+        """The solver's."""
+        if self.waiting == 1:
+            self.run.solver.step()
+        else:
+            self.run.solver.step(batches=self.waiting)
+        self.waiting = 0
+
+    def after_step(self) -> None:
+        """Tell the callbacks."""
+        _tell(self.told, "after_step", self.run)
+        self.run.step += 1
+
+
+def _tell(callbacks: list[Callback], what: str, run: Run) -> None:
+    for callback in callbacks:
+        getattr(callback, what)(run)
+
+
+def _validation(session: Session, given: Any) -> tuple[Any, ...]:
+    """The data of ``validation``, checked before training begins."""
+    data = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    Batches(session, data).prepare()
+    return data
+
+
+def _check_training(session: Session, solver: Any, epochs: int, accumulate: int) -> None:
     location = user_location()
     if not session.has_loss:
         raise TrainingError(
@@ -118,8 +182,14 @@ def _check_training(session: Session, solver: Any, epochs: int) -> None:
         raise TrainingError(
             f"fit needs a solver, not {solver!r}", location=location, way_out="latte.solver.SGD(net, learning_rate)"
         )
+    if getattr(solver, "session", session) is not session:
+        raise TrainingError("the solver trains another net", location=location, way_out="give the one of this net")
     if not is_integer(epochs) or epochs < 0:
         raise DataError(f"the number of epochs must be a whole number, at least 0, not {epochs!r}", location=location)
+    if not is_integer(accumulate) or accumulate < 1:
+        raise DataError(
+            f"accumulate must be a whole number of batches, at least 1, not {accumulate!r}", location=location
+        )
 
 
 def _progress_bar(*, shown: bool) -> Progress:
@@ -130,39 +200,3 @@ def _progress_bar(*, shown: bool) -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=progress_console(), disable=not shown)
-
-
-def evaluate(session: Session, images: Any, labels: Any) -> Evaluation:
-    """Loss and accuracy over a data set, each item counted once whatever the batch size.
-
-    Raises:
-        DataError: the data do not fit.
-    """
-    images, labels = _check(session, images, labels)
-    _prepare_rest(session, len(images))
-    loss = accuracy = 0.0
-    for chosen in _batches(np.arange(len(images)), session.batch_size):
-        session.set_batch(images[chosen], labels[chosen])
-        session.test()
-        loss += session.loss * len(chosen)
-        accuracy += session.accuracy * len(chosen)
-    return Evaluation(loss / len(images), accuracy / len(images), len(images))
-
-
-def _check(session: Session, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = session.check_data(images, labels).values()
-    if len(images) == 0:
-        raise DataError("there are no items", location=user_location(), way_out="at least one is needed")
-    return images, labels
-
-
-def _prepare_rest(session: Session, items: int) -> None:
-    """The size of the last, smaller batch is compiled before anything runs (or is timed)."""
-    rest = items % session.batch_size
-    if rest:
-        session.prepare(rest)
-
-
-def _batches(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(order), size):
-        yield order[start : start + size]

@@ -11,7 +11,6 @@ from time import perf_counter
 import numpy as np
 
 from latte.autodiff.differentiated import differentiate
-from latte.explain.explanation import find_ensemble
 from latte.explain.showing import amount
 from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
@@ -95,7 +94,7 @@ class Bench:
         self.graph, self.target, self.whole_numbers = net.graph, target, whole_numbers
         self.layer = layer
         chains = {chain.name: chain.members for chain in find_chains(net.graph).found}
-        self.members: tuple[Ensemble, ...] = chains.get(layer) or (find_ensemble(net.graph, layer, list(chains)),)
+        self.members: tuple[Ensemble, ...] = chains.get(layer) or (net.graph.find(layer, list(chains)),)
         self.phase = PHASE_ALIASES.get(phase, phase)
         self._programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
         found = [item for item in self._programs.programs() if item.ensemble in self.members]

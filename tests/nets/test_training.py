@@ -267,14 +267,40 @@ def small() -> DigitsNet:
 
 def test_not_a_number_stops_fit_and_says_so_once() -> None:
     images, labels = random_data(4)
-    images[3] = np.nan
     net = reused(2)
+    weights = net.scores.get_weights()
+    weights[0] = np.nan
+    net.scores.set_weights(weights)
     solver = SGD(net.net, 0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the error says it; no warning besides
-        with pytest.raises(TrainingError, match=r"NaN in epoch 0, step 1(.|\n)*stop_on_nan=False"):
+        with pytest.raises(TrainingError, match=r"NaN in epoch 0, step 0(.|\n)*stop_on_nan=False"):
             net.net.fit(images, labels, solver=solver, shuffle=False, progress=False)
-    assert np.isfinite(net.scores.get_weights()).all()  # the step was not taken
+    assert np.isfinite(net.scores.get_weights()[1:]).all()  # the step was not taken
+
+
+def test_not_a_number_in_data_is_found_before_anything_is_computed() -> None:
+    """Running statistics and parameters stay as they were; the message says which item of the data set it is."""
+    images, labels = random_data(5)
+    images[3, 0, 2, 7] = np.nan
+    images[4, 0, 0, 0] = np.inf
+    net = reused(2)
+    solver = SGD(net.net, 0.0)
+    for options in ({}, {"validation": (images, labels)}):
+        with pytest.raises(DataError, match=r"data have nan in data1: item 3 at \(0, 2, 7\)\n  mend or leave") as told:
+            net.net.fit(images, labels, solver=solver, shuffle=False, progress=False, **options)
+        assert __file__ in str(told.value.location)
+    for call in (net.net.evaluate, lambda x, _: net.net.predict(x)):
+        with pytest.raises(DataError, match="the data have nan in data1: item 3"):
+            call(images, labels)
+    for chosen, what in ((slice(2, 4), "nan in data1: item 1"), (slice(4, 5), "inf in data1: item 0")):
+        with pytest.raises(DataError, match=what):
+            net.net.set_batch(images[chosen], labels[chosen])
+    for name, values in net.parameters.items():
+        assert np.isfinite(values).all(), name
+    net.net.set_batch(images[2:4], labels[2:4], finite=False)
+    assert np.isnan(net.net.predict(images, stop_on_nan=False)[3]).any()
+    assert np.isfinite(net.net.evaluate(images[:3], labels[:3]).loss)
 
 
 def test_not_a_number_is_said_once_where_training_goes_on() -> None:
@@ -360,6 +386,6 @@ def test_solver_arguments(small: DigitsNet) -> None:
     with pytest.raises(DeclarationError, match="a solver needs the net that it trains, not None"):
         SGD(None)  # type: ignore[arg-type]
     images, labels = random_data(2)
-    for solver in (None, "sgd"):
+    for solver in (None, "sgd", SGD):
         with pytest.raises(TrainingError, match=f"fit needs a solver, not {solver!r}"):
             small.net.fit(images, labels, solver=solver, progress=False)

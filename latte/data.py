@@ -1,0 +1,6 @@
+"""Loading and augmenting data: ``DataLoader(images, labels, batch_size=64, transforms=[Flip(), Crop(32, pad=4)])``."""
+
+from latte.runtime.augmenting import Crop, Flip, Normalise
+from latte.runtime.loading import DataLoader
+
+__all__ = ["Crop", "DataLoader", "Flip", "Normalise"]

@@ -1,0 +1,91 @@
+"""Where the batches of ``fit``, ``evaluate`` and ``predict`` come from: arrays, or a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from latte.model.ensemble import DataEnsemble
+from latte.model.source_location import user_location
+from latte.runtime.data import check_data
+from latte.runtime.session import Session
+from swirl.errors import DataError
+
+Batch = tuple[np.ndarray, tuple[Any, ...]]
+"""The items' numbers, and their values: an array for each data layer."""
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """Makes batches; see :class:`latte.data.DataLoader`."""
+
+    batch_size: int
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+
+    @property
+    def items(self) -> int:
+        """Number of items in an epoch."""
+
+    def epoch_batches(self, seed: int | None, shuffle: bool) -> Iterator[Batch]:
+        """The batches of an epoch, by a seed (for None, by its own), shuffled if it does so at all."""
+
+
+class Batches:
+    """The batches of a data set.
+
+    Args:
+        session: of the net.
+        data: arrays for the data layers, or one loader.
+        layers: that are given; all data layers by default.
+
+    Raises:
+        DataError: the data do not fit, or there are none.
+    """
+
+    def __init__(self, session: Session, data: Sequence[Any], layers: Sequence[DataEnsemble] | None = None):
+        self._session = session
+        self.layers = session.graph.data() if layers is None else list(layers)
+        self._loader: Loader | None = None
+        self._arrays: dict[str, np.ndarray] = {}
+        if len(data) == 1 and isinstance(data[0], Loader) and not isinstance(data[0], type):
+            self._loader = data[0]
+            self.items, self.size = self._loader.items, self._loader.batch_size
+            if self.size > session.batch_size:
+                raise DataError(
+                    f"the loader makes batches of {self.size} items, the net takes {session.batch_size} at most",
+                    location=user_location(),
+                )
+        else:
+            self._arrays = check_data(session.graph, data, self.layers)
+            self.items, self.size = len(next(iter(self._arrays.values()))), session.batch_size
+        if self.items == 0:
+            raise DataError("there are no items", location=user_location(), way_out="at least one is needed")
+
+    def __len__(self) -> int:
+        return -(-self.items // self.size)
+
+    def prepare(self) -> None:
+        """Compile for the sizes of the batches before anything runs (or is timed)."""
+        for size in {min(self.size, self.items), self.items % self.size} - {0, self._session.batch_size}:
+            self._session.prepare(size)
+
+    def epoch(self, shuffle: bool) -> Iterator[Batch]:
+        """The batches of an epoch of training: each is another one, in a sequence that the net's seed fixes."""
+        if self._loader is not None:
+            return self._loader.epoch_batches(self._session.draw_seed(), shuffle)
+        return self._of_arrays(self._session.permutation(self.items) if shuffle else np.arange(self.items))
+
+    def in_order(self) -> Iterator[Batch]:
+        """The batches in the order of the items."""
+        if self._loader is not None:
+            return self._loader.epoch_batches(None, shuffle=False)
+        return self._of_arrays(np.arange(self.items))
+
+    def _of_arrays(self, order: np.ndarray) -> Iterator[Batch]:
+        for start in range(0, self.items, self.size):
+            chosen = order[start : start + self.size]
+            yield chosen, tuple(array[chosen] for array in self._arrays.values())

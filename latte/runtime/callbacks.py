@@ -1,0 +1,210 @@
+"""What happens between the steps and epochs of ``fit``: callbacks, and stopping early."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+from latte.model.checks import is_integer
+from latte.model.instances import is_number
+from latte.model.source_location import user_location
+from latte.runtime.checkpoint import load_state_dict, save, state_dict
+from latte.runtime.evaluation import Evaluation
+from latte.runtime.session import Session
+from swirl.errors import DeclarationError, TrainingError
+
+
+@dataclass
+class History:
+    """The course of a training run.
+
+    Args:
+        losses: of every batch.
+        accuracies: of every batch (0 where the net has no accuracy layer).
+        items: number of items trained on.
+        seconds: of the steps, data transfer included.
+        validations: after every epoch, where validation data were given.
+        stopped: why training has ended before the last epoch; None if it has not.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    items: int = 0
+    seconds: float = 0.0
+    validations: list[Evaluation] = field(default_factory=list)
+    stopped: str | None = None
+
+    @property
+    def items_per_second(self) -> float:
+        return self.items / self.seconds if self.seconds else 0.0
+
+
+@dataclass
+class Run:
+    """A call of ``fit``, as callbacks see it.
+
+    Args:
+        session: of the net.
+        solver: that trains it.
+        history: so far.
+        epoch: number of the epoch, from 0.
+        step: number of the step in this run, from 0.
+        batch_loss: of the last batch.
+        epoch_loss: mean over the items of the epoch so far.
+    """
+
+    session: Session
+    solver: Any
+    history: History
+    epoch: int = 0
+    step: int = 0
+    batch_loss: float = 0.0
+    epoch_loss: float = 0.0
+
+    @property
+    def validation(self) -> Evaluation | None:
+        """The last one; None without validation data, or before the end of the first epoch."""
+        return self.history.validations[-1] if self.history.validations else None
+
+    def stop(self, why: str = "a callback has stopped it") -> None:
+        """End training after this step; after an epoch: before the next."""
+        self.history.stopped = why
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save net and solver, as ``net.save(path, solver)``."""
+        save(self.session, path, self.solver)
+
+
+class Callback:
+    """What is done between steps and epochs of ``fit``. Subclasses define what they need."""
+
+    def before_training(self, run: Run) -> None:
+        """Called once, before the first step."""
+
+    def after_step(self, run: Run) -> None:
+        """Called after each step of the solver."""
+
+    def after_epoch(self, run: Run) -> None:
+        """Called after each epoch, and its validation."""
+
+    def after_training(self, run: Run) -> None:
+        """Called once at the end; not where an error ends training."""
+
+
+class EarlyStopping(Callback):
+    """Ends training where a measure has not improved for some epochs, and takes the best parameters back.
+
+    Args:
+        patience: number of epochs without improvement after which training ends.
+        by: ``"loss"`` or ``"accuracy"``, or the name of a metric: of the validation, and without validation data of the
+            training epochs (``"loss"`` only).
+        larger_is_better: by default for all but ``"loss"``.
+        least_change: what counts as improvement.
+        restore: whether parameters and running statistics of the best epoch are taken back at the end.
+
+    Raises:
+        DeclarationError: for a wrong type or value.
+    """
+
+    def __init__(
+        self,
+        patience: int = 5,
+        by: str = "loss",
+        *,
+        larger_is_better: bool | None = None,
+        least_change: float = 0.0,
+        restore: bool = True,
+    ):
+        for name, good, wanted, value in (
+            ("patience", is_integer(patience) and patience >= 1, "a whole number, at least 1", patience),
+            ("by", isinstance(by, str) and by, "the name of a measure", by),
+            ("larger_is_better", larger_is_better in (None, True, False), "True, False or None", larger_is_better),
+            (
+                "least_change",
+                is_number(least_change) and not isinstance(least_change, bool) and 0 <= least_change < math.inf,
+                "a number, at least 0",
+                least_change,
+            ),
+            ("restore", isinstance(restore, bool), "True or False", restore),
+        ):
+            if not good:
+                raise DeclarationError(f"{name} must be {wanted}, not {value!r}", location=user_location())
+        self.patience, self.by, self.least_change, self.restore = int(patience), by, least_change, restore
+        self._sign = 1.0 if larger_is_better or (larger_is_better is None and by != "loss") else -1.0
+        self._best, self._best_epoch = -math.inf, -1
+        self._learned: dict[str, Any] = {}
+
+    @property
+    def best(self) -> float:
+        """The best value of the measure so far."""
+        return self._sign * self._best
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch that it was reached in, from 0; -1 before the first has ended."""
+        return self._best_epoch
+
+    def before_training(self, run: Run) -> None:
+        self._best, self._best_epoch, self._learned = -math.inf, -1, {}
+
+    def after_epoch(self, run: Run) -> None:
+        value = self._sign * self._measure(run)
+        if value > self._best + (self.least_change if self._best_epoch >= 0 else 0):
+            self._best, self._best_epoch = value, run.epoch
+            self._learned = state_dict(run.session) if self.restore else {}
+        elif run.epoch - self._best_epoch >= self.patience:
+            run.stop(f"{self.by} has not improved for {self.patience} epochs, since {self.best:.6g}")
+
+    def after_training(self, run: Run) -> None:
+        if self._learned:
+            load_state_dict(run.session, self._learned)
+
+    def _measure(self, run: Run) -> float:
+        validation = run.validation
+        if validation is None:
+            if self.by != "loss":
+                raise TrainingError(
+                    f"EarlyStopping by {self.by!r} needs validation data",
+                    location=user_location(),
+                    way_out="net.fit(…, validation=(images, labels))",
+                )
+            return run.epoch_loss
+        known = {"loss": validation.loss, "accuracy": validation.accuracy, **validation.metrics}
+        value = known.get(self.by)
+        if value is None or not is_number(value):
+            raise TrainingError(
+                f"EarlyStopping: the validation has no number {self.by!r}",
+                location=user_location(),
+                way_out=f"it has {', '.join(name for name, value in known.items() if is_number(value))}",
+            )
+        return float(value)
+
+
+class AfterEpoch(Callback):
+    """A function that is called after each epoch."""
+
+    def __init__(self, function: Callable[[Run], Any]):
+        self.function = function
+
+    def after_epoch(self, run: Run) -> None:
+        self.function(run)
+
+
+def as_callbacks(given: Any) -> list[Callback]:
+    """Callbacks and functions, as callbacks.
+
+    Raises:
+        TrainingError: something is neither.
+    """
+    each = list(given) if isinstance(given, (list, tuple)) else [given]
+    for callback in each:
+        if isinstance(callback, type) or not (isinstance(callback, Callback) or callable(callback)):
+            raise TrainingError(
+                f"a callback is a function or an object of latte.training.Callback, not {callback!r}",
+                location=user_location(),
+                way_out="callbacks=[EarlyStopping(patience=3), lambda run: print(run.epoch, run.epoch_loss)]",
+            )
+    return [callback if isinstance(callback, Callback) else AfterEpoch(callback) for callback in each]

@@ -1,0 +1,176 @@
+"""A data set in the inference phase: losses and measures over it, and what a layer says to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
+from latte.model.graph import Graph
+from latte.model.source_location import user_location
+from latte.runtime.batches import Batches
+from latte.runtime.session import Session
+from swirl.errors import DataError
+
+Metric = Callable[..., Any]
+"""``metric(scores, labels)`` → a number, or anything, of a whole data set."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss and accuracy over ``items`` items, in the inference phase.
+
+    Args:
+        loss: the sum of all losses.
+        accuracy: of the last accuracy layer; 0 where there is none.
+        items: number of them.
+        metrics: those that were asked for; and each loss and accuracy by the name of its layer.
+    """
+
+    loss: float
+    accuracy: float
+    items: int
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def evaluate(
+    session: Session, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True
+) -> Evaluation:
+    """Loss and accuracy over a data set, each item counted once whatever the batch size.
+
+    Args:
+        session: of a compiled net.
+        data: an array for each data layer, in the order of their declaration; or a loader.
+        metrics: name → function of the scores of all items and of the arrays that the scores do not depend on (the
+            labels): ``{"error": lambda scores, labels: …}``. Scores are what the first loss reads.
+        stop_on_nan: whether NaN and infinities in the data are refused.
+
+    Raises:
+        DataError: the data do not fit, or hold NaN or infinity.
+    """
+    metrics = check_metrics(metrics)
+    return _evaluated(session, Batches(session, data), metrics, stop_on_nan)
+
+
+def check_metrics(metrics: Any) -> dict[str, Metric]:
+    """Names and functions.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping) or not all(isinstance(n, str) and callable(m) for n, m in metrics.items()):
+        raise DataError(
+            f"metrics must be a dictionary of functions by name, not {metrics!r}",
+            location=user_location(),
+            way_out='metrics={"error": lambda scores, labels: np.mean(scores.argmax(1) != labels[:, 0])}',
+        )
+    return dict(metrics)
+
+
+def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric], stop_on_nan: bool) -> Evaluation:
+    """What :func:`evaluate` says, for batches that have been checked."""
+    batches.prepare()
+    graph = session.graph
+    measured = [e.name for e in graph.ensembles if isinstance(e, LossEnsemble)]
+    totals = dict.fromkeys(["", *measured], 0.0)
+    scored = outputs(graph, None) if metrics else None
+    inputs = data_of(graph, scored) if scored is not None else []
+    collected: list[np.ndarray] = []
+    labels: list[list[np.ndarray]] = []
+    accuracy = 0.0
+    with whole_batches_after(session):
+        for numbers, arrays in batches.in_order():
+            session.set_batch(*arrays, numbers=numbers, finite=stop_on_nan)
+            session.test()
+            totals[""] += session.loss * len(numbers)
+            accuracy += session.accuracy * len(numbers)
+            for name in measured:
+                totals[name] += float(session.executable.arrays[f"{name}.value"][0]) * len(numbers)
+            if scored is not None:
+                collected.append(session.executable.read(f"{scored.name}.value"))
+                given = zip(batches.layers, arrays, strict=True)
+                labels.append([np.reshape(array, (-1, *layer.shape)) for layer, array in given if layer not in inputs])
+    found: dict[str, Any] = {name: total / batches.items for name, total in totals.items() if name}
+    if scored is not None:
+        scores = np.concatenate(collected)
+        others = [np.concatenate(parts) for parts in zip(*labels, strict=True)]
+        found |= {name: metric(scores, *others) for name, metric in metrics.items()}
+    return Evaluation(totals[""] / batches.items, accuracy / batches.items, batches.items, found)
+
+
+def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:
+    """What a layer says to every item of a data set, in the inference phase; labels are not needed.
+
+    Args:
+        session: of a compiled net.
+        data: an array for each data layer that the layer depends on, in the order of their declaration; or a loader of
+            such arrays.
+        layer: or its name; by default what the first loss reads, or the only layer that no other reads.
+        stop_on_nan: whether NaN and infinities in the data are refused.
+
+    Returns:
+        (items, …): the values of the layer.
+
+    Raises:
+        DataError: the data do not fit, or hold NaN or infinity; there is no such layer; or its values are fused away.
+    """
+    chosen = outputs(session.graph, layer)
+    layers = data_of(session.graph, chosen)
+    batches = Batches(session, data, layers)
+    batches.prepare()
+    collected = []
+    loss, accuracy = session.loss, session.accuracy
+    with whole_batches_after(session):
+        for numbers, arrays in batches.in_order():
+            session.set_batch(*arrays, numbers=numbers, finite=stop_on_nan, layers=layers)
+            session.infer()
+            collected.append(session.executable.read(f"{chosen.name}.value"))
+    session.loss, session.accuracy = loss, accuracy  # without labels, those of these batches mean nothing
+    return np.concatenate(collected)
+
+
+@contextmanager
+def whole_batches_after(session: Session) -> Iterator[None]:
+    """The net takes and shows whole batches again afterwards, whatever the last batch was."""
+    try:
+        yield
+    finally:
+        session.use(session.batch_size)
+
+
+def outputs(graph: Graph, layer: Ensemble | str | None) -> Ensemble:
+    """The layer that predicts.
+
+    Raises:
+        DataError: there is no such layer, or several could be meant.
+    """
+    if layer is not None:
+        return graph.find(layer)
+    losses = [edge for loss in graph.losses() for edge in loss.connections if not edge.is_label]
+    if losses:
+        return losses[0].source
+    inner = [e for e in graph.ensembles if not isinstance(e, (DataEnsemble, AccuracyEnsemble))]
+    tops = [e for e in inner if all(isinstance(edge.sink, AccuracyEnsemble) for edge in graph.readers(e))]
+    if len(tops) != 1:
+        raise DataError(
+            f"which layer predicts is not clear: {', '.join(e.name for e in tops) or 'the net has none'}",
+            location=user_location(),
+            way_out="net.predict(images, layer=scores)",
+        )
+    return tops[0]
+
+
+def data_of(graph: Graph, layer: Ensemble) -> list[DataEnsemble]:
+    """The data layers that a layer depends on, in the order of their declaration."""
+    needed: set[int] = set()
+    ahead: Sequence[Ensemble] = [layer]
+    while ahead:
+        needed |= {id(e) for e in ahead}
+        ahead = [edge.source for e in ahead for edge in e.connections if id(edge.source) not in needed]
+    return [e for e in graph.data() if id(e) in needed]

@@ -1,0 +1,213 @@
+"""Loading: batches of a data set made on a thread while the net trains, shuffled and augmented by a seed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from latte.model.checks import is_integer
+from latte.model.source_location import user_location
+from latte.runtime.batches import Batch
+from swirl.errors import DataError
+
+Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+"""``transform(images, generator)`` → the images that are trained on; random numbers come from the generator alone."""
+
+
+class DataLoader:
+    """Batches of a data set: ``net.fit(DataLoader(images, labels, batch_size=64, transforms=[Flip()]), …)``.
+
+    The order of an epoch and each batch's random numbers depend on the seed, the epoch and the batch alone, whatever
+    the thread does. In ``fit``, the net's seed takes the place of the loader's, and a saved net goes on with them; in
+    loops of one's own, :meth:`state` and :meth:`load_state` do, from any batch.
+
+    Args:
+        data: an array (items, …) for each data layer, in the order of their declaration; or one data set with
+            ``len(data)`` and ``data[i]``, a tuple of one item's arrays.
+        batch_size: items in a batch; the last one of an epoch may be smaller.
+        shuffle: whether each epoch has another order.
+        transforms: functions of the first array of a batch and a random generator, applied in turn;
+            see :mod:`latte.data`.
+        seed: of the order and the random numbers, at least 0.
+        prefetch: number of batches that are made ahead on a thread; 0: none, and no thread.
+        drop_last: whether a smaller last batch is left out.
+
+    Raises:
+        DataError: for wrong types or values, or arrays of different lengths.
+    """
+
+    def __init__(
+        self,
+        *data: Any,
+        batch_size: int,
+        shuffle: bool = True,
+        transforms: Sequence[Transform] = (),
+        seed: int = 0,
+        prefetch: int = 2,
+        drop_last: bool = False,
+    ):
+        for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0), ("prefetch", prefetch, 0)):
+            if not is_integer(value) or value < least:
+                raise DataError(
+                    f"{name} must be a whole number, at least {least}, not {value!r}", location=user_location()
+                )
+        for name, switch in (("shuffle", shuffle), ("drop_last", drop_last)):
+            if not isinstance(switch, bool):
+                raise DataError(f"{name} must be True or False, not {switch!r}", location=user_location())
+        if not isinstance(transforms, (list, tuple)) or not all(callable(t) for t in transforms):
+            raise DataError(
+                f"transforms must be a list of functions, not {transforms!r}",
+                location=user_location(),
+                way_out="transforms=[Flip(), Crop(32, pad=4)], or functions of (images, generator)",
+            )
+        self._data = _checked(data)
+        self._length = len(self._data[0] if isinstance(self._data, list) else self._data)
+        self.batch_size, self.shuffle, self.seed = int(batch_size), shuffle, int(seed)
+        self.transforms, self.prefetch, self.drop_last = list(transforms), int(prefetch), drop_last
+        if len(self) == 0:
+            raise DataError(
+                f"{self._length} items make no batch of {batch_size}",
+                location=user_location(),
+                way_out="a smaller batch_size",
+            )
+        self._epoch = self._batch = 0
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._length // self.batch_size if self.drop_last else -(-self._length // self.batch_size)
+
+    @property
+    def items(self) -> int:
+        """Number of items in an epoch."""
+        return min(self._length, len(self) * self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """The batches of the current epoch, from where it is; then the next epoch begins."""
+        epoch = self._epoch
+        for number, (_, arrays) in enumerate(self._made([self.seed, epoch], self.shuffle, self._batch), self._batch):
+            self._epoch, self._batch = (epoch, number + 1) if number + 1 < len(self) else (epoch + 1, 0)
+            yield arrays
+
+    # --- going on -------------------------------------------------------------------------------------------
+    def state(self) -> dict[str, int]:
+        """Where a loop over it is, as JSON has it: after the batch that it has given last."""
+        return {"seed": self.seed, "epoch": self._epoch, "batch": self._batch}
+
+    def load_state(self, state: dict[str, int]) -> None:
+        """Go on from a state: the next loop begins with the batch after it.
+
+        Raises:
+            DataError: it is not a state of a loader of as many batches.
+        """
+        if (
+            not isinstance(state, dict)
+            or state.keys() != self.state().keys()
+            or not all(map(is_integer, state.values()))
+        ):
+            raise DataError(f"a loader's state is what state() has returned, not {state!r}", location=user_location())
+        if min(state.values()) < 0 or state["batch"] >= len(self):
+            raise DataError(
+                f"the state is at batch {state['batch']}, and an epoch has {len(self)}", location=user_location()
+            )
+        self.seed, self._epoch, self._batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
+
+    # --- batches --------------------------------------------------------------------------------------------
+    def epoch_batches(self, seed: int | None, shuffle: bool) -> Iterator[Batch]:
+        """The batches of an epoch with the items' numbers.
+
+        Args:
+            seed: of its order and random numbers; the loader's own for None.
+            shuffle: whether it may be shuffled.
+        """
+        return self._made([self.seed if seed is None else seed], shuffle and self.shuffle, 0)
+
+    def _made(self, key: list[int], shuffle: bool, first: int) -> Iterator[Batch]:
+        order = np.arange(self._length)
+        if shuffle:
+            order = np.random.default_rng([*key, 0]).permutation(self._length)
+        make = lambda number: self._batch_of(order, key, number)  # noqa: E731
+        numbers = range(first, len(self))
+        return _ahead(make, numbers, self.prefetch) if self.prefetch else map(make, numbers)
+
+    def _batch_of(self, order: np.ndarray, key: list[int], number: int) -> Batch:
+        chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
+        if isinstance(self._data, list):
+            arrays = [array[chosen] for array in self._data]
+        else:
+            items = [self._data[int(index)] for index in chosen]
+            parts = zip(*(item if isinstance(item, tuple) else (item,) for item in items), strict=True)
+            arrays = [np.stack([np.asarray(each) for each in part]) for part in parts]
+        generator = np.random.default_rng([*key, 1, number])
+        for transform in self.transforms:
+            given = arrays[0]
+            arrays[0] = np.asarray(transform(given, generator))
+            if len(arrays[0]) != len(given):
+                raise DataError(f"{transform!r} has made {len(arrays[0])} items of {len(given)}")
+        return chosen, tuple(arrays)
+
+
+def _checked(data: Sequence[Any]) -> Any:
+    """A list of arrays of one length; or the one data set."""
+    if not data:
+        raise DataError(
+            "a loader needs data", location=user_location(), way_out="DataLoader(images, labels, batch_size=64)"
+        )
+    (first, *others) = data
+    if not others and not isinstance(first, (np.ndarray, list, tuple)):
+        if hasattr(first, "__len__") and hasattr(first, "__getitem__") and not isinstance(first, (str, bytes, dict)):
+            return first
+        raise DataError(
+            f"a loader needs arrays, or a data set with len(data) and data[i], not {first!r}", location=user_location()
+        )
+    try:
+        arrays = [np.asarray(array) if not isinstance(array, np.ndarray) else array for array in data]
+    except ValueError as error:
+        raise DataError(f"a loader needs arrays: {error}", location=user_location()) from error
+    if any(array.ndim == 0 for array in arrays):
+        raise DataError("a loader needs arrays (items, …)", location=user_location())
+    counts = [len(array) for array in arrays]
+    if len(set(counts)) > 1:
+        raise DataError(f"the arrays have different numbers of items: {counts}", location=user_location())
+    return arrays
+
+
+def _ahead(make: Callable[[int], Batch], numbers: Sequence[int], count: int) -> Iterator[Batch]:
+    """``make(number)`` of all numbers, up to ``count`` made ahead on a thread, which ends with the iteration."""
+    made: queue.Queue[tuple[Batch | None, BaseException | None]] = queue.Queue(count)
+    ended = threading.Event()
+
+    def put(item: tuple[Batch | None, BaseException | None]) -> None:
+        while not ended.is_set():
+            try:
+                made.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    def work() -> None:
+        for number in numbers:
+            if ended.is_set():
+                return
+            try:
+                item = make(number)
+            except BaseException as error:  # raised where the batch is wanted
+                put((None, error))
+                return
+            put((item, None))
+
+    thread = threading.Thread(target=work, name="latte loader", daemon=True)
+    thread.start()
+    try:
+        for _ in numbers:
+            batch, error = made.get()
+            if error is not None:
+                raise error
+            assert batch is not None
+            yield batch
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,245 @@
+"""Loops over data sets: validation, metrics, callbacks, early stopping, accumulation, prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import FullyConnectedLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, ReLULayer
+from latte.errors import CommandError, DataError, DeclarationError, TrainingError
+from latte.solver import SGD
+from latte.training import Callback, EarlyStopping, Run
+from tests.nets.references import CLASSES, SHAPE, DigitsNet, random_data, reused
+
+BATCH = 6
+ITEMS = 2 * BATCH + 2
+DATA, HELD = random_data(ITEMS), random_data(BATCH + 1, seed=1)
+
+
+def fitted(net: DigitsNet, rate: float = 0.05, **options: Any) -> Any:
+    return net.net.fit(*DATA, solver=SGD(net.net, rate, momentum=0.9), progress=False, shuffle=False, **options)
+
+
+def test_validation_after_each_epoch_is_an_evaluation_and_changes_nothing() -> None:
+    error = lambda scores, labels: float(np.mean(scores.argmax(1) != labels[:, 0]))  # noqa: E731
+    net = reused(BATCH)
+    history = fitted(net, epochs=2, validation=HELD, metrics={"error": error})
+    assert len(history.validations) == 2
+    last = history.validations[-1]
+    assert last == net.net.evaluate(*HELD, metrics={"error": error})
+    assert last.items == BATCH + 1 and last.metrics["error"] == pytest.approx(1 - last.accuracy)
+    assert last.metrics["softmax_loss1"] == last.loss and last.metrics["accuracy1"] == last.accuracy
+    without = fitted(reused(BATCH), epochs=2)
+    assert without.losses == history.losses and not without.validations
+
+
+def test_callbacks_are_told() -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Told(Callback):
+        def before_training(self, run: Run) -> None:
+            told.append(("begin", run.step))
+
+        def after_step(self, run: Run) -> None:
+            told.append(("step", run.epoch, run.step, run.batch_loss == run.history.losses[-1]))
+
+        def after_training(self, run: Run) -> None:
+            told.append(("end", run.history.stopped))
+
+    means: list[float] = []
+    history = fitted(reused(BATCH), epochs=2, callbacks=[Told(), lambda run: means.append(run.epoch_loss)])
+    steps = [("step", step // 3, step, True) for step in range(6)]
+    assert told == [("begin", 0), *steps, ("end", None)]
+    sizes = [BATCH, BATCH, 2]
+    assert means == pytest.approx([np.average(history.losses[3 * e : 3 * e + 3], weights=sizes) for e in range(2)])
+
+
+def test_a_callback_stops_training_and_saves(tmp_path: Path) -> None:
+    path = tmp_path / "net"
+
+    class Two(Callback):
+        def after_step(self, run: Run) -> None:
+            if run.step == 1:
+                run.save(path)
+                run.stop("two are enough")
+
+    net = reused(BATCH)
+    history = fitted(net, epochs=9, callbacks=Two())
+    assert len(history.losses) == 2 and history.stopped == "two are enough"
+    now = net.parameters
+    net = reused(BATCH)
+    net.net.load(path, SGD(net.net))
+    for name, values in net.parameters.items():
+        np.testing.assert_array_equal(values, now[name], err_msg=name)
+
+
+def test_early_stopping_takes_the_best_back() -> None:
+    net = reused(BATCH)
+    best: list[dict[str, np.ndarray]] = []
+    rule = EarlyStopping(patience=2, by="score")
+    scores = iter([0.1, 0.9, 0.5, 0.9, 2.0])
+
+    def remember(run: Run) -> None:
+        if run.epoch == 1:
+            best.append(net.parameters)
+
+    options = {"validation": HELD, "metrics": {"score": lambda scored, labels: next(scores)}}
+    history = fitted(net, epochs=20, callbacks=[rule, remember], **options)
+    assert rule.best_epoch == 1 and rule.best == 0.9 and len(history.validations) == 4
+    assert history.stopped == "score has not improved for 2 epochs, since 0.9"
+    for name, values in net.parameters.items():
+        np.testing.assert_array_equal(values, best[0][name], err_msg=name)
+    assert net.net.evaluate(*HELD).loss == history.validations[1].loss
+
+
+def test_early_stopping_by_other_measures() -> None:
+    net = reused(BATCH)
+    kept = EarlyStopping(1, by="right", restore=False)
+    history = fitted(net, 0.0, epochs=5, validation=HELD, metrics={"right": lambda scores, labels: 1}, callbacks=[kept])
+    assert len(history.validations) == 2 and kept.best == 1
+    history = fitted(net, 0.0, epochs=9, callbacks=[EarlyStopping(3, least_change=10)])
+    assert len(history.losses) == 4 * 3  # by the loss of the training epochs
+    with pytest.raises(TrainingError, match="EarlyStopping by 'accuracy' needs validation data"):
+        fitted(net, callbacks=[EarlyStopping(by="accuracy")])
+    with pytest.raises(TrainingError, match=r"no number 'f1'\n  it has loss, accuracy, softmax_loss1, accuracy1"):
+        fitted(net, callbacks=[EarlyStopping(by="f1")], validation=HELD)
+
+
+def test_gradients_of_several_batches_make_one_step() -> None:
+    """Two batches, then the one that is left: as a loop by hand."""
+    net = reused(BATCH)
+    history = fitted(net, accumulate=2)
+    assert len(history.losses) == 3
+    by_hand = reused(BATCH, copy=1)
+    solver = SGD(by_hand.net, 0.05, momentum=0.9)
+    for group in (((0, 6), (6, 12)), ((12, 14),)):
+        by_hand.net.clear_grad()
+        for first, end in group:
+            by_hand.net.set_batch(*(array[first:end] for array in DATA))
+            by_hand.net.forward()
+            by_hand.net.backward()
+        solver.step(batches=len(group))
+    for name, values in by_hand.parameters.items():
+        np.testing.assert_array_equal(values, net.parameters[name], err_msg=name)
+
+
+def test_predictions_need_no_labels() -> None:
+    net = reused(BATCH)
+    fitted(net)
+    loss = net.net.loss
+    images = HELD[0]
+    scores = net.net.predict(images)
+    assert scores.shape == (BATCH + 1, CLASSES) and net.net.loss == loss
+    for first, end in ((0, BATCH), (BATCH, BATCH + 1)):
+        net.net.set_batch(images[first:end], HELD[1][first:end])
+        net.net.test()
+        np.testing.assert_array_equal(scores[first:end], net.scores.get_value())
+    np.testing.assert_array_equal(net.net.predict(images, layer="fully_connected1"), scores)
+    np.testing.assert_array_equal(net.net.predict(images[:1], layer=net.scores), net.net.predict(images[:1]))
+    with pytest.raises(DataError, match=r"1 array is needed \(for data1\), not 2"):
+        net.net.predict(*HELD)
+    with pytest.raises(CommandError, match=r"no ensemble named 'score'"):
+        net.net.predict(images, layer="score")
+    with pytest.raises(DataError, match="no items"):
+        net.net.predict(images[:0])
+
+
+def test_after_smaller_batches_the_net_shows_and_takes_whole_ones() -> None:
+    net = reused(BATCH)
+    for act in (lambda: fitted(net), lambda: net.net.evaluate(*HELD), lambda: net.net.predict(HELD[0])):
+        act()
+        assert net.scores.get_value().shape == (BATCH, CLASSES)
+        net.images.set_value(DATA[0][:BATCH])
+        net.labels.set_value(DATA[1][:BATCH, None])
+        net.net.forward()
+        assert net.scores.get_value().shape == (BATCH, CLASSES)
+    with pytest.raises(DataError):
+        net.net.evaluate(HELD[0], HELD[1] + 100)
+    assert net.images.get_value().shape == (BATCH, *SHAPE)
+
+
+# --- any number of data layers ----------------------------------------------------------------------------
+def test_a_net_without_labels() -> None:
+    """An autoencoder: the loss compares with the data themselves."""
+    net = Net(4, seed=1)
+    data = MemoryDataLayer(net, (6,))
+    code = ReLULayer(net, FullyConnectedLayer(net, data, 8))
+    MeanSquaredErrorLayer(net, FullyConnectedLayer(net, code, 6, name="decoded"), data)
+    net.compile(threads=1)
+    points = np.random.default_rng(0).standard_normal((10, 6))
+    history = net.fit(points, solver=SGD(net, 0.1, momentum=0.9), epochs=40, validation=points, progress=False)
+    assert history.validations[-1].loss < 0.5 * history.validations[0].loss
+    assert net.evaluate(points, metrics={"shape": lambda s: s.shape}).metrics["shape"] == (10, 6)
+    assert net.predict(points).shape == (10, 6)
+    assert net.predict(points, layer=code).shape == (10, 8)
+
+
+def test_a_net_of_three_data_layers() -> None:
+    net = Net(4, seed=1)
+    first, second = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (2,))
+    target = MemoryDataLayer(net, (5,))
+    one, two = FullyConnectedLayer(net, first, 5), FullyConnectedLayer(net, second, 5)
+    MeanSquaredErrorLayer(net, one, target)
+    MeanSquaredErrorLayer(net, two, target)
+    net.compile(threads=1)
+    draw = np.random.default_rng(0).standard_normal
+    data = draw((6, 3)), draw((6, 2)), draw((6, 5))
+    history = net.fit(*data, solver=SGD(net, 0.05), epochs=5, progress=False)
+    assert history.losses[-1] < history.losses[0]
+    found = net.evaluate(*data)
+    assert found.loss == pytest.approx(sum(value for value in found.metrics.values()))
+    assert net.predict(data[0]).shape == (6, 5)  # the first loss reads one, which needs first only
+    np.testing.assert_array_equal(net.predict(data[1], layer=two), net.predict(data[1], layer=two.name))
+    with pytest.raises(DataError, match=r"3 arrays are needed \(for data1, data2, data3\), not 2"):
+        net.fit(*data[:2], solver=SGD(net), progress=False)
+
+
+def test_which_layer_predicts() -> None:
+    net = Net(2, seed=1)
+    data = MemoryDataLayer(net, (3,))
+    FullyConnectedLayer(net, data, 2)
+    FullyConnectedLayer(net, data, 4)
+    net.compile(threads=1)
+    with pytest.raises(
+        DataError, match=r"not clear: fully_connected1, fully_connected2\n  net.predict\(images, layer="
+    ):
+        net.predict(np.zeros((2, 3)))
+    assert net.predict(np.zeros((3, 3)), layer=net["fully_connected2"]).shape == (3, 4)
+    with pytest.raises(CommandError, match=r"no ensemble named 'fully'"):
+        net["fully"]
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------
+def test_wrong_arguments() -> None:
+    net = reused(BATCH)
+    before = net.parameters
+    for options, error, message in (
+        ({"callbacks": [3]}, TrainingError, "a callback is a function or an object of latte.training.Callback, not 3"),
+        ({"callbacks": EarlyStopping}, TrainingError, "not <class"),
+        ({"after_epoch": 3}, TrainingError, "after_epoch is a function, not 3"),
+        ({"accumulate": 0}, DataError, "accumulate must be a whole number of batches, at least 1, not 0"),
+        ({"accumulate": "all"}, DataError, "not 'all'"),
+        ({"metrics": [len]}, DataError, "metrics must be a dictionary of functions by name"),
+        ({"validation": HELD[0]}, DataError, r"2 arrays are needed \(for data1, data2\), not 1"),
+        ({"validation": (HELD[0], HELD[1] + 99)}, DataError, "must be class numbers"),
+        ({"epochs": 1.5}, DataError, "epochs must be a whole number"),
+    ):
+        with pytest.raises(error, match=message) as caught:
+            fitted(net, **options)
+        assert __file__ in str(caught.value.location)
+    with pytest.raises(TrainingError, match="the solver trains another net"):
+        net.net.fit(*DATA, solver=SGD(reused(BATCH, copy=1).net), progress=False)
+    for options, message in (
+        ({"patience": 0}, "patience must be a whole number, at least 1, not 0"),
+        ({"by": 3}, "by must be the name of a measure, not 3"),
+        ({"least_change": -1}, "least_change must be a number, at least 0"),
+        ({"restore": 1}, "restore must be True or False"),
+        ({"larger_is_better": "yes"}, "larger_is_better must be"),
+    ):
+        with pytest.raises(DeclarationError, match=message):
+            EarlyStopping(**options)
+    for name, values in net.parameters.items():
+        np.testing.assert_array_equal(values, before[name], err_msg=name)
