@@ -12,7 +12,6 @@ from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
-
 Numbers = float | Sequence[float] | np.ndarray
 """One number, or one for each channel."""
 
