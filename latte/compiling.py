@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
+from latte.model.checks import is_integer
 from latte.model.graph import Graph
+from latte.model.source_location import user_location
 from latte.planning.plan import make_plan
 from latte.runtime.executable import Executable, bind
 from latte.runtime.kernels import build_kernels, generate_kernels
 from latte.runtime.report import CompileReport, make_report
-from swirl.config import settings
+from latte.runtime.session import Session
+from swirl.config import MAX_THREADS, settings
+from swirl.errors import DeclarationError
 from swirl.jit import Progress, progress_bar
 from swirl.memo import Memos
 from swirl.pipeline import uncollected
 from swirl.runner import Runner
-from swirl.target import Target
+from swirl.target import Target, resolve_target
 
 
 @uncollected
@@ -58,6 +63,22 @@ def compile_graph(
         executable = bind(graph, plan, batch_size, kernels, runner, shared)
     built = (kernel.built for kernel in kernels)
     return executable, make_report(built, perf_counter() - start, generating, plan.untuned)
+
+
+def new_session(graph: Graph, target: str | None, threads: int | None, progress: bool) -> Session:
+    """A net compiled for its batch size, to be run; see :meth:`latte.net.Net.compile`.
+
+    Raises:
+        DeclarationError: for a wrong number of threads.  LatteError: see :func:`compile_graph`.
+    """
+    if threads is not None and not (is_integer(threads) and 1 <= threads <= MAX_THREADS):
+        raise DeclarationError(
+            f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}",
+            location=user_location(),
+        )
+    runner = Runner(None if threads is None else int(threads))
+    made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)
+    return Session(graph, made_by, runner)
 
 
 def _dump_folder(graph: Graph, batch_size: int) -> Path | None:

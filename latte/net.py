@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from latte.compiling import compile_graph
+from latte.compiling import new_session
 from latte.explain.explanation import Explanation, explain
-from latte.model.checks import is_integer
+from latte.explain.summary import Summary, summary
 from latte.model.ensemble import ActivationEnsemble, Connection, Ensemble
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_location
-from latte.planning.chains import recipe_name
+from latte.planning.chains import use_recipe
 from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
 from latte.runtime.callbacks import History
 from latte.runtime.checkpoint import Resumable, load, load_state_dict, save, state_dict
+from latte.runtime.copying import copied_graph, go_on
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
+from latte.runtime.gradient_check import GradientCheck, check_gradients
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.timings import Timings, timings
 from latte.runtime.training import fit
-from swirl.config import MAX_THREADS
-from swirl.errors import CommandError, DeclarationError, TrainingError
-from swirl.runner import Runner
-from swirl.target import resolve_target
+from swirl.errors import CommandError, TrainingError
 
 
 class Net:
@@ -52,6 +50,24 @@ class Net:
         self.graph = Graph(NetSettings.of(batch_size, seed, keep))
         self.nowait = False  # of the original; has no effect
         self._session: Session | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Net:
+        """The same declaration, compiled for the same target if this one is, with what it has learned."""
+        made = Net(self.batch_size, seed=self.seed)
+        made.graph, made.nowait = copied_graph(self.graph, memo), self.nowait
+        for ensemble in made.ensembles:
+            ensemble.accessor = Accessors(ensemble, lambda: made._session)
+        if self._session is not None:
+            made.compile(target=self.executable.plan.target.name, threads=self.session.runner.threads)
+            go_on(made.session, self.session)
+        return made
+
+    def __reduce__(self) -> Any:
+        raise TrainingError(
+            "a net cannot be pickled: its layers are classes and functions of programs",
+            location=user_location(),
+            way_out="copy.deepcopy(net); or net.save(path), and other.load(path) of a net that is declared alike",
+        )
 
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
@@ -180,15 +196,7 @@ class Net:
             CommandError: the net is compiled already, has no such ensemble, kind or chain, or the layers are not a
                 chain.
         """
-        if self.compiled:
-            raise CommandError(
-                "use_recipe: the net is compiled already",
-                location=user_location(),
-                way_out="call it before net.compile()",
-            )
-        if not isinstance(path, (str, Path)):
-            raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", location=user_location())
-        self.graph.recipes[recipe_name(self.graph, layers)] = Path(path)
+        use_recipe(self.graph, layers, path)
 
     # --- compiling ------------------------------------------------------------------------------------------
     def compile(
@@ -208,18 +216,10 @@ class Net:
             CommandError: it is compiled already.  DeclarationError: the net is empty, or an ensemble reads nothing.
             LatteError: see :mod:`swirl.errors`. The net is unchanged then: it can be corrected and compiled.
         """
-        location = user_location()
         if self.compiled:
-            raise CommandError("the net is compiled already", location=location, way_out="declare a new net")
-        if threads is not None and not (is_integer(threads) and 1 <= threads <= MAX_THREADS):
-            raise DeclarationError(
-                f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}", location=location
-            )
-        runner = Runner(None if threads is None else int(threads))
-        made_by = partial(
-            compile_graph, self.graph, target=resolve_target(target), runner=runner, show_progress=progress
-        )
-        self._session = Session(self.graph, made_by, runner)
+            way_out = "declare a new net"
+            raise CommandError("the net is compiled already", location=user_location(), way_out=way_out)
+        self._session = new_session(self.graph, target, threads, progress)
         self.graph.settings.compiled = True
         return self._session.report
 
@@ -230,31 +230,19 @@ class Net:
 
     @property
     def session(self) -> Session:
-        """The compiled net that runs.
-
-        Raises:
-            TrainingError: the net is not compiled.
-        """
+        """The compiled net that runs; TrainingError before it is compiled."""
         if self._session is None:
             raise TrainingError("the net is not compiled", location=user_location(), way_out="call net.compile() first")
         return self._session
 
     @property
     def executable(self) -> Executable:
-        """The compiled net for the batch size last used.
-
-        Raises:
-            TrainingError: the net is not compiled.
-        """
+        """The compiled net for the batch size last used; TrainingError before it is compiled."""
         return self.session.executable
 
     @property
     def report(self) -> CompileReport:
-        """What compiling took so far, all in all: every batch size of the net, and its solver.
-
-        Raises:
-            TrainingError: the net is not compiled.
-        """
+        """What compiling took so far, with every batch size and the solver; TrainingError before it is compiled."""
         return self.session.report
 
     # --- running --------------------------------------------------------------------------------------------
@@ -383,9 +371,19 @@ class Net:
         load_state_dict(self.session, state, names)
 
     # --- looking --------------------------------------------------------------------------------------------
+    def summary(self) -> Summary:
+        """Layers, shapes, parameters, memory, operations; see :func:`latte.explain.summary.summary`."""
+        return summary(self.graph, self.executable if self.compiled else None)
+
     def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
         """What the compiler did with an ensemble; see :func:`latte.explain.explanation.explain`."""
         return explain(self.executable, ensemble, phase)
+
+    def check_gradients(
+        self, layer: Ensemble | str | None = None, *, batch_size: int | None = None, directions: int = 3
+    ) -> GradientCheck:
+        """Compare gradients with differences of forward; see :func:`latte.runtime.gradient_check.check_gradients`."""
+        return check_gradients(self.graph, layer, batch_size=batch_size, directions=directions)
 
     def timings(self, phase: str = "forward", repeat: int = 10) -> Timings:
         """How long each layer takes; see :func:`latte.runtime.timings.timings`."""

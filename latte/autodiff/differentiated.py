@@ -36,12 +36,19 @@ class Differentiated:
         graph: of the net.
         lowered: its layers that compute something, by name.
         seeded: names of ensembles whose gradient the user sets although others read them.
+        forced: whether gradients of data are wanted; by default the net's ``force_backward`` says it.
     """
 
-    def __init__(self, graph: Graph, lowered: Mapping[str, LoweredLayer], seeded: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        graph: Graph,
+        lowered: Mapping[str, LoweredLayer],
+        seeded: frozenset[str] = frozenset(),
+        forced: bool | None = None,
+    ):
         self._graph, self._lowered = graph, lowered
         self.seeded = seeded
-        self._wanted = _gradient_wanted(graph)
+        self._wanted = _gradient_wanted(graph, graph.settings.force_backward if forced is None else forced)
         self._made: dict[tuple[str, tuple[str, ...]], LayerPrograms] = {}
 
     def programs(self, order: Sequence[Ensemble] | None = None) -> list[LayerPrograms]:
@@ -80,18 +87,20 @@ def differentiate(
     return Differentiated(graph, lowered, seeded)
 
 
-def layer_programs(graph: Graph, batch_size: int, order: Sequence[Ensemble] | None = None) -> list[LayerPrograms]:
-    """The programs of all layers, lowered and differentiated; see :meth:`Differentiated.programs`."""
-    return differentiate(graph, lower_layers(graph, batch_size)).programs(order)
+def layer_programs(
+    graph: Graph, batch_size: int, order: Sequence[Ensemble] | None = None, *, forced: bool | None = None
+) -> list[LayerPrograms]:
+    """The programs of all layers, lowered and differentiated; see :class:`Differentiated`."""
+    return Differentiated(graph, lower_layers(graph, batch_size), forced=forced).programs(order)
 
 
-def _gradient_wanted(graph: Graph) -> set[str]:
-    """Names of the ensembles whose value depends on parameters (or on data, with ``force_backward``)."""
+def _gradient_wanted(graph: Graph, of_data: bool) -> set[str]:
+    """Names of the ensembles whose value depends on parameters (or ``of_data``: on data)."""
     wanted: set[str] = set()
     for ensemble in graph.order():
         has_parameters = any(spec.role == "param" for spec in ensemble.fields().values())
         reads = any(edge.source.name in wanted for edge in ensemble.connections if not edge.is_label)
-        forced = isinstance(ensemble, DataEnsemble) and graph.settings.force_backward
+        forced = isinstance(ensemble, DataEnsemble) and of_data
         if has_parameters or reads or forced:
             wanted.add(ensemble.name)
     return wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from types import CodeType, FrameType
@@ -35,10 +36,10 @@ def _user_frame() -> tuple[int, FrameType | None]:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether the code is Latte's; what a dataclass of Latte's has generated is, too."""
+    """Whether the code is Latte's, or passes a call on: what a dataclass of Latte's has generated, ``deepcopy``."""
     if frame.f_code.co_filename == "<string>":
         return str(frame.f_globals.get("__name__")).startswith("latte.")
-    return os.path.realpath(frame.f_code.co_filename).startswith(_OWN)
+    return os.path.realpath(frame.f_code.co_filename).startswith((*_OWN, copy.__file__))
 
 
 def location_of(code: CodeType) -> str:

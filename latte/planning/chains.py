@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph, first_possible
@@ -159,6 +160,23 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
         )
     way_out = f"{nearest(name, known)}there are {', '.join(sorted(known))}, and chains of neighbours"
     raise CommandError(f"no ensemble or kind named {name!r}", location=user_location(), way_out=way_out)
+
+
+def use_recipe(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path) -> None:
+    """Choose a recipe file for layers, a kind or a chain; see :meth:`latte.net.Net.use_recipe`.
+
+    Raises:
+        CommandError: the net is compiled already, has no such ensemble, kind or chain, or it is not a path.
+    """
+    if graph.settings.compiled:
+        raise CommandError(
+            "use_recipe: the net is compiled already",
+            location=user_location(),
+            way_out="call it before net.compile()",
+        )
+    if not isinstance(path, (str, Path)):
+        raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", location=user_location())
+    graph.recipes[recipe_name(graph, layers)] = Path(path)
 
 
 def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainRecipe) -> str | None:

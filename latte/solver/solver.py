@@ -101,6 +101,13 @@ class Solver:
         value = MISSING if isinstance(getattr(type(self), name, None), Kept) else getattr(self, name, MISSING)
         return value if is_number(value) else MISSING
 
+    def __reduce__(self) -> Any:
+        raise TrainingError(
+            "a solver cannot be copied or pickled: it belongs to its net",
+            location=user_location(),
+            way_out="make one for the other net, and other.load_state(solver.state())",
+        )
+
     def __repr__(self) -> str:
         held = {name: each.held(self) for name, each in _settings(type(self)).items()}
         told = ", ".join(f"{name}={value}" for name, value in held.items() if value is not None)

@@ -1,0 +1,285 @@
+"""Gradients of layers against central differences of their forward phase, compiled in double precision."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from latte.autodiff.differentiated import LayerPrograms, layer_programs
+from latte.model.checks import is_integer
+from latte.model.ensemble import AccuracyEnsemble, Ensemble
+from latte.model.graph import Graph
+from latte.model.source_location import user_location
+from swirl.errors import DataError, DerivativeError
+from swirl.ir.buffers import DTYPES
+from swirl.ir.nest import Program, expr, make_nest, substitute
+from swirl.jit import TranslationUnit, build, load
+from swirl.pipeline import finish, generate, schedule_alone
+from swirl.runner import Phase, Runner
+from swirl.target import get_target
+
+STEP = 1e-5
+"""Of the differences, in units of the random directions: what is left out is STEP² times a third derivative."""
+BOUND = 1e-6
+"""How far a slope may be off, as a share of the sum of its terms' absolute values."""
+SMOOTH = 1e-4
+"""How far the slopes of two steps may be apart, in the same way, where the layer is smooth."""
+LARGEST_BATCH = 4
+ELEMENTS = 64
+"""How many elements are looked at by themselves when a gradient is wrong."""
+
+
+@dataclass(frozen=True)
+class CheckedGradient:
+    """The gradient of one array of one layer.
+
+    Args:
+        layer: its name.
+        array: a parameter, or ``inputs``.
+        directions: along which it was compared; along ``skipped`` more of them the layer is not smooth.
+        error: the largest distance from a difference, as a share of the sum of the terms' absolute values.
+    """
+
+    layer: str
+    array: str
+    directions: int
+    skipped: int
+    error: float
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """Gradients that are right."""
+
+    gradients: tuple[CheckedGradient, ...]
+
+    def __str__(self) -> str:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("layer", "gradient of", "directions", "error"):
+            table.add_column(heading)
+        for each in self.gradients:
+            skipped = f" ({each.skipped} more: not smooth)" if each.skipped else ""
+            error = f"{each.error:.1e}" if each.directions else ""
+            table.add_row(each.layer, each.array, f"{each.directions}{skipped}", error)
+        text = io.StringIO()
+        Console(file=text, width=120).print(table, highlight=False, markup=False)
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
+def check_gradients(
+    graph: Graph, layer: Ensemble | str | None = None, *, batch_size: int | None = None, directions: int = 3
+) -> GradientCheck:
+    """Compare the gradients of layers, derived or written, with central differences of forward.
+
+    Each layer is taken by itself: its sources get random numbers (labels: class numbers), parameters their initial
+    values and some noise, what comes back from its readers is random. Forward, backward and update are compiled for the
+    portable target in double precision, without a recipe. What is looked at are slopes along random directions; where
+    forward is not smooth (two steps have different slopes) a direction is skipped.
+
+    Args:
+        graph: of the net, compiled or not.
+        layer: or its name; all by default.
+        batch_size: items; by default those of the net, but four at most.
+        directions: random directions for each array.
+
+    Raises:
+        DerivativeError: a gradient is wrong; the message has the layer, the array and the element that is farthest off.
+        CommandError: there is no such layer.  DataError: a number is not at least 1.
+        BodyError, DeclarationError: a layer cannot be lowered.
+    """
+    batch_size = min(graph.settings.batch_size, LARGEST_BATCH) if batch_size is None else batch_size
+    for name, value in (("batch_size", batch_size), ("directions", directions)):
+        if not is_integer(value) or value < 1:
+            raise DataError(f"{name} must be a whole number, at least 1, not {value!r}", location=user_location())
+    chosen = None if layer is None else graph.find(layer)
+    found = [each for each in _programs(graph, batch_size) if chosen in (None, each.ensemble)]
+    runner, generator = Runner(), np.random.default_rng(graph.settings.seed)
+    checked: list[CheckedGradient] = []
+    for each in found:
+        if "forward" in each.programs and not isinstance(each.ensemble, AccuracyEnsemble):
+            checked += _Check(graph, each, batch_size, runner, generator).results(directions)
+    return GradientCheck(tuple(checked))
+
+
+def _programs(graph: Graph, batch_size: int) -> list[LayerPrograms]:
+    """With gradients of data, too, where they exist."""
+    try:
+        return layer_programs(graph, batch_size, forced=True)
+    except DerivativeError:
+        return layer_programs(graph, batch_size)
+
+
+class _Check:
+    """One layer, ready to run.
+
+    Args:
+        graph: of the net.
+        layer: its programs.
+        batch_size: items.
+        runner: that runs them.
+        generator: of random numbers.
+    """
+
+    def __init__(
+        self, graph: Graph, layer: LayerPrograms, batch_size: int, runner: Runner, generator: np.random.Generator
+    ):
+        self.graph, self.ensemble, self.generator = graph, layer.ensemble, generator
+        self.fields = layer.ensemble.fields(batch_size)
+        programs = {phase: in_double(p) for phase, p in layer.programs.items() if phase != "inference"}
+        self.buffers = {b.name: b for program in programs.values() for b in program.buffers.values()}
+        self.arrays: dict[str, np.ndarray] = {
+            name: np.zeros(b.shape, DTYPES[b.dtype]) for name, b in self.buffers.items()
+        }
+        self.start = dict(self._given())
+        self.value = self.fields["value"].storage
+        self.gradient = self.fields["grad"].storage
+        self.seed = generator.standard_normal(self.fields["value"].shape)
+        self.names = {b.name: local for local, b in layer.programs["forward"].buffers.items()}
+        self.phases = _phases(programs, self.arrays, runner)
+
+    def _given(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Storage and its first values: what forward reads without computing it."""
+        for name, buffer in self.buffers.items():
+            owner, _, field = name.partition(".")
+            if name == "net.step":
+                yield name, np.ones(1, np.int32)
+            elif buffer.role in ("param", "state"):
+                values = self.graph.find(owner).initial(field)
+                noise = 0.1 * self.generator.standard_normal(values.shape) if buffer.role == "param" else 0
+                yield name, values + noise if values.dtype.kind == "f" else values
+            elif field == "value" and owner != self.ensemble.name:
+                yield name, self._source(owner, buffer.shape, buffer.dtype)
+
+    def _source(self, owner: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        edges = [edge for edge in self.ensemble.connections if edge.source.name == owner]
+        if self.ensemble.class_labels and any(edge.is_label for edge in edges):
+            classes = next(len(edge.source) for edge in self.ensemble.connections if not edge.is_label)
+            return self.generator.integers(0, classes, shape)
+        return self.generator.standard_normal(shape) if dtype.startswith("float") else np.zeros(shape, dtype)
+
+    # --- running --------------------------------------------------------------------------------------------
+    def _run(self, phase: str, given: Mapping[str, np.ndarray]) -> None:
+        for name, values in given.items():
+            if name in self.arrays:  # where forward is constant, no gradient is read
+                self.arrays[name][...] = values
+        self.phases[phase].run()
+
+    def _loss(self, given: Mapping[str, np.ndarray]) -> tuple[float, float]:
+        """What comes back from the readers, times the value, in all; and the sum of its terms' absolute values."""
+        for array in self.arrays.values():
+            array[...] = 0
+        self._run("forward", {**self.start, **given})
+        terms = self.seed * self.arrays[self.value]
+        return float(terms.sum()), float(abs(terms).sum())
+
+    def _gradients(self) -> dict[str, np.ndarray]:
+        self._loss({})
+        for phase in ("backward", "update"):
+            if phase in self.phases:
+                self._run(phase, {self.gradient: self.seed})
+        found = {}
+        for name in self.start:
+            owner, _, field = name.partition(".")
+            storage = f"{owner}.grad" if field == "value" else f"{owner}.grad_{field}"
+            if storage in self.arrays:
+                found[name] = self.arrays[storage].copy()
+        return found
+
+    # --- comparing ------------------------------------------------------------------------------------------
+    def results(self, directions: int) -> Iterator[CheckedGradient]:
+        """A result for each array that has a gradient.
+
+        Raises:
+            DerivativeError: it is wrong.
+        """
+        for name, gradient in self._gradients().items():
+            local = self.names.get(name, name)
+            compared, skipped, largest = 0, 0, 0.0
+            for _ in range(directions):
+                direction = self.generator.standard_normal(gradient.shape)
+                slope, smooth = self._slope(name, direction, abs(gradient * direction).sum())
+                if not smooth:
+                    skipped += 1
+                    continue
+                compared += 1
+                found = float((gradient * direction).sum())
+                error = abs(found - slope) / self._scale(abs(gradient * direction).sum() + abs(slope))
+                largest = max(largest, error)
+                if not error <= BOUND:
+                    raise self._wrong(name, local, gradient, found, slope)
+            yield CheckedGradient(self.ensemble.name, local, compared, skipped, largest)
+
+    def _slope(self, name: str, direction: np.ndarray, size: float) -> tuple[float, bool]:
+        """The slope of the loss along a direction, and whether it is the same for half the step."""
+        slopes = []
+        for step in (STEP, STEP / 2):
+            up, down = (self._loss({name: self.start[name] + s * direction})[0] for s in (step, -step))
+            slopes.append((up - down) / (2 * step))
+        scale = self._scale(size + max(map(abs, slopes)))
+        return slopes[1], bool(abs(slopes[0] - slopes[1]) <= SMOOTH * scale)
+
+    def _scale(self, size: float) -> float:
+        """What an error is compared with: rounding of the loss counts, too."""
+        rounding = 2.0**-52 * self._loss({})[1] / STEP
+        return float(size + rounding / BOUND) or 1.0
+
+    def _wrong(self, name: str, local: str, gradient: np.ndarray, found: float, slope: float) -> DerivativeError:
+        worst, element = -1.0, ""
+        for index in self.generator.permutation(gradient.size)[:ELEMENTS]:
+            direction = np.zeros(gradient.shape)
+            direction.flat[index] = 1.0
+            own = float(gradient.flat[index])
+            difference, smooth = self._slope(name, direction, abs(own))
+            if smooth and abs(own - difference) > worst:
+                worst = abs(own - difference)
+                place = ", ".join(str(int(i)) for i in np.unravel_index(index, gradient.shape))
+                element = f"; of {local}[{place}], {own:.6g} and {difference:.6g}"
+        phase = "backward" if name.endswith(".value") else "update"
+        written = self.ensemble.has_phase(phase)
+        body = self.ensemble.body(phase if written else "forward")
+        return DerivativeError(
+            f"{self.ensemble.name}: the gradient of {local} is not the slope of forward: along a random direction it "
+            f"is {found:.6g}, and differences say {slope:.6g}{element}",
+            location=body.location(),
+            way_out=f"mend {phase}, or remove it: then it is derived from forward"
+            if written
+            else "stop_gradient(…) in forward explains it; else this is a defect of Latte's",
+        )
+
+
+def in_double(program: Program) -> Program:
+    """The same program in double precision."""
+    buffers = {
+        name: replace(buffer, dtype="float64") if buffer.dtype == "float32" else buffer
+        for name, buffer in program.buffers.items()
+    }
+    nests = [
+        make_nest(nest.label, [substitute(s, {"float32": expr("float64")}) for s in nest.body], buffers)
+        for nest in program.nests
+    ]
+    return replace(program, nests=tuple(nests), buffers=buffers)
+
+
+def _phases(programs: Mapping[str, Program], arrays: Mapping[str, np.ndarray], runner: Runner) -> dict[str, Phase]:
+    """The programs compiled for the portable target, bound to the arrays by storage."""
+    target = get_target("portable")
+    finished = {
+        phase: finish(schedule_alone({phase: program}, None, target).stages[phase])
+        for phase, program in programs.items()
+    }
+    sources = {phase: generate(stages, target) for phase, stages in finished.items()}
+    built = build([TranslationUnit(source.name, source.source) for source in sources.values()], target)
+    result = {}
+    for (phase, source), unit in zip(sources.items(), built, strict=True):
+        buffers = finished[phase][-1].program.buffers
+        for name in source.buffers:  # what passes have added
+            storage = buffers[name].name
+            if storage not in arrays:
+                arrays[storage] = np.zeros(buffers[name].physical_shape, DTYPES[buffers[name].dtype])  # type: ignore
+        result[phase] = runner.phase([(load(unit), [arrays[buffers[name].name] for name in source.buffers])])
+    return result
