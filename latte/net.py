@@ -286,7 +286,11 @@ class Net:
         self.session.set_batch(*arrays, finite=finite)
 
     def forward(self) -> None:
-        """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``."""
+        """The forward phase of all layers, as in training. Sets ``net.loss`` and ``net.accuracy``.
+
+        Raises:
+            DataError: data that were set hold NaN or infinity, which would stay in running statistics.
+        """
         self.session.forward()
 
     def test(self) -> None:

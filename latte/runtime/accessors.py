@@ -108,6 +108,8 @@ class Accessors:
         if field == "value":
             check_labels(session.graph, ensemble, array)
             session.given.add(ensemble.name)
+            if isinstance(ensemble, DataEnsemble):
+                session.unchecked.add(ensemble.name)
         if buffer.role == "param_grad":
             session.settle_gradients()
         executable.write(storage, array)

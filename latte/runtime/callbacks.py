@@ -95,7 +95,8 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Ends training where a measure has not improved for some epochs, and takes the best parameters back.
+    """Ends training where a measure has not improved for some epochs, and takes the best parameters back (the solver
+    stays as it is).
 
     Args:
         patience: number of epochs without improvement after which training ends.

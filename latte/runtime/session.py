@@ -52,6 +52,7 @@ class Session:
         seeds: the gradients that the user gives.
         gradient_views: whether a user holds the storage of parameters' gradients.
         given: the data layers that the user has set.
+        unchecked: those of them that may hold NaN: set one by one, and not looked at since.
         shuffling: the random orders of ``fit``; None before the first.
     """
 
@@ -62,6 +63,7 @@ class Session:
         self.seeds = SeedGradients(graph)
         self.gradient_views = False
         self.given: set[str] = set()
+        self.unchecked: set[str] = set()
         self._compile = compile
         self._reports: list[CompileReport] = []
         self._executables: dict[int, Executable] = {}
@@ -170,6 +172,7 @@ class Session:
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
         self.given.update(checked)
+        self.unchecked -= checked.keys()
         executable.has_run.discard("forward")  # its values belong to other data
 
     def _check_size(self, items: int) -> None:
@@ -184,6 +187,9 @@ class Session:
     def forward(self) -> None:
         """See :meth:`latte.net.Net.forward`."""
         executable = self.executable
+        if self.unchecked and any(buffer.role == "state" for buffer in executable.buffers.values()):
+            check_finite({name: executable.read(f"{name}.value") for name in sorted(self.unchecked)})
+            self.unchecked.clear()
         if "net.step" in executable.arrays:
             executable.arrays["net.step"][0] += 1
         executable.run("forward")

@@ -127,6 +127,8 @@ class AdamW(Adam):
         DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.
     """
 
+    _keeps_zeros: ClassVar[bool] = True
+
     def __init__(
         self,
         net: Net,

@@ -58,11 +58,22 @@ class Solver:
     """Elements of gradients are cut off at ± this, before ``clip_norm``."""
 
     _keeps_zeros: ClassVar[bool] = False
-    """Whether ``update`` leaves zeros where all is zero: it may then run over what pads a blocked parameter."""
+    """Whether this very class has an ``update`` that leaves zeros where all is zero: it may then run over what pads a
+    blocked parameter."""
 
     if TYPE_CHECKING:  # in update
         parameter: Any
         gradient: Any
+
+    def __init_subclass__(cls) -> None:
+        for name, value in vars(cls).items():
+            taken = hasattr(Solver, name) and not isinstance(getattr(Solver, name), Setting)
+            if isinstance(value, (Setting, Kept)) and (taken or name in ("parameter", "gradient")):
+                raise DeclarationError(
+                    f"{cls.__name__}: {name!r} has another meaning in a solver",
+                    location=user_location(),
+                    way_out="choose another name",
+                )
 
     def __init__(self, net: Net, **settings: Any):
         location, own = user_location(), _settings(type(self))
@@ -78,7 +89,8 @@ class Solver:
         self._steps = 0
         self._norm = math.nan
         self._session = net.session
-        self._updates = Updates(self._session, self._rule(), self._keeps_zeros)
+        owner = next(base for base in type(self).__mro__ if "update" in vars(base))
+        self._updates = Updates(self._session, self._rule(), vars(owner).get("_keeps_zeros", False))
         self._updates.prepare(self._adjustments(1))
 
     def _rule(self) -> Rule:

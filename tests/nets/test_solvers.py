@@ -339,10 +339,18 @@ def test_a_solver_of_ones_own(target: str) -> None:
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=1e-6, err_msg=name)
 
 
+class ShiftedSGD(SGD):
+    """An update of its own: what is known of SGD's does not hold for it."""
+
+    def update(self) -> None:
+        self.parameter += 0.125 / self.step_number
+
+
+@pytest.mark.parametrize("kind", [Shift, ShiftedSGD])
 @pytest.mark.parametrize("target", TARGETS)
-def test_padding_stays_zero(target: str) -> None:
+def test_padding_stays_zero(target: str, kind: type[Solver]) -> None:
     net = net_of(target)
-    solver = Shift(net)
+    solver = kind(net)
     before = net.state_dict()
     step(net, solver)
     step(net, solver, 1)
@@ -389,6 +397,14 @@ def written(body: str, folder: Path) -> type[Solver]:
 def test_updates_that_cannot_be(body: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(BodyError, match=message):
         written(body, tmp_path)(net_of())
+
+
+def test_names_that_mean_something_else() -> None:
+    for name in ("step", "state", "gradient", "session"):
+        for declared in (Setting(0.1), Kept()):
+            with pytest.raises(DeclarationError, match=f"Mine: '{name}' has another meaning") as caught:
+                type("Mine", (Solver,), {name: declared})
+            assert __file__ in str(caught.value.location)
 
 
 def test_a_solver_without_update() -> None:

@@ -298,6 +298,14 @@ def test_not_a_number_in_data_is_found_before_anything_is_computed() -> None:
             net.net.set_batch(images[chosen], labels[chosen])
     for name, values in net.parameters.items():
         assert np.isfinite(values).all(), name
+    net.images.set_value(images[2:4])  # layers that are set one by one: found where statistics would keep it
+    for _ in range(2):
+        with pytest.raises(DataError, match="the data have nan in data1: item 1"):
+            net.net.forward()
+    net.images.set_value(images[:2])
+    net.net.forward()
+    for name, values in net.parameters.items():
+        assert np.isfinite(values).all(), name
     net.net.set_batch(images[2:4], labels[2:4], finite=False)
     assert np.isnan(net.net.predict(images, stop_on_nan=False)[3]).any()
     assert np.isfinite(net.net.evaluate(images[:3], labels[:3]).loss)
