@@ -30,7 +30,7 @@ from latte.runtime.gradient_check import GradientCheck, check_gradients
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.timings import Timings, timings
-from latte.runtime.training import fit
+from latte.runtime.training import fit, known_options
 from swirl.errors import CommandError, TrainingError
 
 
@@ -53,7 +53,7 @@ class Net:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The same declaration, compiled for the same target if this one is, with what it has learned."""
-        made = Net(self.batch_size, seed=self.seed)
+        memo[id(self)] = made = Net(self.batch_size, seed=self.seed)
         made.graph, made.nowait = copied_graph(self.graph, memo), self.nowait
         for ensemble in made.ensembles:
             ensemble.accessor = Accessors(ensemble, lambda: made._session)
@@ -343,7 +343,7 @@ class Net:
             options: ``epochs``, ``shuffle``, ``validation``, ``metrics``, ``callbacks``, ``accumulate``,
                 ``stop_on_nan``, ``progress``, ``after_epoch``; see :func:`latte.runtime.training.fit`.
         """
-        return fit(self.session, *data, solver=solver, **options)
+        return fit(self.session, *data, solver=solver, **known_options(options))
 
     def evaluate(self, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True) -> Evaluation:
         """Loss, accuracy and metrics over a data set in the inference phase; see

@@ -121,6 +121,12 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
         DataError: the data do not fit, or hold NaN or infinity; there is no such layer; or its values are fused away.
     """
     chosen = outputs(session.graph, layer)
+    if not chosen.batched:
+        raise DataError(
+            f"{chosen.name} has one value for a whole batch",
+            location=user_location(),
+            way_out="net.evaluate(…).metrics",
+        )
     layers = data_of(session.graph, chosen)
     batches = Batches(session, data, layers)
     batches.prepare()

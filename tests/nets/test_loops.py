@@ -145,6 +145,8 @@ def test_predictions_need_no_labels() -> None:
         net.net.predict(images, layer="score")
     with pytest.raises(DataError, match="no items"):
         net.net.predict(images[:0])
+    with pytest.raises(DataError, match="softmax_loss1 has one value for a whole batch"):
+        net.net.predict(*HELD, layer="softmax_loss1")
 
 
 def test_after_smaller_batches_the_net_shows_and_takes_whole_ones() -> None:
@@ -225,6 +227,8 @@ def test_wrong_arguments() -> None:
         ({"metrics": [len]}, DataError, "metrics must be a dictionary of functions by name"),
         ({"validation": HELD[0]}, DataError, r"2 arrays are needed \(for data1, data2\), not 1"),
         ({"validation": (HELD[0], HELD[1] + 99)}, DataError, "must be class numbers"),
+        ({"stop_on_nan": "yes"}, TrainingError, "stop_on_nan must be True or False, not 'yes'"),
+        ({"epoch": 3}, TrainingError, r"fit has no option 'epoch'\n  did you mean 'epochs'"),
         ({"epochs": 1.5}, DataError, "epochs must be a whole number"),
     ):
         with pytest.raises(error, match=message) as caught:
