@@ -134,6 +134,17 @@ def test_solvers_are_pytorchs(case: str, target: str) -> None:
     against_torch(net, solver, lambda torch, p: getattr(torch.optim, theirs)(p, lr=rate, **its_options))
 
 
+@pytest.mark.parametrize(("target", "root"), [("avx512", "_mm512_sqrt_ps"), ("avx2", "_mm256_sqrt_ps")])
+def test_updates_are_vectorised(target: str, root: str) -> None:
+    """Of all parameters, blocked ones too; the sums for the norm as well."""
+    net = net_of(target)
+    known = set(net.report.built)
+    Adam(net, clip_norm=2.0, clip_value=0.125, weight_decay=0.375)
+    texts = [(path.parent / "kernel.cpp").read_text() for path in net.report.built if path not in known]
+    assert sum(root in text for text in texts) == 4  # parameters, of different sizes
+    assert all(root[:7] in text for text in texts)
+
+
 def test_clipping_by_norm_and_by_value() -> None:
     net = net_of()
     for options, clip in (

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
-from latte.solver import SGD
+from latte.solver import SGD, Adam, Solver
 
 EMPTY = "def forward(s, target):\n    pass\n"
 
 
-def losses(folder: Path, tiled: tuple[str, ...]) -> list[float]:
+def sgd(net: Net) -> Solver:
+    return SGD(net, 0.1, momentum=0.9, weight_decay=0.01)
+
+
+def losses(folder: Path, tiled: tuple[str, ...], make: Callable[[Net], Solver] = sgd) -> list[float]:
     """Of three full batches and a smaller one, with buffers of the convolution blocked by 4."""
     net = Net(3, seed=0)
     data, labels = MemoryDataLayer(net, (2, 3, 3)), MemoryDataLayer(net, (1,))
@@ -27,7 +32,7 @@ def losses(folder: Path, tiled: tuple[str, ...]) -> list[float]:
     net.use_recipe("conv", recipe)
     net.use_recipe("fully_connected", empty)
     net.compile(threads=1, target="portable")
-    solver = SGD(net, 0.1, momentum=0.9, weight_decay=0.01)
+    solver = make(net)
     generator = np.random.default_rng(0)
     images, numbers = generator.normal(size=(3, 2, 3, 3)), [0, 3, 1]
     found = []
@@ -47,3 +52,9 @@ def losses(folder: Path, tiled: tuple[str, ...]) -> list[float]:
 def test_blocked_parameters_train_alike(tiled: tuple[str, ...], tmp_path: Path) -> None:
     # Blocking moves elements in memory; sums keep their order.
     np.testing.assert_allclose(losses(tmp_path, tiled), losses(tmp_path, ()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tiled", [("grad_weights",), ("weights", "grad_weights")])
+def test_blocked_gradients_are_clipped_alike(tiled: tuple[str, ...], tmp_path: Path) -> None:
+    found, expected = (losses(tmp_path, each, lambda net: Adam(net, 0.01, clip_norm=0.5)) for each in (tiled, ()))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
