@@ -74,8 +74,8 @@ class Run:
         self.history.stopped = why
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Save net and solver, as ``net.save(path, solver)``: after an epoch, so that the next ``fit`` goes on from there;
-        in the middle of one, it begins the next epoch."""
+        """Save net and solver, as ``net.save(path, solver)``. After an epoch, the next ``fit`` goes on from there; in
+        the middle of one, with the next epoch."""
         save(self.session, path, self.solver)
 
 

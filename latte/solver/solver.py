@@ -58,8 +58,8 @@ class Solver:
     """Elements of gradients are cut off at ± this, before ``clip_norm``."""
 
     _keeps_zeros: ClassVar[bool] = False
-    """Whether this very class has an ``update`` that leaves zeros where all is zero: it may then run over what pads a
-    blocked parameter."""
+    """Whether this very class has an ``update`` that leaves zeros where all is zero: what pads a blocked parameter need
+    not be cleared after it."""
 
     if TYPE_CHECKING:  # in update
         parameter: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -122,7 +122,10 @@ class Updates:
     def _steps(self, adjustments: tuple[str, ...]) -> _Compiled:
         key = ("step", *adjustments)
         if key not in self._compiled:
-            self._compiled[key] = self._compile([self._step(name, adjustments) for name in self._parameters])
+            parts = [self._step(name, adjustments) for name in self._parameters]
+            if not self._keeps_zeros:
+                parts += [part for name in self._parameters for part in self._padding(name)]
+            self._compiled[key] = self._compile(parts)
         return self._compiled[key]
 
     def _norms(self, adjustments: tuple[str, ...]) -> _Compiled:
@@ -134,8 +137,7 @@ class Updates:
     def _step(self, name: str, adjustments: tuple[str, ...]) -> _Part:
         """The step of one parameter: over memory if all arrays have one layout, else element by element."""
         parameter, gradient = (self._session.executable.buffers[each] for each in (name, gradient_of(name)))
-        padded = math.prod(parameter.physical_shape) != parameter.size
-        flat = parameter.layout == gradient.layout and (self._keeps_zeros or not padded)
+        flat = parameter.layout == gradient.layout and (self._keeps_zeros or not parameter.layout.halo)
         shape = (math.prod(parameter.physical_shape),) if flat else parameter.shape
         loops = ("i",) if len(shape) == 1 else tuple(f"i{dim}" for dim in range(len(shape)))
         step = lower_step(self._rule, parameter.dtype, loops, adjustments)
@@ -150,6 +152,28 @@ class Updates:
             recipe = _STEP if flat else with_defaults(None)
         statements = nested(counting(loops, shape), step.statements)
         return _Part(f"{self._rule.name.lower()}.step", statements, parameter.dtype, recipe, step, arrays)
+
+    def _padding(self, name: str) -> list[_Part]:
+        """Zeros where blocks of a parameter are not full, after a step over its memory."""
+        buffer = self._session.executable.buffers[name]
+        layout, physical = buffer.layout, buffer.physical_shape
+        order = layout.order or tuple(range(len(buffer.shape)))
+        names = [f"i{position}" for position in range(len(physical))]
+        memory = self._session.executable.arrays[name]
+        arrays = {"parameter": (Buffer("parameter", physical, buffer.dtype, "state"), memory)}
+        parts = []
+        for position, (dim, factor) in enumerate(layout.blocks):
+            rest, block, lane = buffer.shape[dim] % factor, order.index(dim), len(buffer.shape) + position
+            if rest == 0 or layout.halo:
+                continue
+            loops = counting(names, physical)
+            loops[block] = replace(loops[block], start=ast.Constant(physical[block] - 1))
+            loops[lane] = replace(loops[lane], start=ast.Constant(rest))
+            zero = stmts(f"parameter[{', '.join(names)}] = 0.0")
+            recipe = with_defaults(None) if buffer.dtype == "float32" else None
+            step = Step([], {}, {}, {})
+            parts.append(_Part("solver.padding", nested(loops, zero), buffer.dtype, recipe, step, arrays))
+        return parts
 
     def _squares(self, name: str, adjustments: tuple[str, ...]) -> _Part:
         """The sums of the squares of one parameter's gradient, a chunk each; its padding is zero."""

@@ -144,6 +144,18 @@ def test_updates_are_vectorised(target: str, root: str) -> None:
     assert sum(root in text for text in texts) == 4  # parameters, of different sizes
     assert all(root[:7] in text for text in texts)
 
+    class Turned(Solver):
+        rate = Setting(0.1)
+
+        def update(self) -> None:
+            if self.gradient * 0.3125 > self.parameter:
+                self.parameter -= self.rate
+
+    known = set(net.report.built)
+    Turned(net)
+    texts = [(path.parent / "kernel.cpp").read_text() for path in net.report.built if path not in known]
+    assert len(texts) >= 4 and all(root[:7] in text for text in texts)  # one's own, too
+
 
 def test_clipping_by_norm_and_by_value() -> None:
     net = net_of()
