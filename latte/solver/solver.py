@@ -10,6 +10,7 @@ import numpy as np
 from latte.frontend.steps import LIMIT, MEAN, SHRINK, Rule
 from latte.model.body import MISSING, read_body
 from latte.model.checks import is_integer
+from latte.model.helpers import with_helpers
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -37,9 +38,10 @@ class Solver:
                     self.parameter += self.learning_rate
                 self.mean = self.beta2 * self.mean + (1 - self.beta2) * self.gradient
 
-    ``update`` is read and compiled, as bodies of layers are. It reads and writes ``self.parameter`` and what is
-    :class:`Kept`; it reads ``self.gradient``, settings, properties of the class, and ``self.step_number``, which is 1
-    in the first step. Expressions of these numbers alone are computed once for each step, in double precision.
+    ``update`` is read and compiled, as bodies of layers are, and may call helper functions. It reads and writes
+    ``self.parameter`` and what is :class:`Kept`; it reads ``self.gradient``, settings, properties of the class, and
+    ``self.step_number``, which is 1 in the first step. Expressions of these numbers alone are computed once for each
+    step, in double precision.
 
     Args:
         net: a compiled net.
@@ -102,7 +104,7 @@ class Solver:
         kept = [name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, Kept)]
         numbers = [name for name, each in _settings(kind).items() if not (each.switch or each.default is None)]
         return Rule(
-            read_body(kind.update),
+            with_helpers(read_body(kind.update), kind),
             kind.__name__,
             kept[::-1],
             (*numbers, *_properties(kind), "step_number"),

@@ -422,6 +422,31 @@ def test_updates_that_cannot_be(body: str, message: str, tmp_path: Path) -> None
         written(body, tmp_path)(net_of())
 
 
+def halved(number: float) -> float:
+    return HALF * number
+
+
+class WithHelpers(Solver):
+    """Its update calls a function, and a method of its class."""
+
+    rate = Setting(0.5)
+
+    def decayed(self, by: float) -> float:
+        return self.parameter * (1 - by)
+
+    def update(self) -> None:
+        self.parameter = self.decayed(self.rate * HALF) - halved(self.gradient)
+
+
+def test_updates_call_functions() -> None:
+    net = net_of()
+    before, found = net.state_dict(), gradients(net)
+    WithHelpers(net).step()
+    for name, values in net.state_dict().items():
+        expected = before[name] * 0.75 - 0.5 * found[name]
+        np.testing.assert_allclose(values, expected, rtol=0, atol=1e-6, err_msg=name)
+
+
 def test_names_that_mean_something_else() -> None:
     for name in ("step", "state", "gradient", "session"):
         for declared in (Setting(0.1), Kept()):
