@@ -210,7 +210,7 @@ for n in parallel(2):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("for i in range(4):\n    y[i] = erf(x[i])\n", r"there is no call erf: erf\(x\[i\]\)"),
+        ("for i in range(4):\n    y[i] = gamma(x[i])\n", r"there is no call gamma: gamma\(x\[i\]\)"),
         ("for i in range(4):\n    y[i] = x[i] // 2.0\n", "// is for integers"),
         ("for i in range(4):\n    y[i] = z[i]\n", "z is not declared here"),
         ("for i in range(4):\n    y[i] = t\n", "t is not declared"),
