@@ -143,10 +143,11 @@ class Net:
         self,
         source: Ensemble,
         sink: Ensemble,
-        mapping: Callable[..., Any],
+        mapping: Callable[..., Any] | None = None,
         reshape: Sequence[int] | None = None,
         clamp: bool = False,
         padding: Sequence[int | tuple[int, int]] | None = None,
+        name: str | None = None,
     ) -> Connection:
         """Let every neuron of ``sink`` read the ranges of ``source`` that ``mapping`` gives for its index.
 
@@ -154,35 +155,35 @@ class Net:
             source: the ensemble that is read.
             sink: the ensemble that reads it.
             mapping: takes one index for each dimension of ``sink``, returns one ``range`` for each dimension
-                of ``source``, quasi-affine in the arguments. For a sink with explicit loops it only declares
-                the edge.
+                of ``source``, quasi-affine in the arguments. A sink with explicit loops needs none.
             reshape: the source is seen with this shape (row-major, same number of elements).
             clamp: positions outside the source read the nearest edge.
             padding: for each dimension of the source (zeros before, zeros after), or one number for both. The
                 mapping's positions are then those of the padded source: 0 is the first zero. Without it, what
                 ``source.set_padding`` has asked for since the last connection.
+            name: of the source in the bodies of ``sink``; by default ``inputs``, ``inputs1``, ….
 
         Raises:
             MappingError: if the mapping is not affine, has the wrong number of ranges or leaves its source.
-            DeclarationError: for ensembles of another net, a cycle, or padding and shapes that do not fit.
+            DeclarationError: for ensembles of another net, a cycle, padding, shapes and names that do not fit.
         """
-        return self.graph.connect(source, sink, mapping, reshape, clamp, padding)
+        return self.graph.connect(source, sink, mapping, reshape, clamp, padding, name)
 
-    def add_one_to_one_connections(self, source: Ensemble, sink: Ensemble) -> Connection:
-        """Let every neuron of ``sink`` read the element of ``source`` at its own index.
+    def add_one_to_one_connections(self, source: Ensemble, sink: Ensemble, name: str | None = None) -> Connection:
+        """Let every neuron of ``sink`` read the element of ``source`` at its own index; ``name`` as above.
 
         Raises:
-            DeclarationError: if the shapes differ, for ensembles of another net, or a cycle.
+            DeclarationError: if the shapes differ, for ensembles of another net, a cycle, a name that does not fit.
         """
-        return self.graph.connect_one_to_one(source, sink)
+        return self.graph.connect_one_to_one(source, sink, name)
 
-    def add_loss_connection(self, source: Ensemble, sink: Ensemble) -> Connection:
-        """Let a loss read ``source`` whole: the first call gives ``inputs``, the next one ``label``.
+    def add_loss_connection(self, source: Ensemble, sink: Ensemble, name: str | None = None) -> Connection:
+        """Let a loss read ``source`` whole, by its name; without one the first is ``inputs``, the next ``label``.
 
         Raises:
-            DeclarationError: for a sink with neurons, ensembles of another net, or a cycle.
+            DeclarationError: for a sink with neurons, ensembles of another net, a cycle, a name that does not fit.
         """
-        return self.graph.connect_loss(source, sink)
+        return self.graph.connect_loss(source, sink, name)
 
     def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path) -> None:
         """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.

@@ -11,25 +11,31 @@ from latte.layers.activation import (
     SiLULayer,
     TanhLayer,
 )
+from latte.layers.combining import AddLayer, ConcatLayer, MultiplyLayer, ResidualSumLayer
 from latte.layers.convolution import ConvLayer, ConvLayerNoBias
 from latte.layers.data import MemoryDataLayer
 from latte.layers.dropout import DropoutLayer
 from latte.layers.fully_connected import FullyConnectedLayer, FullyConnectedLayerNoBias
 from latte.layers.group_normalization import GroupNormLayer, InstanceNormLayer, LayerNormLayer, LRNLayer
+from latte.layers.interpolation import InterpolationLayer
 from latte.layers.loss import AccuracyLayer, SoftmaxLossLayer
 from latte.layers.normalization import BatchNormLayer
 from latte.layers.pooling import GlobalMeanPoolingLayer, MaxPoolingLayer, MeanPoolingLayer
+from latte.layers.rearranging import FlattenLayer, PaddingLayer, PermuteLayer, ReshapeLayer, SplitLayer
 from latte.layers.regression import BinaryCrossEntropyLayer, HuberLossLayer, L1LossLayer, MeanSquaredErrorLayer
 from latte.layers.softmax import LogSoftmaxLayer, SoftmaxLayer
 
 __all__ = [
     "AccuracyLayer",
+    "AddLayer",
     "BatchNormLayer",
     "BinaryCrossEntropyLayer",
+    "ConcatLayer",
     "ConvLayer",
     "ConvLayerNoBias",
     "DropoutLayer",
     "ELULayer",
+    "FlattenLayer",
     "FullyConnectedLayer",
     "FullyConnectedLayerNoBias",
     "GELULayer",
@@ -37,6 +43,7 @@ __all__ = [
     "GroupNormLayer",
     "HuberLossLayer",
     "InstanceNormLayer",
+    "InterpolationLayer",
     "L1LossLayer",
     "LRNLayer",
     "LayerNormLayer",
@@ -46,12 +53,18 @@ __all__ = [
     "MeanPoolingLayer",
     "MeanSquaredErrorLayer",
     "MemoryDataLayer",
+    "MultiplyLayer",
     "PReLULayer",
+    "PaddingLayer",
+    "PermuteLayer",
     "ReLU6Layer",
     "ReLULayer",
+    "ReshapeLayer",
+    "ResidualSumLayer",
     "SiLULayer",
     "SigmoidLayer",
     "SoftmaxLayer",
     "SoftmaxLossLayer",
+    "SplitLayer",
     "TanhLayer",
 ]

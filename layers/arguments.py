@@ -63,6 +63,18 @@ def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, .
     return ensemble
 
 
+def check_axis(source: Ensemble, axis: int) -> None:
+    """Check that ``axis`` is a dimension of ``source``, counted without the batch.
+
+    Raises:
+        DeclarationError: it is not.
+    """
+    if not is_integer(axis) or not 0 <= axis < source.ndim:
+        raise DeclarationError(
+            f"axis must be an integer from 0 to {source.ndim - 1}, not {axis!r}", location=user_location()
+        )
+
+
 def names_of_dimensions(rank: int) -> tuple[str, ...] | None:
     """Loop names of an element-wise layer."""
     return {1: ("c",), 2: ("y", "x"), 3: ("c", "y", "x")}.get(rank)

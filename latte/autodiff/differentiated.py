@@ -183,9 +183,11 @@ def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program
     for name, buffer in program.buffers.items():
         if buffer.role == "param_grad":
             start.append(_elements(program, name, f"{name}[0] = {name}[0] if accumulate[0] != 0 else 0.0"))
-        elif name.startswith("grad_inputs") and name.removeprefix("grad_") not in add_to:
+        elif buffer.role != "grad" or name == "grad":
+            continue
+        elif name.removeprefix("grad_") not in add_to:
             start.append(_elements(program, name, f"{name}[0] = 0.0"))
-        elif name.startswith("grad_inputs") and _assigns(program, name):
+        elif _assigns(program, name):
             # `=` would drop what other readers of the source have added.
             program, own = _with_own(program, name, ensemble)
             start.append(_elements(program, own, f"{own}[0] = 0.0"))

@@ -58,7 +58,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 def attribute(ensemble: Ensemble, name: str) -> Any:
     """The number, bool or tuple that ``self.name`` stands for in a body, else ``MISSING``."""
-    if name in CONNECTION_NAMES or name in ensemble.declared_fields():
+    sources = {edge.name for edge in ensemble.connections}
+    if name in CONNECTION_NAMES or name in sources or name in ensemble.declared_fields():
         return MISSING
     neurons = ensemble.neurons
     for owner in (ensemble, neurons.flat[0] if isinstance(neurons, np.ndarray) else neurons):

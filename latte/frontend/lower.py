@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from latte.frontend.locals import Types, declare_locals, first_use, mentions, self_contained
 from latte.frontend.references import ArrayReferences, NeuronReferences
 from latte.frontend.scope import BodyScope, Source
+from latte.frontend.sources import spelled_out
 from latte.frontend.translate import Translator, loop_over
 from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
@@ -53,9 +54,11 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
             return Program(name, (), {})
         raise DeclarationError(f"{ensemble!r} has no {phase} of its own; it is derived from forward")
     buffers = body_buffers(ensemble, batch_size)
-    source = Source(ensemble, ensemble.body(phase), buffers, batch_size, training, phase)
+    explicit = ensemble.phase_is_explicit(phase)
+    body = ensemble.body(phase)
+    source = Source(ensemble, spelled_out(body, ensemble) if explicit else body, buffers, batch_size, training, phase)
     to_clear = _clearable(ensemble, phase)
-    if ensemble.phase_is_explicit(phase):
+    if explicit:
         translator = Translator(ArrayReferences(source))
         blocks, buffers, aliases = _array_blocks(translator, to_clear)
     else:

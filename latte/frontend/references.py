@@ -80,7 +80,7 @@ class NeuronReferences(References):
         plain = attribute.removeprefix("grad_")
         for connection in self.scope.ensemble.connections:
             one = connection.name.replace("inputs", "input")
-            if plain == connection.name or (plain == one and connection.one_to_one):
+            if plain == connection.name or (plain == one and connection.reads_one):
                 name = repeated_sources(self.scope.ensemble).get(connection.name, connection.name)
                 return connection, f"grad_{name}" if gradient else name
         return None
@@ -110,7 +110,7 @@ class NeuronReferences(References):
             self.scope.fail(
                 node,
                 f"self.{attribute}: {self.scope.ensemble!r} has no such connection",
-                "self.input needs a one-to-one connection; write self.inputs[…]"
+                "self.input needs a connection that reads one element; write self.inputs[…]"
                 if one
                 else "net.add_connections(source, ensemble, mapping)",
             )
@@ -127,7 +127,7 @@ class NeuronReferences(References):
         if found:
             connection, name = found
             if indices is None:
-                if not connection.one_to_one:
+                if not connection.reads_one:
                     self.scope.fail(
                         node,
                         f"self.{attribute} is all that the neuron reads, not one element",
@@ -235,15 +235,18 @@ class ArrayReferences(References):
 
     def __init__(self, source: Source):
         forbidden = {**dict.fromkeys(source.body.parameters, "a field"), "self": "the ensemble"}
+        repeated = repeated_sources(source.ensemble)
+        arrays = dict(source.buffers)
+        arrays |= {name: arrays[first] for name, first in repeated.items() if first in arrays}
         shapes = {
             f"{spelling}.{what}": value
-            for name, buffer in source.buffers.items()
+            for name, buffer in arrays.items()
             for spelling in (name, f"self.{name}")
             for what, value in (("shape", buffer.shape), ("ndim", len(buffer.shape)))
         }
         super().__init__(BodyScope(source, shapes, forbidden))
         for name in source.body.parameters:
-            if name not in source.buffers and name not in repeated_sources(source.ensemble):
+            if name not in arrays:
                 self.scope.fail(
                     source.body.tree,
                     f"the argument {name!r} of {source.body.function.__qualname__} is not a field of "

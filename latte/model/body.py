@@ -133,8 +133,8 @@ def read_body(function: Callable[..., Any]) -> Body:
         body.fail(body.tree, f"{name} has a decorator, which would not be compiled", "remove it")
     if not arguments.args:
         body.fail(body.tree, f"{name} has no argument self")
-    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
-        body.fail(body.tree, f"{name} may have plain arguments only, no defaults and no *")
+    if arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or arguments.defaults:
+        body.fail(body.tree, f"{name} may have plain arguments and *sources only, no defaults and no **")
     return body
 
 

@@ -15,13 +15,12 @@ from latte.model.body import Body
 from latte.model.checks import PHASES, check_dims, check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
-from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec
+from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec, why_no_name
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
-from swirl.ir.hints import is_name
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS
 
@@ -34,7 +33,7 @@ class Connection:
     """An edge of the net: ``sink`` reads ``source``.
 
     Args:
-        name: of the source's value in the sink's bodies: ``inputs``, ``inputs1``, …, or ``label``.
+        name: of the source's value in the sink's bodies: ``inputs``, ``inputs1``, …, ``label``, or its own.
         windows: for each dimension of the source (as seen through ``reshape``) the positions that a neuron
             reads; None where the sink's body has explicit loops.
         padding: (before, after) for each dimension: positions outside the source that read as zero.
@@ -58,6 +57,11 @@ class Connection:
     def is_label(self) -> bool:
         """Labels have no gradient."""
         return self.name == "label"
+
+    @property
+    def reads_one(self) -> bool:
+        """Whether every neuron reads a single element, ``self.input``."""
+        return self.windows is not None and all(window.extent == 1 for window in self.windows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -325,9 +329,7 @@ class Ensemble:
         return self._declared
 
     def _check_field(self, name: str) -> None:
-        dimension = name in (*self.dims, self.batch_dim)
-        if dimension or name in RESERVED or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name):
-            why = "it names a dimension, and with it a loop" if dimension else "the name has another meaning"
+        if (why := why_no_name(name, (*self.dims, self.batch_dim))) is not None:
             raise DeclarationError(
                 f"{name!r} cannot name a field of {self!r}: {why}",
                 location=self.location,

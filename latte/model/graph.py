@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -14,6 +15,7 @@ from latte.model.checks import check_padding, check_shape
 from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_location, trace
+from latte.model.neuron import why_no_name
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, MappingError, nearest
@@ -151,16 +153,18 @@ class Graph:
         self,
         source: Ensemble,
         sink: Ensemble,
-        mapping: Callable[..., Any],
+        mapping: Callable[..., Any] | None = None,
         reshape: Sequence[int] | None = None,
         clamp: bool = False,
         padding: Sequence[int | tuple[int, int]] | None = None,
+        name: str | None = None,
     ) -> Connection:
         """See :meth:`latte.net.Net.add_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
-        if not callable(mapping):
+        if not (callable(mapping) or (mapping is None and sink.explicit)):
             raise MappingError(f"the mapping must be a function, not {mapping!r}", location=location)
+        called = _source_name(sink, name, location)
         view = _checked_view(source, sink, reshape, location)
         shape = view or source.shape
         if padding is None and not clamp and view is None:
@@ -175,6 +179,7 @@ class Graph:
                     way_out="leave out padding and clamp, or write a neuron",
                 )
         else:
+            assert mapping is not None
             windows = trace(mapping, sink.dims, sink.shape, len(shape))
             if clamp:
                 if padding is not None:
@@ -187,9 +192,9 @@ class Graph:
                 check_reach(windows, shape, pads, mapping)
         if not clamp:  # whose mapping counts from the source's own first element
             source.asked_padding = None
-        return self._connect(Connection(source, sink, _input_name(sink), windows, pads, clamp, view, location=location))
+        return self._connect(Connection(source, sink, called, windows, pads, clamp, view, location=location))
 
-    def connect_one_to_one(self, source: Ensemble, sink: Ensemble) -> Connection:
+    def connect_one_to_one(self, source: Ensemble, sink: Ensemble, name: str | None = None) -> Connection:
         """See :meth:`latte.net.Net.add_one_to_one_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
@@ -199,16 +204,15 @@ class Graph:
                 location=location,
                 way_out="use add_connections with a mapping",
             )
+        called = _source_name(sink, name, location)
         windows = None
         if not sink.explicit:
             indices = [variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)]
             windows = tuple(Window(index, index + 1) for index in indices)
         padding = ((0, 0),) * source.ndim
-        return self._connect(
-            Connection(source, sink, _input_name(sink), windows, padding, one_to_one=True, location=location)
-        )
+        return self._connect(Connection(source, sink, called, windows, padding, one_to_one=True, location=location))
 
-    def connect_loss(self, source: Ensemble, sink: Ensemble) -> Connection:
+    def connect_loss(self, source: Ensemble, sink: Ensemble, name: str | None = None) -> Connection:
         """See :meth:`latte.net.Net.add_loss_connection`."""
         location = user_location()
         self._check_edge(source, sink, location)
@@ -219,11 +223,17 @@ class Graph:
                 way_out="use add_connections with a mapping",
             )
         names = [connection.name for connection in sink.connections]
+        if name is not None:
+            return self._connect(Connection(source, sink, _source_name(sink, name, location), location=location))
         if "label" in names:
-            raise DeclarationError(f"{sink!r} has its label already", location=location)
+            raise DeclarationError(
+                f"{sink!r} has its label already",
+                location=location,
+                way_out="name further sources: net.add_loss_connection(source, loss, name='weights')",
+            )
         if any(connection.source is source for connection in sink.connections):
             raise DeclarationError(f"{source!r} cannot be its own label", location=location)
-        return self._connect(Connection(source, sink, "label" if names else "inputs", location=location))
+        return self._connect(Connection(source, sink, "label" if "inputs" in names else "inputs", location=location))
 
     def _connect(self, connection: Connection) -> Connection:
         self.connections.append(connection)
@@ -322,9 +332,28 @@ def _checked_view(
     return view if view != source.shape else None
 
 
-def _input_name(sink: Ensemble) -> str:
-    count = sum(not connection.is_label for connection in sink.connections)
+def _source_name(sink: Ensemble, name: str | None, location: str | None) -> str:
+    """What a new source is called in the bodies of a sink: by the user, or ``inputs`` and a number."""
+    if name is not None:
+        _check_source_name(sink, name, location)
+        return name
+    count = sum(re.fullmatch(r"inputs\d*", connection.name) is not None for connection in sink.connections)
     return f"inputs{count or ''}"
+
+
+def _check_source_name(sink: Ensemble, name: object, location: str | None) -> None:
+    if not isinstance(name, str):
+        raise DeclarationError(f"the name of a source is a string, not {name!r}", location=location)
+    known = [*(edge.name for edge in sink.connections), *sink.fields()]
+    why = why_no_name(name, (*sink.dims, sink.batch_dim))
+    if name in known or f"grad_{name}" in known:
+        why = "another source or field has it"
+    if name.startswith("grad_"):
+        why = "it would be a gradient's"
+    if why is not None:
+        raise DeclarationError(
+            f"{name!r} cannot name a source of {sink!r}: {why}", location=location, way_out="choose another name"
+        )
 
 
 def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:

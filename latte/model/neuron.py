@@ -14,7 +14,8 @@ A neuron is a class whose methods say what one element of a layer computes. Thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,7 @@ import numpy as np
 
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.hints import is_name
 
 Initialiser = Callable[[tuple[int, ...], int, np.random.Generator], np.ndarray]
 """``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one
@@ -33,6 +35,14 @@ RESERVED = frozenset(
     | {"ndim", "name", "kind", "net", "dims", "seed", "step", "accumulate"}
 )
 """Names that ``self.name`` already uses."""
+
+
+def why_no_name(name: str, dims: Sequence[str]) -> str | None:
+    """Why neither a field nor a source can have this name in an ensemble with these dimensions; None if one can."""
+    if name in dims:
+        return "it names a dimension, and with it a loop"
+    taken = name in RESERVED or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name)
+    return "the name has another meaning" if taken else None
 
 
 # --- initialisers -------------------------------------------------------------------------------------------

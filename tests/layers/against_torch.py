@@ -1,0 +1,110 @@
+"""A layer of any number of sources against PyTorch in double precision: value, gradients of sources and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import MemoryDataLayer, Net
+from latte.ensemble import Ensemble
+from swirl.target import TARGETS, why_not
+from tests.layers.references import assert_within
+
+TOLERANCE = 3e-5
+"""Of the greatest element: sums of up to some thousand terms, and functions within a few roundings."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, and the same in PyTorch.
+
+    Args:
+        layer: ``layer(net, *sources)`` declares it; it may return several.
+        same: of tensors, and of parameters by name; returns as many.
+        shapes: for each trial those of the sources, without the batch.
+        data: what the sources are given, by their position, instead of random numbers: ``data(generator, shape)``.
+    """
+
+    layer: Callable[..., Any]
+    same: Callable[..., Any]
+    shapes: Sequence[tuple[tuple[int, ...], ...]]
+    data: dict[int, Callable[..., np.ndarray]] = field(default_factory=dict)
+
+
+def check_all(case: Case, target: str | None, batch: int = 3) -> None:
+    """Compare a case at all of its shapes.
+
+    Args:
+        case: what is compared.
+        target: what code is made for; the test is skipped where it does not run.
+        batch: items.
+    """
+    if target is not None and (reason := why_not(TARGETS[target])):
+        pytest.skip(reason)
+    for shapes in case.shapes:
+        _check(case, shapes, target, batch)
+
+
+def _check(case: Case, shapes: tuple[tuple[int, ...], ...], target: str | None, batch: int) -> None:
+    import torch
+
+    net = Net(batch, seed=3)
+    net.force_backward = True
+    sources = [MemoryDataLayer(net, shape) for shape in shapes]
+    made = case.layer(net, *sources)
+    layers: list[Any] = made if isinstance(made, list) else [made]
+    net.compile(threads=1, target=target)
+    generator = np.random.default_rng(1)
+    parameters = {name: _moved(layers[0], name, generator) for name in _parameters(layers[0])}
+    arrays = [
+        case.data.get(position, _normal)(generator, (batch, *shape)).astype(np.float32)
+        for position, shape in enumerate(shapes)
+    ]
+    net.set_batch(*arrays)
+    tensors = [torch.tensor(array, dtype=torch.float64, requires_grad=True) for array in arrays]
+    theirs = {name: torch.tensor(v, dtype=torch.float64, requires_grad=True) for name, v in parameters.items()}
+    found = case.same(*tensors, **theirs)
+    values = found if isinstance(found, list) else [found]
+    is_loss = net.session.has_loss
+    gradients = [generator.standard_normal(value.shape) for value in values]
+    for layer, gradient in zip(layers, gradients, strict=True):
+        if not is_loss:
+            layer.set_grad(gradient)
+    net.forward()
+    net.backward()
+    for layer, value in zip(layers, values, strict=True):
+        near(layer.get_value().reshape(tuple(value.shape)), value, f"{shapes} value")
+    if is_loss:
+        values[0].backward()
+    else:
+        sum((value * torch.tensor(g)).sum() for value, g in zip(values, gradients, strict=True)).backward()
+    for source, tensor in zip(sources, tensors, strict=True):
+        if tensor.grad is not None:
+            near(source.get_grad(), tensor.grad, f"{shapes} gradient of {source.name}")
+    for name, tensor in theirs.items():
+        near(getattr(layers[0], f"get_grad_{name}")(), tensor.grad, f"{shapes} gradient of {name}")
+
+
+def near(ours: np.ndarray, theirs: Any, what: str) -> None:
+    """``ours`` is PyTorch's within the tolerance."""
+    expected = theirs.detach().numpy()
+    assert_within(ours, expected, TOLERANCE * max(1e-6, float(np.abs(expected).max())), what)
+
+
+def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return generator.standard_normal(shape)
+
+
+def _parameters(layer: Ensemble) -> list[str]:
+    return [name for name, spec in layer.fields().items() if spec.role == "param"]
+
+
+def _moved(layer: Any, name: str, generator: np.random.Generator) -> np.ndarray:
+    """A parameter, after it has been set to other values than those that it starts with."""
+    values = getattr(layer, f"get_{name}")()
+    getattr(layer, f"set_{name}")(values + 0.1 * generator.standard_normal(values.shape))
+    return np.asarray(getattr(layer, f"get_{name}")())

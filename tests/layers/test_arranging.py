@@ -1,0 +1,184 @@
+"""Layers that combine sources and rearrange elements, against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import (
+    AddLayer,
+    ConcatLayer,
+    FlattenLayer,
+    InterpolationLayer,
+    MemoryDataLayer,
+    MultiplyLayer,
+    Net,
+    PaddingLayer,
+    PermuteLayer,
+    ReLULayer,
+    ReshapeLayer,
+    ResidualSumLayer,
+    SplitLayer,
+)
+from latte.errors import DeclarationError
+from tests.layers.against_torch import Case, check_all
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+IMAGES = (((3, 5, 7),), ((17, 8, 16),), ((1, 1, 1),))
+PAIRS = (((5,),) * 2, ((2, 7),) * 2, ((3, 5, 7),) * 2, ((2, 3, 2, 3),) * 2)
+
+
+def original_bilinear(x: Any, pad: int, factor: float) -> Any:
+    """The rule of the original, row by row and column by column."""
+
+    def axis(extent: int) -> tuple[Any, np.ndarray, np.ndarray]:
+        position = np.arange(int(np.floor(extent * factor)) - pad) / factor
+        first = np.clip(np.floor(position) - pad, 0, extent - 1).astype(int)
+        return torch.tensor(position - np.floor(position)), first, np.minimum(first + 1, extent - 1)
+
+    (down, top, bottom), (right, left, other) = axis(x.shape[2]), axis(x.shape[3])
+    rows = x[:, :, top] * (1 - down)[:, None] + x[:, :, bottom] * down[:, None]
+    return rows[:, :, :, left] * (1 - right) + rows[:, :, :, other] * right
+
+
+def resized(shapes: tuple[tuple[int, ...], ...], same: Callable[..., Any], **options: Any) -> Case:
+    def declare(net: Net, source: Any) -> Any:
+        return InterpolationLayer(net, source, **options)
+
+    return Case(declare, same, tuple((shape,) for shape in shapes))
+
+
+CASES = {
+    "concat": Case(
+        lambda net, *sources: ConcatLayer(net, list(sources)),
+        lambda *xs: torch.cat(xs, 1),
+        (((3,), (17,)), ((2, 5), (4, 5), (1, 5)), ((3, 5, 7), (1, 5, 7), (16, 5, 7), (2, 5, 7))),
+    ),
+    "concat rows": Case(
+        lambda net, *sources: ConcatLayer(net, list(sources), axis=1),
+        lambda *xs: torch.cat(xs, 2),
+        (((2, 5), (2, 3)), ((3, 5, 7), (3, 1, 7))),
+    ),
+    "concat twice": Case(lambda net, a: ConcatLayer(net, [a, a]), lambda a: torch.cat([a, a], 1), IMAGES[:1]),
+    "add": Case(lambda net, a, b: AddLayer(net, [a, b]), lambda a, b: a + b, PAIRS),
+    "add of three": Case(lambda net, a, b: AddLayer(net, [a, b, a]), lambda a, b: 2 * a + b, PAIRS[2:3]),
+    "multiply": Case(lambda net, a, b: MultiplyLayer(net, [a, b]), lambda a, b: a * b, PAIRS),
+    "multiply of three": Case(lambda net, a, b: MultiplyLayer(net, [a, b, a]), lambda a, b: a * b * a, PAIRS[2:3]),
+    "residual sum": Case(lambda net, a, b: ResidualSumLayer(net, a, b, 0.3), lambda a, b: a + 0.3 * b, PAIRS),
+    "split": Case(
+        lambda net, a: SplitLayer(net, a, [1, 16, 3]),
+        lambda a: list(torch.split(a, [1, 16, 3], 1)),
+        (((20,),), ((20, 5),), ((20, 5, 7),)),
+    ),
+    "split columns": Case(
+        lambda net, a: SplitLayer(net, a, (5, 2), axis=2), lambda a: list(torch.split(a, [5, 2], 3)), IMAGES[:1]
+    ),
+    "zeros around": Case(lambda net, a: PaddingLayer(net, a, (0, (1, 2), 3)), lambda a: F.pad(a, (3, 3, 1, 2)), IMAGES),
+    "edges around": Case(
+        lambda net, a: PaddingLayer(net, a, (0, (1, 2), 3), "edge"),
+        lambda a: F.pad(a, (3, 3, 1, 2), mode="replicate"),
+        IMAGES,
+    ),
+    "flatten": Case(FlattenLayer, lambda a: a.flatten(1), (*IMAGES, ((3, 5),), ((4,),))),
+    "reshape": Case(
+        lambda net, a: ReshapeLayer(net, a, (5, -1)), lambda a: a.reshape(len(a), 5, -1), (((3, 10, 7),), ((15,),))
+    ),
+    "permute": Case(lambda net, a: PermuteLayer(net, a, (1, 2, 0)), lambda a: a.permute(0, 2, 3, 1), IMAGES),
+    "original": resized(
+        ((1, 34, 33), (3, 16, 9)), lambda x: original_bilinear(x, -1, 0.125), pad=-1, resize_factor=0.125
+    ),
+    "original enlarged": resized(((3, 5, 7), (1, 1, 2)), lambda x: original_bilinear(x, 0, 2.0), resize_factor=2.0),
+    "original by three halves": resized(((3, 5, 7),), lambda x: original_bilinear(x, 1, 1.5), pad=1, resize_factor=1.5),
+    "bilinear": resized(
+        ((3, 5, 7), (17, 8, 16)),
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
+        resize_factor=2,
+        centred=True,
+    ),
+    "bilinear by two thirds": resized(
+        ((3, 5, 7),),
+        lambda x: F.interpolate(x, scale_factor=2 / 3, mode="bilinear", align_corners=False),
+        resize_factor=2 / 3,
+        centred=True,
+    ),
+    "nearest": resized(
+        ((3, 5, 7), (1, 8, 16)), lambda x: F.interpolate(x, scale_factor=1.5), mode="nearest", resize_factor=1.5
+    ),
+    "nearest centre": resized(
+        ((3, 5, 7),),
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="nearest-exact"),
+        mode="nearest",
+        resize_factor=0.5,
+        centred=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize("name", CASES)
+def test_against_pytorch(name: str, target: str) -> None:
+    check_all(CASES[name], target)
+
+
+def test_gradients_of_each_source_of_a_concat() -> None:
+    net = Net(2, seed=0)
+    net.force_backward = True
+    sources = [MemoryDataLayer(net, (channels, 2, 2)) for channels in (1, 3, 2)]
+    concat = ConcatLayer(net, sources, name="joined")
+    assert (concat.name, concat.shape) == ("joined", (6, 2, 2))
+    net.compile(threads=1)
+    gradient = np.random.default_rng(0).normal(size=(2, 6, 2, 2)).astype(np.float32)
+    concat.set_grad(gradient)
+    net.set_batch(*(np.ones((2, *source.shape)) for source in sources))
+    net.forward()
+    net.backward()
+    np.testing.assert_array_equal(concat.get_grad_inputs(), gradient[:, :1])
+    np.testing.assert_array_equal(concat.get_grad_inputs1(), gradient[:, 1:4])
+    np.testing.assert_array_equal(concat.get_grad_inputs2(), gradient[:, 4:])
+
+
+def image(net: Net, *shape: int) -> Any:
+    return MemoryDataLayer(net, shape or (4, 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda net: ConcatLayer(net, image(net)), "reads a list of two or more layers"),
+        (lambda net: ConcatLayer(net, [image(net)]), "reads a list of two or more layers"),
+        (lambda net: ConcatLayer(net, [image(net), 3]), "the input must be what a layer returned, not 3"),
+        (lambda net: ConcatLayer(net, [image(net), image(net, 4, 6, 5)]), "differ in more than dimension 0"),
+        (lambda net: ConcatLayer(net, [image(net), image(net, 4, 6)]), "differ in more than dimension 0"),
+        (lambda net: ConcatLayer(net, [image(net)] * 2, axis=3), "axis must be an integer from 0 to 2, not 3"),
+        (lambda net: ConcatLayer(net, [image(net, 1, 2, 3, 4)] * 2), "reads at most 3 dimensions"),
+        (lambda net: AddLayer(net, [image(net), image(net, 4)]), "have different shapes"),
+        (lambda net: ResidualSumLayer(net, image(net), image(net, 4)), "have different shapes"),
+        (lambda net: ResidualSumLayer(net, image(net), image(net), "half"), "scale must be a number, not 'half'"),
+        (lambda net: SplitLayer(net, image(net), [2, 3]), "whose sum is 4, the extent of dimension 0"),
+        (lambda net: SplitLayer(net, image(net), 2), "whose sum is 4, the extent of dimension 0"),
+        (lambda net: PaddingLayer(net, image(net), (1, 1)), "does not fit a source of shape (4, 6, 6)"),
+        (lambda net: PaddingLayer(net, image(net), (0, 1, 1), "round"), "mode must be 'zero' or 'edge'"),
+        (lambda net: ReshapeLayer(net, image(net), (5, -1)), "cannot be given the shape (5, -1)"),
+        (lambda net: ReshapeLayer(net, image(net), "flat"), "cannot be given the shape 'flat'"),
+        (lambda net: PermuteLayer(net, image(net), (0, 1)), "order must have each of (0, 1, 2) once"),
+        (lambda net: InterpolationLayer(net, image(net, 4)), "InterpolationLayer reads 3 dimensions"),
+        (lambda net: InterpolationLayer(net, image(net), 0.5), "pad must be an integer, not 0.5"),
+        (lambda net: InterpolationLayer(net, image(net), 0, 0.1), "leave nothing of"),
+        (lambda net: InterpolationLayer(net, image(net), 0, 0), "resize_factor must be greater than 0"),
+        (lambda net: InterpolationLayer(net, image(net), 0, 0.123456), "a fraction of numbers up to 1000"),
+        (lambda net: InterpolationLayer(net, image(net), mode="cubic"), "mode must be 'bilinear' or 'nearest'"),
+    ],
+)
+def test_arguments_that_do_not_fit(make: Callable[[Net], Any], message: str) -> None:
+    """The net can be used afterwards."""
+    net = Net(2)
+    with pytest.raises(DeclarationError) as caught:
+        make(net)
+    assert message in str(caught.value) and "test_arranging.py" in str(caught.value)
+    ReLULayer(net, net.ensembles[0])
+    net.compile(threads=1)
