@@ -41,13 +41,17 @@ class Net:
         batch_size: number of items in a batch.
         seed: of all random numbers (initial values, dropout); drawn once from ``np.random`` by default.
         keep: ``"all"``: every layer's value and gradient can be read, and none is fused away; see :meth:`keep`.
+        compat: the original's rules: activations work in place (who reads their source later, or its value, gets
+            theirs), everything is kept, commands that do not apply are skipped. By default what ``LATTE_COMPAT`` says.
 
     Raises:
         DeclarationError: if the batch size is not a positive integer, or the seed is negative or too large.
     """
 
-    def __init__(self, batch_size: int, *, seed: int | None = None, keep: str | None = None):
-        self.graph = Graph(NetSettings.of(batch_size, seed, keep))
+    def __init__(
+        self, batch_size: int, *, seed: int | None = None, keep: str | None = None, compat: bool | None = None
+    ):
+        self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat))
         self.nowait = False  # of the original; has no effect
         self._session: Session | None = None
 
@@ -320,6 +324,16 @@ class Net:
         Nothing needs it, since ``forward`` computes values afresh; programs for the original call it.
         """
         self.session.clear_values()
+
+    def fuse_pattern_cbr(self) -> None:
+        """Accepted from programs for the original: convolution, bias and ReLU are fused wherever they can be."""
+
+    @property
+    def buffers(self) -> dict[str, np.ndarray]:
+        """Storage by the name of its layer and field, ``conv1weights``, in whatever layout it has; empty before
+        ``compile``."""
+        arrays = self.executable.arrays if self.compiled else {}
+        return {name.replace(".", "", 1): array for name, array in arrays.items()}
 
     @property
     def forward_tasks(self) -> list[Callable[[], None]]:

@@ -29,8 +29,9 @@ GROUPS = (
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 
 LATTE = (
-    {"config", "errors"},
+    {"config", "core", "errors"},
     {"model"},
+    {"math", "solvers", "util"},
     {"ensemble", "neuron"},
     {"frontend"},
     {"autodiff"},

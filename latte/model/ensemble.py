@@ -208,6 +208,8 @@ class Ensemble:
         """
         location = user_location()
         self._check_open(name, location)
+        if self.settings is not None and self.settings.compat:
+            options.setdefault("optional", True)
         self.commands += recorded(name, arguments, options, location)
 
     def set_padding(self, *pairs: tuple[int, int] | int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from latte.model.checks import check_padding, check_shape
-from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
+from latte.model.ensemble import AccuracyEnsemble, ActivationEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_location, trace
 from latte.model.neuron import why_no_name
@@ -40,6 +40,8 @@ class Graph:
         self.recipes: dict[str, Path] = {}
         self._counts: Counter[str] = Counter()
         self._kept: set[str] = set()
+        self._in_place: dict[str, Ensemble] = {}
+        """With ``compat`` an ensemble's name → the activation that works on its value."""
 
     # --- questions ------------------------------------------------------------------------------------------
     def __contains__(self, ensemble: object) -> bool:
@@ -76,6 +78,13 @@ class Graph:
     def is_kept(self, ensemble: Ensemble) -> bool:
         """Whether the user wants to read the ensemble's value and gradient."""
         return self.settings.keeps_all or ensemble.name in self._kept
+
+    def shown(self, ensemble: Ensemble) -> Ensemble:
+        """The ensemble whose value stands for that of ``ensemble``: with ``compat`` the last activation on top of it,
+        else itself."""
+        while ensemble.name in self._in_place:
+            ensemble = self._in_place[ensemble.name]
+        return ensemble
 
     def has_gradient_reader(self, ensemble: Ensemble) -> bool:
         """Whether some layer sends a gradient back to ``ensemble``; if none does, ``set_grad`` gives it."""
@@ -162,6 +171,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
+        source = self.shown(source)
         if not (callable(mapping) or (mapping is None and sink.explicit)):
             raise MappingError(f"the mapping must be a function, not {mapping!r}", location=location)
         called = _source_name(sink, name, location)
@@ -198,6 +208,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_one_to_one_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
+        source = self.shown(source)
         if source.shape != sink.shape:
             raise DeclarationError(
                 f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
@@ -216,6 +227,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_loss_connection`."""
         location = user_location()
         self._check_edge(source, sink, location)
+        source = self.shown(source)
         if not sink.explicit:
             raise DeclarationError(
                 f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
@@ -238,6 +250,8 @@ class Graph:
     def _connect(self, connection: Connection) -> Connection:
         self.connections.append(connection)
         connection.sink.connections.append(connection)
+        if self.settings.compat and isinstance(connection.sink, ActivationEnsemble) and connection.one_to_one:
+            self._in_place[connection.source.name] = connection.sink
         return connection
 
     def check_complete(self) -> None:

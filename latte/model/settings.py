@@ -8,6 +8,7 @@ import numpy as np
 
 from latte.model.checks import is_integer
 from latte.model.source_location import user_location
+from swirl.config import settings
 from swirl.errors import DeclarationError
 
 
@@ -20,6 +21,7 @@ class NetSettings:
         seed: of all random numbers.
         keeps_all: whether every layer's value and gradient can be read.
         force_backward: whether gradients of data are computed.
+        compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
         compiled: whether the declaration is complete: it can no longer be changed.
     """
 
@@ -27,14 +29,16 @@ class NetSettings:
     seed: int
     keeps_all: bool = False
     force_backward: bool = False
+    compat: bool = False
     compiled: bool = False
 
     @staticmethod
-    def of(batch_size: int, seed: int | None, keep: str | None) -> NetSettings:
+    def of(batch_size: int, seed: int | None, keep: str | None, compat: bool | None = None) -> NetSettings:
         """Checked settings; see :class:`latte.net.Net`.
 
         Raises:
-            DeclarationError: the batch size is not a positive integer, or the seed is negative or too large.
+            DeclarationError: the batch size is not a positive integer, the seed is negative or too large, ``keep`` or
+                ``compat`` is something else.
         """
         if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
             bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
@@ -49,5 +53,8 @@ class NetSettings:
             raise DeclarationError(
                 f"keep must be 'all', not {keep!r}", location=user_location(), way_out="net.keep(conv1) keeps one layer"
             )
+        if compat not in (None, True, False):
+            raise DeclarationError(f"compat must be True or False, not {compat!r}", location=user_location())
+        in_place = settings().compatibility if compat is None else bool(compat)
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
-        return NetSettings(int(batch_size), drawn, keep == "all")
+        return NetSettings(int(batch_size), drawn, keep == "all" or in_place, compat=in_place)

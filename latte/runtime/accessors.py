@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.buffers import body_buffers
+from latte.model.buffers import body_buffers, repeated_sources
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.source_location import user_location
 from latte.runtime.data import check_array, check_labels
@@ -41,13 +41,14 @@ class Accessors:
         verb, field, view = match.groups()
         if verb == "set" and view:
             return None
-        storage = self._storage(field)
+        storage = self._shown_storage(field) if verb == "get" else self._storage(field)
         if verb == "set":
             return lambda values: self._set(field, storage, values)
         return (lambda: self._view(storage)) if view else (lambda: self._get(field, storage))
 
     def _storage(self, field: str) -> str:
         buffers = {name: b for name, b in body_buffers(self._ensemble).items() if b.role != "scalar"}
+        field = repeated_sources(self._ensemble).get(field, field)  # a source that is connected twice
         if field in buffers:
             return buffers[field].name
         session = self._session()
@@ -62,6 +63,13 @@ class Accessors:
             location=user_location(),
             way_out=f"{hint}its fields are {names}",
         )
+
+    def _shown_storage(self, field: str) -> str:
+        """The storage of a field; with ``compat`` a value is that of the activation on top of the layer."""
+        session = self._session()
+        if field == "value" and session is not None and not isinstance(self._ensemble, DataEnsemble):
+            return f"{session.graph.shown(self._ensemble).name}.value"
+        return self._storage(field)
 
     def _running(self, what: str) -> Session:
         session = self._session()
@@ -96,7 +104,7 @@ class Accessors:
         session = self._running(f"set_{field}")
         array = check_array(values, None, what)
         if field == "grad":
-            session.seed(ensemble, array)
+            session.seed(session.graph.shown(ensemble), array)
             return
         executable = session.executable
         buffer = executable.buffer(storage)

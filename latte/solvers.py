@@ -1,0 +1,33 @@
+"""Updates outside of a net, as programs for the original Latte make them; :mod:`latte.solver` has compiled ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from latte.model.source_location import user_location
+from swirl.errors import DataError
+
+
+def sgd_update(
+    param: np.ndarray, grad: np.ndarray, hist: np.ndarray, lr: float, mom: float, batch_size: int = 1
+) -> None:
+    """A step of gradient descent with momentum, in place: ``hist = mom · hist + lr · grad; param -= hist``.
+
+    Args:
+        param: parameters, as ``get_weights_view()`` gives them.
+        grad: their gradients, as many.
+        hist: the step before; zeros at first.
+        lr: learning rate.
+        mom: momentum.
+        batch_size: not used; programs pass it.
+
+    Raises:
+        DataError: the arrays have different sizes.
+    """
+    if not np.size(param) == np.size(grad) == np.size(hist):
+        raise DataError(
+            f"param, grad and hist need as many elements, not {np.size(param)}, {np.size(grad)} and {np.size(hist)}",
+            location=user_location(),
+        )
+    hist[...] = mom * hist + lr * np.reshape(grad, np.shape(hist))
+    param -= np.reshape(hist, np.shape(param))
