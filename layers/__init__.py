@@ -24,6 +24,7 @@ from latte.layers.pooling import GlobalMeanPoolingLayer, MaxPoolingLayer, MeanPo
 from latte.layers.rearranging import FlattenLayer, PaddingLayer, PermuteLayer, ReshapeLayer, SplitLayer
 from latte.layers.regression import BinaryCrossEntropyLayer, HuberLossLayer, L1LossLayer, MeanSquaredErrorLayer
 from latte.layers.softmax import LogSoftmaxLayer, SoftmaxLayer
+from latte.layers.transposed_convolution import TransposedConvLayer
 
 __all__ = [
     "AccuracyLayer",
@@ -67,4 +68,5 @@ __all__ = [
     "SoftmaxLossLayer",
     "SplitLayer",
     "TanhLayer",
+    "TransposedConvLayer",
 ]

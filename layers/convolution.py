@@ -23,6 +23,7 @@ def ConvLayer(
     pad: Pair = 1,
     dilation: Pair = 1,
     *,
+    groups: int = 1,
     name: str | None = None,
 ) -> Ensemble:
     """Convolution with bias.
@@ -39,6 +40,9 @@ def ConvLayer(
         stride: distance between windows.
         pad: zeros around the source.
         dilation: distance between the elements of a window.
+        groups: into how many the channels and the filters are divided; each filter reads the channels of its group
+            alone, and weights have shape ``(num_filters, channels / groups, kernel, kernel)``. As many groups as
+            channels are a depthwise convolution.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
@@ -49,11 +53,12 @@ def ConvLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "ConvLayer", 3)
-    filters = _check_filters(num_filters)
+    filters = count("num_filters", num_filters)
     kernel_y, kernel_x = pair("kernel", kernel, 1)
+    channels = _channels_of_group(source, filters, groups)
 
     class ConvNeuron(Neuron):
-        weights = Param("k", shape=(source.shape[0], kernel_y, kernel_x), init=uniform_fan_in)
+        weights = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
         bias = Param("k", shape=(1,), init=zeros)
 
         def forward(self) -> None:
@@ -61,7 +66,8 @@ def ConvLayer(
             for c, ky, kx in eachindex(self.inputs):
                 self.value += self.weights[c, ky, kx] * self.inputs[c, ky, kx]
 
-    return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation, name)
+    window = _Window((kernel_y, kernel_x), stride, pad, dilation)
+    return _convolution(net, source, ConvNeuron, filters, channels, window, name)
 
 
 def ConvLayerNoBias(
@@ -73,65 +79,90 @@ def ConvLayerNoBias(
     pad: Pair = 1,
     dilation: Pair = 1,
     *,
+    groups: int = 1,
     name: str | None = None,
 ) -> Ensemble:
     """Convolution without bias; arguments, result and errors as :func:`ConvLayer`'s."""
     source = source_of(net, input_ensemble, "ConvLayerNoBias", 3)
-    filters = _check_filters(num_filters)
+    filters = count("num_filters", num_filters)
     kernel_y, kernel_x = pair("kernel", kernel, 1)
+    channels = _channels_of_group(source, filters, groups)
 
     class ConvNeuron(Neuron):
-        weights = Param("k", shape=(source.shape[0], kernel_y, kernel_x), init=uniform_fan_in)
+        weights = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
 
         def forward(self) -> None:
             self.value = 0.0
             for c, ky, kx in eachindex(self.inputs):
                 self.value += self.weights[c, ky, kx] * self.inputs[c, ky, kx]
 
-    return _convolution(net, source, ConvNeuron, filters, (kernel_y, kernel_x), stride, pad, dilation, name)
+    window = _Window((kernel_y, kernel_x), stride, pad, dilation)
+    return _convolution(net, source, ConvNeuron, filters, channels, window, name)
 
 
-def _check_filters(num_filters: int) -> int:
-    return count("num_filters", num_filters)
+def _channels_of_group(source: Ensemble, filters: int, groups: int) -> int:
+    """How many channels a filter reads.
+
+    Raises:
+        DeclarationError: channels or filters cannot be divided into as many groups.
+    """
+    channels = source.shape[0]
+    if count("groups", groups) > 1 and (channels % groups or filters % groups):
+        raise DeclarationError(
+            f"{channels} channels and {filters} filters cannot be divided into {groups} groups",
+            location=user_location(),
+            way_out="groups must divide both",
+        )
+    return channels // int(groups)
+
+
+class _Window:
+    """What a filter covers, in y and x: checked numbers.
+
+    Args:
+        kernel, stride, pad, dilation: as given to the layer.
+    """
+
+    def __init__(self, kernel: Pair, stride: Pair, pad: Pair, dilation: Pair):
+        self.kernel, self.stride = pair("kernel", kernel, 1), pair("stride", stride, 1)
+        self.pad, self.dilation = pair("pad", pad, 0), pair("dilation", dilation, 1)
+        self.extents = [1 + (k - 1) * d for k, d in zip(self.kernel, self.dilation, strict=True)]
 
 
 def _convolution(
-    net: Net,
-    source: Ensemble,
-    neuron: type[Neuron],
-    filters: int,
-    kernel: tuple[int, int],
-    stride: Pair,
-    pad: Pair,
-    dilation: Pair,
-    name: str | None,
+    net: Net, source: Ensemble, neuron: type[Neuron], filters: int, channels: int, window: _Window, name: str | None
 ) -> Ensemble:
-    """An ensemble of ``neuron`` over the windows of ``source``."""
-    strides, pads, dilations = pair("stride", stride, 1), pair("pad", pad, 0), pair("dilation", dilation, 1)
-    channels, *extents = source.shape
-    window_y, window_x = (1 + (k - 1) * d for k, d in zip(kernel, dilations, strict=True))
-    for axis, extent, window, around in zip("yx", extents, (window_y, window_x), pads, strict=True):
-        if window > extent + 2 * around:
+    """An ensemble of ``neuron`` over the windows of ``source``, each of ``channels`` channels."""
+    (step_y, step_x), (dilation_y, dilation_x) = window.stride, window.dilation
+    high, wide = window.extents
+    for axis, extent, covered, around in zip("yx", source.shape[1:], window.extents, window.pad, strict=True):
+        if covered > extent + 2 * around:
             raise DeclarationError(
-                f"the kernel covers {window} elements in {axis}, the padded input of {source!r} has only"
+                f"the kernel covers {covered} elements in {axis}, the padded input of {source!r} has only"
                 f" {extent + 2 * around}",
                 location=user_location(),
                 way_out="use a smaller kernel or dilation, or more padding",
             )
     height, width = (
-        (extent + 2 * around - window) // step + 1
-        for extent, around, window, step in zip(extents, pads, (window_y, window_x), strides, strict=True)
+        (extent + 2 * around - covered) // step + 1
+        for extent, around, covered, step in zip(
+            source.shape[1:], window.pad, window.extents, window.stride, strict=True
+        )
     )
+    groups = source.shape[0] // channels
+    per_group = filters // groups
 
     def mapping(k, y, x):
-        top, left = y * strides[0], x * strides[1]
+        first, top, left = k // per_group * channels, y * step_y, x * step_x
         return (
-            range(channels),
-            range(top, top + window_y, dilations[0]),
-            range(left, left + window_x, dilations[1]),
+            range(first, first + channels),
+            range(top, top + high, dilation_y),
+            range(left, left + wide, dilation_x),
         )
 
-    ensemble = Ensemble(neuron, (filters, height, width), ("k", "y", "x"), kind="conv", name=name)
+    # Filters of groups have no register tile in common: the recipe for convolutions is not for them.
+    kind = "conv" if groups == 1 else "grouped_conv"
+    ensemble = Ensemble(neuron, (filters, height, width), ("k", "y", "x"), kind=kind, name=name)
     net.add_ensemble(ensemble)
-    net.add_connections(source, ensemble, mapping, padding=(0, *pads))
+    net.add_connections(source, ensemble, mapping, padding=(0, *window.pad))
     return ensemble

@@ -19,4 +19,4 @@ def MemoryDataLayer(net: Net, shape: int | Sequence[int], *, name: str | None = 
     Raises:
         DeclarationError: for an invalid shape.
     """
-    return net.add_ensemble(DataEnsemble(shape))
+    return net.add_ensemble(DataEnsemble(shape, name=name))
