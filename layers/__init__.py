@@ -1,5 +1,6 @@
 """The layer library."""
 
+from latte.layers.accuracy import AccuracyLayer
 from latte.layers.activation import (
     ELULayer,
     GELULayer,
@@ -18,7 +19,7 @@ from latte.layers.dropout import DropoutLayer
 from latte.layers.fully_connected import FullyConnectedLayer, FullyConnectedLayerNoBias
 from latte.layers.group_normalization import GroupNormLayer, InstanceNormLayer, LayerNormLayer, LRNLayer
 from latte.layers.interpolation import InterpolationLayer
-from latte.layers.loss import AccuracyLayer, SoftmaxLossLayer
+from latte.layers.loss import SoftmaxLossLayer
 from latte.layers.normalization import BatchNormLayer
 from latte.layers.pooling import GlobalMeanPoolingLayer, MaxPoolingLayer, MeanPoolingLayer
 from latte.layers.rearranging import FlattenLayer, PaddingLayer, PermuteLayer, ReshapeLayer, SplitLayer

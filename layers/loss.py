@@ -1,14 +1,16 @@
-"""Losses and measures: one number for the whole batch."""
+"""Losses of classes: one number for the whole batch."""
 
 from __future__ import annotations
 
-from latte.ensemble import AccuracyEnsemble, Ensemble, LossEnsemble
-from latte.errors import DeclarationError
-from latte.layers.arguments import source_of
+from collections.abc import Sequence
+
+import numpy as np
+
+from latte.ensemble import Ensemble, LossEnsemble
+from latte.layers.labels import ClassOptions, classes_of, judged
 from latte.layers.softmax import exponentials
-from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Field, exp, float32, log
+from latte.neuron import Field, State, exp, float32, given, log, stop_gradient
 
 
 class SoftmaxLossEnsemble(LossEnsemble):
@@ -33,75 +35,149 @@ class SoftmaxLossEnsemble(LossEnsemble):
         value[0] = value[0] / N
 
 
-class AccuracyCount(AccuracyEnsemble):
-    """Fraction of items whose largest input (the first, where several are) is that of their label."""
+class WeightedSoftmaxLossEnsemble(LossEnsemble):
+    """``-log softmax(inputs)[label]`` of vectors: with weights of classes, label smoothing, ignored labels.
 
-    kind = "accuracy"
+    Args:
+        classes: how many.
+        options: of the loss.
+        in_channel: whether labels of images have a dimension for a channel.
+        name: of the layer.
+    """
+
+    kind = "weighted_softmax_loss"
     class_labels = True
+    counted = Field(shape=(1,))
 
-    def forward(self, inputs, label, value):
+    def __init__(self, classes: int, options: ClassOptions, in_channel: bool, name: str | None):
+        super().__init__(name=name)
+        self.in_channel = in_channel
+        self.classes, self.ignored_label = classes, options.ignored
+        self.hard, self.smooth = 1.0 - options.smoothing, options.smoothing / classes
+        self.ignored = options.ignored_number
+        weights = np.ones(classes, np.float32) if options.weights is None else options.weights
+        self.add_field("class_weights", State(shape=(classes,), init=given(weights)))
+
+    def forward(self, inputs, label, value, counted, class_weights):
         N, C = inputs.shape
         for n in range(N):
             largest = inputs[n, 0]
-            winner = 0
             for c in range(1, C):
-                if inputs[n, c] > largest:
-                    largest = inputs[n, c]
-                    winner = c
-            value[0] += 1.0 if float32(winner) == label[n, 0] else 0.0
-        value[0] = value[0] / N
+                largest = max(largest, inputs[n, c])
+            shift = stop_gradient(largest)
+            total = 0.0
+            for c in range(C):
+                total += exp(inputs[n, c] - shift)
+            whole = log(total) + shift
+            picked = 0.0
+            weight = 0.0
+            spread = 0.0
+            for c in range(C):
+                picked += inputs[n, c] if float32(c) == label[n, 0] else 0.0
+                weight += class_weights[c] if float32(c) == label[n, 0] else 0.0
+                spread += class_weights[c] * (whole - inputs[n, c])
+            counts = 1.0 if label[n, 0] != self.ignored else 0.0
+            value[0] += counts * (self.hard * weight * (whole - picked) + self.smooth * spread)
+            counted[0] += counts * weight
+        value[0] = value[0] / (counted[0] if counted[0] > 0.0 else 1.0)
 
 
-def SoftmaxLossLayer(net: Net, bottom: Ensemble, label: Ensemble, *, name: str | None = None) -> Ensemble:
-    """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean over the batch of ``-log
-    softmax(bottom)[label]``.
+class SequenceSoftmaxLossEnsemble(WeightedSoftmaxLossEnsemble):
+    """The same of each position of a sequence, (positions, classes)."""
 
-    The field ``prob``, (batch, classes), holds the softmax.
+    kind = "sequence_softmax_loss"
+
+    def forward(self, inputs, label, value, counted, class_weights):
+        N, T, C = inputs.shape
+        for n in range(N):
+            for t in range(T):
+                largest = inputs[n, t, 0]
+                for c in range(1, C):
+                    largest = max(largest, inputs[n, t, c])
+                shift = stop_gradient(largest)
+                total = 0.0
+                for c in range(C):
+                    total += exp(inputs[n, t, c] - shift)
+                whole = log(total) + shift
+                picked = 0.0
+                weight = 0.0
+                spread = 0.0
+                for c in range(C):
+                    picked += inputs[n, t, c] if float32(c) == label[n, t] else 0.0
+                    weight += class_weights[c] if float32(c) == label[n, t] else 0.0
+                    spread += class_weights[c] * (whole - inputs[n, t, c])
+                counts = 1.0 if label[n, t] != self.ignored else 0.0
+                value[0] += counts * (self.hard * weight * (whole - picked) + self.smooth * spread)
+                counted[0] += counts * weight
+        value[0] = value[0] / (counted[0] if counted[0] > 0.0 else 1.0)
+
+
+class PixelSoftmaxLossEnsemble(WeightedSoftmaxLossEnsemble):
+    """The same of each pixel of an image, (classes, height, width)."""
+
+    kind = "pixel_softmax_loss"
+
+    def forward(self, inputs, label, value, counted, class_weights):
+        N, C, H, W = inputs.shape
+        for n in range(N):
+            for y in range(H):
+                for x in range(W):
+                    wanted = label[n, 0, y, x] if self.in_channel else label[n, y, x]
+                    largest = inputs[n, 0, y, x]
+                    for c in range(1, C):
+                        largest = max(largest, inputs[n, c, y, x])
+                    shift = stop_gradient(largest)
+                    total = 0.0
+                    for c in range(C):
+                        total += exp(inputs[n, c, y, x] - shift)
+                    whole = log(total) + shift
+                    picked = 0.0
+                    weight = 0.0
+                    spread = 0.0
+                    for c in range(C):
+                        picked += inputs[n, c, y, x] if float32(c) == wanted else 0.0
+                        weight += class_weights[c] if float32(c) == wanted else 0.0
+                        spread += class_weights[c] * (whole - inputs[n, c, y, x])
+                    counts = 1.0 if wanted != self.ignored else 0.0
+                    value[0] += counts * (self.hard * weight * (whole - picked) + self.smooth * spread)
+                    counted[0] += counts * weight
+        value[0] = value[0] / (counted[0] if counted[0] > 0.0 else 1.0)
+
+
+def SoftmaxLossLayer(
+    net: Net,
+    bottom: Ensemble,
+    label: Ensemble,
+    *,
+    class_weights: Sequence[float] | None = None,
+    label_smoothing: float = 0.0,
+    ignore_label: int | None = None,
+    name: str | None = None,
+) -> Ensemble:
+    """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean of ``-log softmax(bottom)[label]``.
+
+    As PyTorch's ``cross_entropy``, it is the mean over the batch and the positions or pixels of an item, weighted by
+    the classes' weights and without what is ignored; 0 where all is. With label smoothing ``ε`` the label counts ``1 -
+    ε``, and all classes together ``ε``. Of vectors without these three, the field ``prob``, (batch, classes), has the
+    softmax.
 
     Args:
         net: the net.
-        bottom: shape (classes,).
-        label: shape (1,): class numbers as floats.
+        bottom: scores, shape (classes,), (positions, classes) or (classes, height, width).
+        label: class numbers as floats, shape (1,), (positions,) or (height, width); for images also (1, height, width).
+        class_weights: a number for each class, none negative.
+        label_smoothing: 0 … 1.
+        ignore_label: the label of what does not count; it need not be a class number.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
+
+    Source: label smoothing: Szegedy et al., *Rethinking the Inception architecture*, CVPR 2016, section 7.
     """
-    _check(net, bottom, label, "SoftmaxLossLayer")
-    return _connect(net, SoftmaxLossEnsemble(len(bottom), name), bottom, label)
-
-
-def AccuracyLayer(net: Net, bottom: Ensemble, label: Ensemble, *, name: str | None = None) -> Ensemble:
-    """``value`` (shape (1,)) is the fraction of items whose argmax (the first one) equals the label.
-
-    Args:
-        net: the net.
-        bottom: shape (classes,).
-        label: shape (1,): class numbers as floats.
-        name: of the layer, unique in the net; by default its kind and a number.
-
-    Raises:
-        DeclarationError: for arguments that do not fit.
-    """
-    _check(net, bottom, label, "AccuracyLayer")
-    return _connect(net, AccuracyCount(name=name), bottom, label)
-
-
-def _check(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> None:
-    source_of(net, bottom, layer, 1)
-    source_of(net, label, layer, 1)
-    if label is bottom:
-        raise DeclarationError(f"{layer}: {bottom!r} cannot be its own label", location=user_location())
-    if label.shape != (1,):
-        raise DeclarationError(
-            f"{layer}: labels have shape (1,), {label!r} has {label.shape}",
-            location=user_location(),
-            way_out="MemoryDataLayer(net, (1,)), class numbers as floats",
-        )
-
-
-def _connect(net: Net, ensemble: Ensemble, bottom: Ensemble, label: Ensemble) -> Ensemble:
-    net.add_ensemble(ensemble)
-    net.add_loss_connection(bottom, ensemble)
-    net.add_loss_connection(label, ensemble)
-    return ensemble
+    classes = classes_of(net, bottom, label, "SoftmaxLossLayer")
+    options = ClassOptions.of(classes, class_weights, label_smoothing, ignore_label)
+    if bottom.ndim == 1 and options.plain:
+        return judged(net, SoftmaxLossEnsemble(classes, name), bottom, label)
+    kinds = (WeightedSoftmaxLossEnsemble, SequenceSoftmaxLossEnsemble, PixelSoftmaxLossEnsemble)
+    return judged(net, kinds[bottom.ndim - 1](classes, options, label.ndim == 3, name), bottom, label)

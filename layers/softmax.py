@@ -1,4 +1,4 @@
-"""Softmax and its logarithm over the channels."""
+"""Softmax and its logarithm over the channels, or the features of a position."""
 
 from __future__ import annotations
 
@@ -74,6 +74,49 @@ class LogSoftmaxEnsemble(Ensemble):
                 value[n, c] = inputs[n, c] - shift - logarithm
 
 
+class SequenceSoftmaxEnsemble(Ensemble):
+    """``exp(x[c]) / Σ exp(x[c'])`` of the features of each position."""
+
+    kind = "softmax"
+
+    def forward(self, inputs, value):
+        N, T, C = inputs.shape
+        for n in range(N):
+            for t in range(T):
+                largest = inputs[n, t, 0]
+                for c in range(1, C):
+                    largest = max(largest, inputs[n, t, c])
+                shift = stop_gradient(largest)
+                total = 0.0
+                for c in range(C):
+                    total += exp(inputs[n, t, c] - shift)
+                for c in range(C):
+                    value[n, t, c] = exp(inputs[n, t, c] - shift) / total
+
+
+class SequenceLogSoftmaxEnsemble(Ensemble):
+    """``x[c] - log Σ exp(x[c'])`` of the features of each position."""
+
+    kind = "log_softmax"
+
+    def forward(self, inputs, value):
+        N, T, C = inputs.shape
+        for n in range(N):
+            for t in range(T):
+                largest = inputs[n, t, 0]
+                for c in range(1, C):
+                    largest = max(largest, inputs[n, t, c])
+                shift = stop_gradient(largest)
+                rest = 0.0
+                equals = 0.0
+                for c in range(C):
+                    rest += exp_beside(inputs[n, t, c], shift)
+                    equals += 1.0 if inputs[n, t, c] == shift else 0.0
+                logarithm = log1p(rest + (equals - 1.0))
+                for c in range(C):
+                    value[n, t, c] = inputs[n, t, c] - shift - logarithm
+
+
 class PixelSoftmaxEnsemble(Ensemble):
     """``exp(x[c]) / Σ exp(x[c'])`` of the channels of each pixel."""
 
@@ -123,25 +166,27 @@ class PixelLogSoftmaxEnsemble(Ensemble):
 
 
 def SoftmaxLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
-    """``exp(x[c]) / Σ exp(x[c'])`` over the channels, the first dimension; the largest is subtracted first.
+    """``exp(x[c]) / Σ exp(x[c'])`` over the channels, or the features of a position; the largest is subtracted first.
 
     Args:
         net: the net.
-        input_ensemble: shape (channels,), or (channels, height, width).
+        input_ensemble: shape (channels,), (positions, features), or (channels, height, width).
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
-    source = source_of(net, input_ensemble, "SoftmaxLayer", (1, 3))
-    return _over_channels(net, source, SoftmaxEnsemble if source.ndim == 1 else PixelSoftmaxEnsemble, name)
+    source = source_of(net, input_ensemble, "SoftmaxLayer", (1, 2, 3))
+    return _by_rank(net, source, (SoftmaxEnsemble, SequenceSoftmaxEnsemble, PixelSoftmaxEnsemble), name)
 
 
 def LogSoftmaxLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
-    """``x[c] - log Σ exp(x[c'])`` over the channels; arguments as :func:`SoftmaxLayer`'s."""
-    source = source_of(net, input_ensemble, "LogSoftmaxLayer", (1, 3))
-    return _over_channels(net, source, LogSoftmaxEnsemble if source.ndim == 1 else PixelLogSoftmaxEnsemble, name)
+    """``x[c] - log Σ exp(x[c'])`` over the channels, or the features of a position; arguments as
+    :func:`SoftmaxLayer`'s."""
+    source = source_of(net, input_ensemble, "LogSoftmaxLayer", (1, 2, 3))
+    return _by_rank(net, source, (LogSoftmaxEnsemble, SequenceLogSoftmaxEnsemble, PixelLogSoftmaxEnsemble), name)
 
 
-def _over_channels(net: Net, source: Ensemble, kind: type[Ensemble], name: str | None) -> Ensemble:
+def _by_rank(net: Net, source: Ensemble, kinds: tuple[type[Ensemble], ...], name: str | None) -> Ensemble:
+    kind = kinds[source.ndim - 1]
     return one_to_one(net, source, kind(shape=source.shape, dims=names_of_dimensions(source.ndim), name=name))

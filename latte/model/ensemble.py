@@ -89,7 +89,9 @@ class Ensemble:
     batched: ClassVar[bool] = True
     """Whether ``value`` has the batch as its first dimension (a loss has one value for the whole batch)."""
     class_labels: ClassVar[bool] = False
-    """Whether ``label`` holds class numbers, 0 … number of elements of ``inputs`` - 1: then data are checked for it."""
+    """Whether ``label`` holds class numbers, 0 … ``classes`` - 1, or ``ignored_label``: data are checked for it."""
+    classes: int | None = None  # by default the number of elements of ``inputs``
+    ignored_label: float | None = None
     kind: str = ""
     training: bool
     """In a body: whether this is the training phase (a constant when compiled)."""
@@ -144,8 +146,7 @@ class Ensemble:
             raise DeclarationError(
                 f"{type(self).__name__} has neither neurons nor a forward of its own",
                 location=self.location,
-                way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
-                "forward(self, inputs, value, …)",
+                way_out="Ensemble(MyNeuron, shape=…), or a subclass that defines forward(self, inputs, value, …)",
             )
         found = instances.class_of(neurons)
         if found is None:

@@ -89,12 +89,17 @@ def check_labels(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
     for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue
-        classes = next(len(e.source) for e in edge.sink.connections if not e.is_label)
-        wrong = np.flatnonzero((values < 0) | (values >= classes) | (values != np.floor(values)))
+        sink = edge.sink
+        classes = sink.classes or next(len(e.source) for e in sink.connections if not e.is_label)
+        outside = (values < 0) | (values >= classes) | (values != np.floor(values))
+        if sink.ignored_label is not None:
+            outside &= values != sink.ignored_label
+        wrong = np.flatnonzero(outside)
         if wrong.size:
             first = int(wrong[0])
             raise DataError(
-                f"labels of {edge.sink.name} must be class numbers from 0 to {classes - 1}; "
+                f"labels of {sink.name} must be class numbers from 0 to {classes - 1}"
+                f"{'' if sink.ignored_label is None else f', or {sink.ignored_label:g}'}; "
                 f"number {first} is {values.flat[first]}",
                 location=user_location(),
             )

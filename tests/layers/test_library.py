@@ -68,7 +68,9 @@ CASES = {
     "silu": Case(SiLULayer, F.silu, ANY),
     "sigmoid": Case(SigmoidLayer, torch.sigmoid, ANY),
     "softmax": Case(SoftmaxLayer, lambda x: F.softmax(x, 1), ((3, 17), *IMAGES)),
+    "softmax of sequences": Case(SoftmaxLayer, lambda x: F.softmax(x, 2), ((2, 3, 5), (3, 7, 32))),
     "log softmax": Case(LogSoftmaxLayer, lambda x: F.log_softmax(x, 1), ((3, 17), *IMAGES)),
+    "log softmax of sequences": Case(LogSoftmaxLayer, lambda x: F.log_softmax(x, 2), ((2, 3, 5), (3, 7, 32))),
     "group norm": Case(
         GroupNormLayer,
         lambda x, gamma, beta: F.group_norm(x, 3, gamma, beta),
@@ -227,8 +229,8 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("shape", [(4, 1), (3, 17), (33, 64)], ids=str)
-def test_losses_against_pytorch(name: str, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("shape", [(4, 1), (3, 17), (33, 64), (2, 3, 5), (2, 3, 5, 7)], ids=str)
+def test_losses_against_pytorch(name: str, shape: tuple[int, ...]) -> None:
     layer, same, options = LOSSES[name]
     net = Net(shape[0], seed=1)
     net.force_backward = True
@@ -288,7 +290,7 @@ def test_layers_take_a_name(name: str) -> None:
         (lambda net: GroupNormLayer(net, source(net), 2.0), "groups must be a positive integer, not 2.0"),
         (lambda net: LayerNormLayer(net, source(net), 0), "epsilon must be greater than 0"),
         (lambda net: LRNLayer(net, source(net), k=0), "k must be greater than 0"),
-        (lambda net: SoftmaxLayer(net, MemoryDataLayer(net, (2, 3))), "SoftmaxLayer reads 1 or 3 dimensions"),
+        (lambda net: SoftmaxLayer(net, MemoryDataLayer(net, (2, 3, 4, 5))), "reads 1 or 2 or 3 dimensions"),
         (lambda net: PReLULayer(net, MemoryDataLayer(net, (2, 3, 4, 5))), "PReLULayer reads at most 3 dimensions"),
         (lambda net: HuberLossLayer(net, MemoryDataLayer(net, 3), MemoryDataLayer(net, 3), 0), "delta must be greater"),
         (

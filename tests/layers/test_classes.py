@@ -1,0 +1,150 @@
+"""Losses and measures of classes with all options, for vectors, sequences and images, against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import AccuracyLayer, MemoryDataLayer, Net, SoftmaxLossLayer
+from latte.errors import DataError, DeclarationError
+from tests.layers.against_torch import Case, check_all
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+WEIGHTS = (0.5, 2.0, 0.0, 1.0, 3.0)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "weights": {"class_weights": WEIGHTS},
+    "smoothing": {"label_smoothing": 0.2},
+    "ignored": {"ignore_label": 255},
+    "a class ignored": {"ignore_label": 1, "class_weights": np.array(WEIGHTS)},
+    "all": {"class_weights": WEIGHTS, "label_smoothing": 0.1, "ignore_label": -1},
+}
+SHAPES = (((5,), (1,)), ((7, 5), (7,)), ((5, 3, 4), (3, 4)), ((5, 3, 4), (1, 3, 4)))
+
+
+def labels(options: dict[str, Any]) -> Callable[..., np.ndarray]:
+    """Class numbers, a third of them ignored."""
+
+    def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        found = generator.integers(0, 5, shape)
+        return np.where(generator.random(shape) < 0.3, options.get("ignore_label", 0), found)
+
+    return draw
+
+
+def same_loss(options: dict[str, Any]) -> Callable[..., Any]:
+    def same(x: Any, label: Any) -> Any:
+        weights = options.get("class_weights")
+        target = label.detach().long()
+        if x.ndim == 3:
+            x = x.transpose(1, 2)
+        return F.cross_entropy(
+            x,
+            target.reshape(x.shape[0], *x.shape[2:]),
+            None if weights is None else torch.tensor(weights, dtype=torch.float64),
+            label_smoothing=options.get("label_smoothing", 0.0),
+            ignore_index=options.get("ignore_label", -100),
+        )
+
+    return same
+
+
+@pytest.mark.parametrize(("option", "shapes"), [(o, s) for o in OPTIONS for s in SHAPES if s[1] != (1, 3, 4)], ids=str)
+def test_softmax_loss_against_pytorch(option: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    options = OPTIONS[option]
+
+    def declare(net: Net, scores: Any, label: Any) -> Any:
+        return SoftmaxLossLayer(net, scores, label, **options, name="loss")
+
+    check_all(Case(declare, same_loss(options), (shapes,), {1: labels(options)}), None, batch=6)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_on_both_targets(shapes: tuple[tuple[int, ...], ...], target: str) -> None:
+    options = OPTIONS["all"]
+
+    def declare(net: Net, scores: Any, label: Any) -> Any:
+        return SoftmaxLossLayer(net, scores, label, **options)
+
+    check_all(Case(declare, same_loss(options), (shapes,), {1: labels(options)}), target, batch=6)
+
+
+def test_nothing_counts() -> None:
+    net = Net(2, seed=0)
+    net.force_backward = True
+    scores, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
+    SoftmaxLossLayer(net, scores, label, ignore_label=255)
+    AccuracyLayer(net, scores, label, ignore_label=255)
+    net.compile(threads=1)
+    net.set_batch(np.ones((2, 3)), [255, 255])
+    net.forward()
+    net.backward()
+    assert net.loss == 0.0 and net.accuracy == 0.0 and not scores.get_grad().any()
+    with pytest.raises(DataError, match="class numbers from 0 to 2, or 255; number 1 is 3"):
+        net.set_batch(np.ones((2, 3)), [255, 3])
+
+
+@pytest.mark.parametrize("top", [1, 2, 5])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_accuracy(shapes: tuple[tuple[int, ...], ...], top: int) -> None:
+    net = Net(6, seed=0)
+    scores, label = (MemoryDataLayer(net, shape) for shape in shapes)
+    AccuracyLayer(net, scores, label, top=top, ignore_label=255)
+    net.compile(threads=1)
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 4, (6, *shapes[0])).astype(float)  # many are equal
+    wanted = labels({"ignore_label": 255})(generator, (6, *shapes[1]))
+    net.set_batch(x, wanted)
+    net.forward()
+    moved = x if x.ndim == 2 else np.moveaxis(x, 2 if x.ndim == 3 else 1, -1)
+    rows, numbers = moved.reshape(-1, 5), wanted.reshape(-1)
+    best = np.argsort(-rows, axis=1, kind="stable")[:, :top]
+    counted = numbers != 255
+    right = (best == numbers[:, None]).any(1) & counted
+    assert net.accuracy == pytest.approx(right.sum() / counted.sum(), rel=1e-6)
+
+
+def test_what_is_not_a_number_is_not_right() -> None:
+    net = Net(1, seed=0)
+    scores, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
+    AccuracyLayer(net, scores, label, top=2)
+    net.compile(threads=1)
+    net.set_batch([[np.nan, np.nan, np.nan]], [1])
+    net.forward()
+    assert net.accuracy == 0.0
+
+
+def declared(*shapes: tuple[int, ...], **options: Any) -> Callable[[Net], Any]:
+    def declare(net: Net) -> Any:
+        layer = AccuracyLayer if "top" in options else SoftmaxLossLayer
+        return layer(net, *(MemoryDataLayer(net, shape) for shape in shapes), **options)
+
+    return declare
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (declared((3,), (1,), class_weights=[1, 2]), "class_weights must be 3 numbers, none of them negative"),
+        (declared((3,), (1,), class_weights=[1, 2, -3]), "none of them negative"),
+        (declared((3,), (1,), class_weights="abc"), "class_weights must be 3 numbers"),
+        (declared((3,), (1,), label_smoothing=2), "label_smoothing must be at most 1, not 2"),
+        (declared((3,), (1,), label_smoothing="a"), "label_smoothing must be a number, at least 0, not 'a'"),
+        (declared((3,), (1,), ignore_label=0.5), "ignore_label must be an integer"),
+        (declared((7, 5), (5,)), "labels have shape (7,)"),
+        (declared((5, 3, 4), (4, 3)), "labels have shape (3, 4)"),
+        (declared((5, 3, 4, 2), (1,)), "reads 1 or 2 or 3 dimensions"),
+        (declared((3,), (1,), top=4), "top must be from 1 to 3, not 4"),
+        (declared((3,), (1,), top=0), "top must be a positive integer, not 0"),
+    ],
+)
+def test_arguments_that_do_not_fit(make: Callable[[Net], Any], message: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        make(Net(2))
+    assert message in str(caught.value) and "test_classes.py" in str(caught.value)
