@@ -12,6 +12,7 @@ from latte.layers.activation import (
     SiLULayer,
     TanhLayer,
 )
+from latte.layers.attention import ScaledDotProductAttentionLayer
 from latte.layers.combining import AddLayer, ConcatLayer, MultiplyLayer, ResidualSumLayer
 from latte.layers.convolution import ConvLayer, ConvLayerNoBias
 from latte.layers.data import MemoryDataLayer
@@ -63,6 +64,7 @@ __all__ = [
     "ReLULayer",
     "ReshapeLayer",
     "ResidualSumLayer",
+    "ScaledDotProductAttentionLayer",
     "SiLULayer",
     "SigmoidLayer",
     "SoftmaxLayer",

@@ -96,9 +96,18 @@ def settings() -> Settings:
         cache_dir=_path(environment, "SWIRL_CACHE_DIR") or Path(platformdirs.user_cache_dir("swirl", appauthor=False)),
         threads=_threads(environment),
         recipes=_folder(environment, "LATTE_RECIPES"),
-        compatibility=_switch(environment, "LATTE_COMPAT"),
+        compatibility=compatibility(),
         memo=_switch(environment, "SWIRL_MEMO", default="1"),
     )
+
+
+def compatibility() -> bool:
+    """Whether ``LATTE_COMPAT`` asks for the original's rules; read when a net is declared, before all else is.
+
+    Raises:
+        LatteError: it has a value that is not accepted.
+    """
+    return _switch(os.environ, "LATTE_COMPAT")
 
 
 def available_cores() -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from latte.model.checks import is_integer
 from latte.model.source_location import user_location
-from swirl.config import settings
+from swirl.config import compatibility
 from swirl.errors import DeclarationError
 
 
@@ -55,6 +55,6 @@ class NetSettings:
             )
         if compat not in (None, True, False):
             raise DeclarationError(f"compat must be True or False, not {compat!r}", location=user_location())
-        in_place = settings().compatibility if compat is None else bool(compat)
+        in_place = compatibility() if compat is None else bool(compat)
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
         return NetSettings(int(batch_size), drawn, keep == "all" or in_place, compat=in_place)

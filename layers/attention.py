@@ -1,0 +1,125 @@
+"""Attention."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from latte.ensemble import Ensemble
+from latte.errors import DeclarationError
+from latte.layers.arguments import count, positive, source_of
+from latte.model.source_location import user_location
+from latte.net import Net
+from latte.neuron import Field, exp, stop_gradient
+
+
+class AttentionEnsemble(Ensemble):
+    """Of each head: softmax over the keys of the scaled products with a query, and the values' sum with these weights.
+
+    Args:
+        queries, keys: number of positions.
+        features: of all heads together, of the values.
+        heads: into how many parts features are divided.
+        scale: of the products.
+        causal: whether a position sees those up to its own alone.
+        name: of the layer.
+    """
+
+    kind = "attention"
+
+    def __init__(
+        self, queries: int, keys: int, features: int, heads: int, scale: float, causal: bool, name: str | None
+    ):
+        super().__init__(shape=(queries, features), dims=("t", "c"), name=name)
+        self.heads, self.scale = heads, scale
+        self.ahead = 0 if causal else keys
+        """How many keys after its own a position may see."""
+        self.add_field("weights", Field("n", shape=(heads, queries, keys)))
+
+    def forward(self, query, key, values, value, weights):
+        N, T, D = query.shape
+        S, E, F = key.shape[1], D // self.heads, values.shape[2] // self.heads
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        for d in range(E):
+                            weights[n, h, t, s] += query[n, t, h * E + d] * key[n, s, h * E + d]
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    largest = weights[n, h, t, 0]
+                    for s in range(1, min(S, t + 1 + self.ahead)):
+                        largest = max(largest, weights[n, h, t, s])
+                    shift = stop_gradient(largest)
+                    total = 0.0
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        total += exp(self.scale * (weights[n, h, t, s] - shift))
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift)) / total
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        for f in range(F):
+                            value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
+
+
+def ScaledDotProductAttentionLayer(
+    net: Net,
+    query: Ensemble,
+    key: Ensemble,
+    values: Ensemble,
+    *,
+    heads: int = 1,
+    causal: bool = False,
+    scale: float | None = None,
+    name: str | None = None,
+) -> Ensemble:
+    """``softmax(scale · Q Kᵀ) V`` of each head; heads are consecutive parts of the features.
+
+    The field ``weights``, (batch, heads, queries, keys), holds the softmax: 0 where a key is not seen. It is kept for
+    ``backward``: memory grows with queries × keys.
+
+    Args:
+        net: the net.
+        query: shape (queries, features).
+        key: shape (keys, features).
+        values: shape (keys, features of the result). All three may be one layer.
+        heads: divides the features of queries, keys and values.
+        causal: whether position ``t`` sees the keys 0 … ``t`` alone.
+        scale: greater than 0; by default ``1 / √(features of a head)``.
+        name: of the layer, unique in the net; by default its kind and a number.
+
+    Returns:
+        An ensemble of shape (queries, features of the result).
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+
+    Source: Vaswani et al., *Attention is all you need*, NeurIPS 2017, section 3.2.
+    """
+    layer = "ScaledDotProductAttentionLayer"
+    for source in (query, key, values):
+        source_of(net, source, layer, 2)
+    queries, features = query.shape
+    keys, results = key.shape[0], values.shape[1]
+    if key.shape[1] != features or values.shape[0] != keys:
+        raise DeclarationError(
+            f"{layer}: queries {query!r} and keys {key!r} need as many features, keys and values {values!r} as many"
+            " positions",
+            location=user_location(),
+        )
+    if count("heads", heads) > 1 and (features % heads or results % heads):
+        raise DeclarationError(
+            f"{features} features of queries and {results} of values cannot be divided into {heads} heads",
+            location=user_location(),
+            way_out="heads must divide both",
+        )
+    if not isinstance(causal, bool):
+        raise DeclarationError(f"causal must be True or False, not {causal!r}", location=user_location())
+    factor = sqrt(heads / features) if scale is None else positive("scale", scale)
+    ensemble = net.add_ensemble(AttentionEnsemble(queries, keys, results, int(heads), factor, causal, name))
+    net.add_connections(query, ensemble, name="query")
+    net.add_connections(key, ensemble, name="key")
+    net.add_connections(values, ensemble, name="values")
+    return ensemble

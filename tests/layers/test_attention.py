@@ -1,0 +1,90 @@
+"""Scaled dot-product attention against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import MemoryDataLayer, Net, ScaledDotProductAttentionLayer
+from latte.errors import DeclarationError
+from tests.layers.against_torch import Case, check_all
+
+torch = pytest.importorskip("torch")
+
+
+def attention(*shapes: tuple[int, ...], heads: int = 1, **options: Any) -> Case:
+    """Of three sources, or of one that is all three."""
+
+    def declare(net: Net, query: Any, key: Any = None, values: Any = None) -> Any:
+        key, values = key or query, values or query
+        return ScaledDotProductAttentionLayer(net, query, key, values, heads=heads, **options)
+
+    def by_heads(x: Any) -> Any:
+        return x.reshape(len(x), x.shape[1], heads, -1).transpose(1, 2)
+
+    def same(*xs: Any) -> Any:
+        query, key, values = xs if len(xs) == 3 else xs * 3
+        options_there = {"is_causal" if name == "causal" else name: value for name, value in options.items()}
+        found = torch.nn.functional.scaled_dot_product_attention(
+            by_heads(query), by_heads(key), by_heads(values), **options_there
+        )
+        return found.transpose(1, 2).flatten(2)
+
+    return Case(declare, same, (shapes,))
+
+
+CASES = {
+    "heads": attention((5, 12), (4, 12), (4, 51), heads=3),
+    "causal": attention((17, 16), (9, 16), (9, 16), heads=2, causal=True),
+    "self": attention((7, 32), heads=2, causal=True),
+    "one position": attention((1, 1), (1, 1), (1, 1), scale=0.7),
+}
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize("name", CASES)
+def test_against_pytorch(name: str, target: str) -> None:
+    check_all(CASES[name], target, batch=2)
+
+
+def test_weights_of_a_causal_one() -> None:
+    net = Net(1, seed=0)
+    source = MemoryDataLayer(net, (4, 2))
+    made = ScaledDotProductAttentionLayer(net, source, source, source, causal=True, name="attends")
+    net.compile(threads=1)
+    assert (made.name, made.shape) == ("attends", (4, 2))
+    for scale in (1.0, 1e4):  # great scores: no infinite intermediate value
+        net.set_batch(scale * np.random.default_rng(0).normal(size=(1, 4, 2)))
+        net.forward()
+        weights = made.get_weights()
+        assert weights.shape == (1, 1, 4, 4) and not np.triu(weights[0, 0], 1).any()
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def sequence(net: Net, *shape: int) -> Any:
+    return MemoryDataLayer(net, shape)
+
+
+def attends(*shapes: tuple[int, ...], **options: Any) -> Callable[[Net], Any]:
+    return lambda net: ScaledDotProductAttentionLayer(net, *(sequence(net, *shape) for shape in shapes), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (attends((3, 4), (5, 3), (5, 3)), "need as many features"),
+        (attends((3, 4), (5, 4), (4, 4)), "as many positions"),
+        (attends((3, 4), (5, 4), (4,)), "reads 2 dimensions without the batch"),
+        (attends((3, 4), (5, 4), (5, 6), heads=4), "4 features of queries and 6 of values cannot be divided into 4"),
+        (attends((3, 4), (5, 4), (5, 6), heads=0), "heads must be a positive integer, not 0"),
+        (attends((3, 4), (5, 4), (5, 6), causal="yes"), "causal must be True or False, not 'yes'"),
+        (attends((3, 4), (5, 4), (5, 6), scale=-1), "scale must be a number, at least 0, not -1"),
+    ],
+)
+def test_arguments_that_do_not_fit(make: Callable[[Net], Any], message: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        make(Net(2))
+    assert message in str(caught.value) and "test_attention.py" in str(caught.value)
