@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.model.checks import is_integer
+from latte.model.checks import is_flag, is_integer
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -39,14 +39,46 @@ def count(name: str, value: int) -> int:
     return int(value)
 
 
+def check_net(net: Net, layer: str) -> None:
+    """Check that ``net`` is one.
+
+    Raises:
+        DeclarationError: it is not.
+    """
+    if not isinstance(net, Net):
+        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", location=user_location())
+
+
+def flag(name: str, value: bool) -> bool:
+    """``value``, True or False.
+
+    Raises:
+        DeclarationError: it is something else.
+    """
+    if not is_flag(value):
+        raise DeclarationError(f"{name} must be True or False, not {value!r}", location=user_location())
+    return bool(value)
+
+
+def choice(name: str, value: str, *options: str) -> str:
+    """``value``, one of the options.
+
+    Raises:
+        DeclarationError: it is something else.
+    """
+    if not isinstance(value, str) or value not in options:
+        wanted = " or ".join(map(repr, options))
+        raise DeclarationError(f"{name} must be {wanted}, not {value!r}", location=user_location())
+    return value
+
+
 def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None) -> Ensemble:
     """``ensemble``, which a layer reads.
 
     Raises:
         DeclarationError: unless it is one of ``net``, and has ``rank`` dimensions without the batch.
     """
-    if not isinstance(net, Net):
-        raise DeclarationError(f"{layer}: the first argument must be the net, not {net!r}", location=user_location())
+    check_net(net, layer)
     if not isinstance(ensemble, Ensemble):
         raise DeclarationError(
             f"{layer}: the input must be what a layer returned, not {ensemble!r}", location=user_location()

@@ -6,7 +6,7 @@ from math import sqrt
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import count, positive, source_of
+from latte.layers.arguments import count, flag, positive, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, exp, stop_gradient
@@ -115,10 +115,10 @@ def ScaledDotProductAttentionLayer(
             location=user_location(),
             way_out="heads must divide both",
         )
-    if not isinstance(causal, bool):
-        raise DeclarationError(f"causal must be True or False, not {causal!r}", location=user_location())
     factor = sqrt(heads / features) if scale is None else positive("scale", scale)
-    ensemble = net.add_ensemble(AttentionEnsemble(queries, keys, results, int(heads), factor, causal, name))
+    ensemble = net.add_ensemble(
+        AttentionEnsemble(queries, keys, results, int(heads), factor, flag("causal", causal), name)
+    )
     net.add_connections(query, ensemble, name="query")
     net.add_connections(key, ensemble, name="key")
     net.add_connections(values, ensemble, name="values")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from latte.ensemble import DataEnsemble, Ensemble
+from latte.layers.arguments import check_net
 from latte.net import Net
 
 
@@ -19,4 +20,5 @@ def MemoryDataLayer(net: Net, shape: int | Sequence[int], *, name: str | None = 
     Raises:
         DeclarationError: for an invalid shape.
     """
+    check_net(net, "MemoryDataLayer")
     return net.add_ensemble(DataEnsemble(shape, name=name))

@@ -7,7 +7,7 @@ from math import floor
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import positive, source_of
+from latte.layers.arguments import choice, flag, positive, source_of
 from latte.model.checks import is_integer
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -94,8 +94,8 @@ def InterpolationLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "InterpolationLayer", 3)
-    if mode not in ("bilinear", "nearest"):
-        raise DeclarationError(f"mode must be 'bilinear' or 'nearest', not {mode!r}", location=user_location())
+    choice("mode", mode, "bilinear", "nearest")
+    centred = flag("centred", centred)
     if not is_integer(pad):
         raise DeclarationError(f"pad must be an integer, not {pad!r}", location=user_location())
     channels, *extents = source.shape
@@ -110,7 +110,7 @@ def InterpolationLayer(
     shape, p, q = (channels, height, width), factor.numerator, factor.denominator
     if mode == "bilinear":
         position = (2 * q, q - p, 2 * p) if centred else (q, 0, p)
-        ensemble = net.add_ensemble(BilinearEnsemble(shape, position, int(pad), bool(centred), name))
+        ensemble = net.add_ensemble(BilinearEnsemble(shape, position, int(pad), centred, name))
         net.add_connections(source, ensemble)
         return ensemble
     scale, begin, unit = (2 * q, q, 2 * p) if centred else (q, 0, p)

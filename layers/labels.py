@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from math import isfinite
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import number, source_of
 from latte.model.checks import is_integer
+from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
 
@@ -25,7 +25,7 @@ class ClassOptions:
         ignored: the label of what does not count; None if all count.
     """
 
-    weights: np.ndarray | None
+    weights: tuple[float, ...] | None
     smoothing: float
     ignored: int | None
 
@@ -60,16 +60,13 @@ class ClassOptions:
         return -1.0 if self.ignored is None else float(self.ignored)
 
 
-def _weights(classes: int, given: Sequence[float]) -> np.ndarray:
-    try:
-        weights: np.ndarray = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        weights = np.empty(0, np.float32)
-    if weights.shape != (classes,) or not np.isfinite(weights).all() or (weights < 0).any():
+def _weights(classes: int, given: Sequence[float]) -> tuple[float, ...]:
+    weights = tuple(given) if isinstance(given, Iterable) else ()
+    if len(weights) != classes or not all(is_number(w) and isfinite(w) and w >= 0 for w in weights):
         raise DeclarationError(
             f"class_weights must be {classes} numbers, none of them negative, not {given!r}", location=user_location()
         )
-    return weights
+    return tuple(map(float, weights))
 
 
 def classes_of(net: Net, bottom: Ensemble, label: Ensemble, layer: str) -> int:

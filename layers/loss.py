@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from latte.ensemble import Ensemble, LossEnsemble
 from latte.layers.labels import ClassOptions, classes_of, judged
 from latte.layers.softmax import exponentials
@@ -55,7 +53,7 @@ class WeightedSoftmaxLossEnsemble(LossEnsemble):
         self.classes, self.ignored_label = classes, options.ignored
         self.hard, self.smooth = 1.0 - options.smoothing, options.smoothing / classes
         self.ignored = options.ignored_number
-        weights = np.ones(classes, np.float32) if options.weights is None else options.weights
+        weights = options.weights or (1.0,) * classes
         self.add_field("class_weights", State(shape=(classes,), init=given(weights)))
 
     def forward(self, inputs, label, value, counted, class_weights):

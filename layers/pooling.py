@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import pair, source_of
+from latte.layers.arguments import flag, pair, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import INFINITY, Neuron, range_dim
@@ -119,7 +119,7 @@ def MeanPoolingLayer(
                     self.value += self.inputs[0, j, k]
             self.value = self.value / area
 
-    if not clamp and count_include_pad and windows.beyond_padding:
+    if flag("count_include_pad", count_include_pad) and not clamp and windows.beyond_padding:
         raise DeclarationError(
             "the last windows go beyond the zeros that are to be counted",
             location=user_location(),
@@ -193,6 +193,7 @@ def _windows(
 ) -> _Windows:
     """The windows that these arguments of a layer ask for."""
     source = source_of(net, source, layer, 3)
+    ceil_mode, clamp = flag("ceil_mode", ceil_mode), flag("clamp", clamp)
     kernels, strides, pads = pair("kernel", kernel, 1), pair("stride", stride, 1), pair("pad", pad, 0)
     if not clamp and any(2 * around > k for around, k in zip(pads, kernels, strict=True)):
         raise DeclarationError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import check_axis, names_of_dimensions, source_of
+from latte.layers.arguments import check_axis, choice, names_of_dimensions, source_of
 from latte.model.checks import check_padding, is_integer
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -79,8 +79,7 @@ def PaddingLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "PaddingLayer")
-    if mode not in ("zero", "edge"):
-        raise DeclarationError(f"mode must be 'zero' or 'edge', not {mode!r}", location=user_location())
+    choice("mode", mode, "zero", "edge")
     pads = check_padding(pad if pad is not None else (), source.shape)
     shape = tuple(extent + before + after for extent, (before, after) in zip(source.shape, pads, strict=True))
     if mode == "zero":

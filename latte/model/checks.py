@@ -19,6 +19,11 @@ def is_integer(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def is_flag(value: object) -> bool:
+    """Whether ``value`` is True or False, Python's or NumPy's."""
+    return isinstance(value, (bool, np.bool_))
+
+
 def check_phase(phase: str) -> str:
     """The phase, aliases resolved.
 
@@ -67,6 +72,17 @@ def check_padding(padding: object, shape: tuple[int, ...], location: str | None 
             way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
         )
     return tuple((int(before), int(after)) for before, after in pairs)
+
+
+def check_ensemble_name(name: object, location: str | None) -> str:
+    """The name that a user gives an ensemble; empty if it is to be numbered.
+
+    Raises:
+        DeclarationError: it is not a string.
+    """
+    if name is not None and not isinstance(name, str):
+        raise DeclarationError(f"the name of a layer is a string, not {name!r}", location=location)
+    return name or ""
 
 
 def check_dims(

@@ -12,7 +12,7 @@ import numpy as np
 
 from latte.model import instances
 from latte.model.body import Body
-from latte.model.checks import PHASES, check_dims, check_padding, check_shape
+from latte.model.checks import PHASES, check_dims, check_ensemble_name, check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
 from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec, why_no_name
@@ -132,7 +132,7 @@ class Ensemble:
         if not isinstance(self, DataEnsemble):
             self._phases.check(Ensemble, self.location)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
-        self.name = name or ""
+        self.name = check_ensemble_name(name, self.location)
         self.dims, self.batch_dim = check_dims(dims, self.shape, RESERVED, self.location)
         self.connections: list[Connection] = []
         self._added_fields: dict[str, Declaration] = {}

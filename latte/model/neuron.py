@@ -76,8 +76,9 @@ def constant(value: float) -> Initialiser:
     return init
 
 
-def given(array: np.ndarray) -> Initialiser:
-    """The elements of ``array``, which must have the field's shape."""
+def given(values: np.ndarray | Sequence[Any]) -> Initialiser:
+    """The elements of an array (or sequence), which must have the field's shape."""
+    array = np.asarray(values)
 
     def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
         if array.shape != shape:

@@ -31,6 +31,7 @@ AFTER: dict[str, tuple[str, ...]] = {
     "relu": ("conv", "max_pooling", "fully_connected"),
     "max_pooling": ("conv", "fully_connected"),
     "added": ("relu",),
+    "add": ("relu",),
 }
 """What often follows a kind of layer: the chains that have recipes."""
 

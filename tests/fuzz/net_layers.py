@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from latte import (
+    AddLayer,
     BatchNormLayer,
+    ConcatLayer,
     ConvLayer,
     ConvLayerNoBias,
+    FlattenLayer,
     FullyConnectedLayer,
     FullyConnectedLayerNoBias,
     MaxPoolingLayer,
     Net,
+    PaddingLayer,
+    PermuteLayer,
     ReLULayer,
+    SplitLayer,
     TanhLayer,
 )
 from latte.ensemble import ActivationEnsemble, Ensemble
@@ -175,6 +181,26 @@ def _turned(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
         return range(c, c + 1), range(y, y + 1), range(last - x, last - x + 1)
 
     return _mapped(One, mapping)(net, sources)
+
+
+def _padded(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
+    return PaddingLayer(net, sources[0], (1, 0, (1, 2)), "edge")
+
+
+def _first_last(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
+    return PermuteLayer(net, sources[0], (1, 2, 0))
+
+
+def _half(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
+    """The first half of the channels; all of one."""
+    channels = sources[0].shape[0]
+    first = -(-channels // 2)
+    return SplitLayer(net, sources[0], [first, channels - first] if channels > 1 else [1])[0]
+
+
+def _depthwise(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
+    channels = sources[0].shape[0]
+    return ConvLayer(net, sources[0], num_filters=channels, groups=channels)
 
 
 def _rms_norm(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
@@ -351,6 +377,36 @@ def _flipped(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> 
     return xs[0].flip(3)
 
 
+def _beside(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    return f.torch.cat(list(xs), 1)
+
+
+def _added(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    return xs[0] + xs[1]
+
+
+def _with_edges(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    x = f.torch.nn.functional.pad(xs[0], (1, 2, 0, 0), mode="replicate")
+    return f.torch.cat([x[:, :1], x, x[:, -1:]], 1)
+
+
+def _moved(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    return xs[0].permute(0, 2, 3, 1)
+
+
+def _flat(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    return xs[0].flatten(1)
+
+
+def _first_half(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    return xs[0][:, : -(-xs[0].shape[1] // 2)]
+
+
+def _by_channel(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
+    channels = xs[0].shape[1]
+    return f.torch.nn.functional.conv2d(xs[0], p["weights"], p["bias"][:, 0], 1, 1, 1, channels)
+
+
 def _tanh(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:
     return f.torch.tanh(xs[0])
 
@@ -384,6 +440,15 @@ def _first(constructor: Callable[..., Ensemble]) -> Declare:
     return declare
 
 
+def _together(constructor: Callable[..., Ensemble]) -> Declare:
+    """A constructor of the layer library, which takes a list of sources."""
+
+    def declare(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
+        return constructor(net, list(sources))
+
+    return declare
+
+
 KINDS: dict[str, Kind] = {
     "conv": Kind(_first(ConvLayer), _conv, (3,)),
     "conv_without_bias": Kind(_first(ConvLayerNoBias), _conv, (3,)),
@@ -402,5 +467,12 @@ KINDS: dict[str, Kind] = {
     "edge": Kind(_edge, _edged, (3,)),
     "enlarged": Kind(_enlarged, _larger, (3,)),
     "turned": Kind(_turned, _flipped, (3,)),
+    "concat": Kind(_together(ConcatLayer), _beside, sources=2),
+    "add": Kind(_together(AddLayer), _added, sources=2),
+    "padding": Kind(_padded, _with_edges, (3,)),
+    "permute": Kind(_first_last, _moved, (3,)),
+    "flatten": Kind(_first(FlattenLayer), _flat, (3,)),
+    "split": Kind(_half, _first_half),
+    "depthwise": Kind(_depthwise, _by_channel, (3,)),
     "rms_norm": Kind(_rms_norm, _root, (3,), exact=False),
 }

@@ -183,13 +183,13 @@ WRONG_LAYERS = {
     "momentum": (lambda net, image, vector: BatchNormLayer(net, image, momentum=2), "momentum must be in"),
     "loss of an image": (
         lambda net, image, vector: SoftmaxLossLayer(net, image, vector),
-        "reads 1 dimensions",
+        r"labels have shape \(6, 6\), .* has \(10,\)",
     ),
     "own label": (
         lambda net, image, vector: SoftmaxLossLayer(net, vector, vector),
         "cannot be its own label",
     ),
-    "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), "reads 1 dimensions"),
+    "accuracy": (lambda net, image, vector: AccuracyLayer(net, vector, image), r"labels have shape \(1,\)"),
     "shape": (lambda net, image, vector: MemoryDataLayer(net, (3, 0)), "positive integers"),
     "no shape": (lambda net, image, vector: MemoryDataLayer(net, ()), "positive integers"),
     "a class for a shape": (lambda net, image, vector: Ensemble((8,), Neuron), "positive integers"),
