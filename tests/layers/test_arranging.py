@@ -11,7 +11,9 @@ import pytest
 from latte import (
     AddLayer,
     ConcatLayer,
+    ConvLayer,
     FlattenLayer,
+    FullyConnectedLayer,
     InterpolationLayer,
     MemoryDataLayer,
     MultiplyLayer,
@@ -24,7 +26,8 @@ from latte import (
     SplitLayer,
 )
 from latte.errors import DeclarationError
-from tests.layers.against_torch import Case, check_all
+from swirl.target import TARGETS, why_not
+from tests.layers.against_torch import Case, check_all, near
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -182,3 +185,44 @@ def test_arguments_that_do_not_fit(make: Callable[[Net], Any], message: str) -> 
     assert message in str(caught.value) and "test_arranging.py" in str(caught.value)
     ReLULayer(net, net.ensembles[0])
     net.compile(threads=1)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_between_layers_in_blocks_of_channels(target: str) -> None:
+    """What is moved, joined and added is laid out by tuned convolutions, and read by others."""
+    if reason := why_not(TARGETS[target]):
+        pytest.skip(reason)
+    net = Net(2, seed=0)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (3, 7, 9))
+    first, second = ConvLayer(net, data, 32), ReLULayer(net, ConvLayer(net, data, 32))
+    total = ResidualSumLayer(net, first, second)
+    joined = ConcatLayer(net, [total, first, second])
+    _, upper = SplitLayer(net, joined, [40, 56])
+    padded = PaddingLayer(net, upper, (0, 1, 1), "edge")
+    third = ConvLayer(net, padded, 16, pad=0)
+    wide = InterpolationLayer(net, MultiplyLayer(net, [third, AddLayer(net, [third, third])]), 0, 2)
+    turned = PermuteLayer(net, ConvLayer(net, wide, 16, stride=2), (1, 2, 0))
+    top = FullyConnectedLayer(net, FlattenLayer(net, turned), 5)
+    net.compile(threads=1, target=target)
+    generator = np.random.default_rng(0)
+    data.set_value(x := generator.normal(size=(2, 3, 7, 9)))
+    top.set_grad(gradient := generator.normal(size=(2, 5)))
+    net.forward()
+    net.backward()
+    state = {name: torch.tensor(v, dtype=torch.float64, requires_grad=True) for name, v in net.state_dict().items()}
+
+    def conv(number: int, source: Any, **options: Any) -> Any:
+        return F.conv2d(source, state[f"conv{number}.weights"], state[f"conv{number}.bias"][:, 0], **options)
+
+    source = torch.tensor(x, requires_grad=True)
+    a, b = conv(1, source, padding=1), torch.relu(conv(2, source, padding=1))
+    c = conv(3, F.pad(torch.cat([a + b, a, b], 1)[:, 40:], (1, 1, 1, 1), mode="replicate"))
+    d = conv(4, original_bilinear(2 * c * c, 0, 2.0), padding=1, stride=2).permute(0, 2, 3, 1).flatten(1)
+    value = d @ state["fully_connected1.weights"].T + state["fully_connected1.bias"][:, 0]
+    value.backward(torch.tensor(gradient))
+    near(top.get_value(), value, "value")
+    near(data.get_grad(), source.grad, "gradient of the data")
+    for name in ("conv1", "conv2", "conv3", "conv4"):
+        layer = next(layer for layer in net.ensembles if layer.name == name)
+        near(layer.get_grad_weights(), state[f"{name}.weights"].grad, name)
