@@ -79,11 +79,11 @@ class Graph:
         """Whether the user wants to read the ensemble's value and gradient."""
         return self.settings.keeps_all or ensemble.name in self._kept
 
-    def shown(self, ensemble: Ensemble) -> Ensemble:
-        """The ensemble whose value stands for that of ``ensemble``: with ``compat`` the last activation on top of it,
-        else itself."""
-        while ensemble.name in self._in_place:
-            ensemble = self._in_place[ensemble.name]
+    def shown(self, ensemble: Ensemble, reader: Ensemble | None = None) -> Ensemble:
+        """The ensemble whose value stands for that of ``ensemble``: with ``compat`` the last activation on top of it
+        (before ``reader``), else itself."""
+        while (above := self._in_place.get(ensemble.name)) is not None and above is not reader:
+            ensemble = above
         return ensemble
 
     def has_gradient_reader(self, ensemble: Ensemble) -> bool:
@@ -171,7 +171,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
-        source = self.shown(source)
+        source = self.shown(source, sink)
         if not (callable(mapping) or (mapping is None and sink.explicit)):
             raise MappingError(f"the mapping must be a function, not {mapping!r}", location=location)
         called = _source_name(sink, name, location)
@@ -208,7 +208,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_one_to_one_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
-        source = self.shown(source)
+        source = self.shown(source, sink)
         if source.shape != sink.shape:
             raise DeclarationError(
                 f"{source!r} and {sink!r} have different shapes, one to one needs equal ones",
@@ -227,7 +227,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_loss_connection`."""
         location = user_location()
         self._check_edge(source, sink, location)
-        source = self.shown(source)
+        source = self.shown(source, sink)
         if not sink.explicit:
             raise DeclarationError(
                 f"{sink!r} is an array of neurons; a loss connection needs explicit loops",
@@ -250,7 +250,8 @@ class Graph:
     def _connect(self, connection: Connection) -> Connection:
         self.connections.append(connection)
         connection.sink.connections.append(connection)
-        if self.settings.compat and isinstance(connection.sink, ActivationEnsemble) and connection.one_to_one:
+        first = connection.one_to_one and len(connection.sink.connections) == 1
+        if self.settings.compat and isinstance(connection.sink, ActivationEnsemble) and first:
             self._in_place[connection.source.name] = connection.sink
         return connection
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import AccuracyLayer, MemoryDataLayer, Net, SoftmaxLossLayer
+from latte import AccuracyLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.errors import DataError, DeclarationError
 from tests.layers.against_torch import Case, check_all
 
@@ -73,6 +73,28 @@ def test_on_both_targets(shapes: tuple[tuple[int, ...], ...], target: str) -> No
         return SoftmaxLossLayer(net, scores, label, **options)
 
     check_all(Case(declare, same_loss(options), (shapes,), {1: labels(options)}), target, batch=6)
+
+
+@pytest.mark.parametrize("shapes", SHAPES[:3], ids=str)
+def test_a_smaller_batch(shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Means are over the items that there are."""
+    net = Net(6, seed=0)
+    net.force_backward = True
+    scores, label = (MemoryDataLayer(net, shape) for shape in shapes)
+    SoftmaxLossLayer(net, scores, label, **OPTIONS["all"])
+    MeanSquaredErrorLayer(net, scores, target := MemoryDataLayer(net, shapes[0]))
+    AccuracyLayer(net, scores, label, top=5, ignore_label=-1)
+    net.compile(threads=1)
+    generator = np.random.default_rng(0)
+    x, wanted = generator.normal(size=(2, *shapes[0])), labels(OPTIONS["all"])(generator, (2, *shapes[1]))
+    net.set_batch(x, wanted, np.zeros((2, *target.shape)))
+    net.forward()
+    net.backward()
+    tensor = torch.tensor(x, requires_grad=True)
+    expected = same_loss(OPTIONS["all"])(tensor, torch.tensor(wanted)) + (tensor**2).mean()
+    expected.backward()
+    assert net.loss == pytest.approx(expected.item(), rel=1e-5) and net.accuracy == 1.0
+    np.testing.assert_allclose(scores.get_grad(), tensor.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_nothing_counts() -> None:

@@ -25,7 +25,7 @@ from latte import (
     ReLULayer,
     TanhLayer,
 )
-from latte.ensemble import Ensemble, EnsembleGroup
+from latte.ensemble import ActivationEnsemble, Ensemble, EnsembleGroup
 from latte.errors import CommandError, DataError, DeclarationError
 from latte.math import (
     compute_accuracy,
@@ -35,6 +35,7 @@ from latte.math import (
     seg_softmax_loss_backprop,
     softmax_loss_backprop,
 )
+from latte.neuron import Neuron
 from latte.solvers import sgd_update
 
 SIGNATURES: dict[str, str] = {
@@ -224,6 +225,27 @@ def test_dropout_in_place_on_data_and_activations_in_a_row() -> None:
     assert -1 < relu.get_inputs().min() < 0
     np.testing.assert_array_equal(top.get_inputs(), full.get_value())
     assert full.get_value().min() == 0.0
+
+
+def test_an_activation_that_reads_its_source_twice() -> None:
+    class Doubled(Neuron):
+        def forward(self) -> None:
+            self.value = self.input + 2.0 * self.input1
+
+    net = Net(2, seed=0, compat=True)
+    data, other = MemoryDataLayer(net, 3), MemoryDataLayer(net, 3)
+    made = net.add_ensemble(ActivationEnsemble(Doubled, (3,)))
+    net.add_one_to_one_connections(data, made)
+    net.add_one_to_one_connections(data, made)
+    mixed = net.add_ensemble(ActivationEnsemble(Doubled, (3,)))
+    net.add_one_to_one_connections(data, mixed)
+    net.add_one_to_one_connections(other, mixed)
+    relu = ReLULayer(net, other)
+    net.compile(threads=1)
+    net.set_batch(np.ones((2, 3)), np.full((2, 3), 5.0))
+    net.forward()
+    np.testing.assert_array_equal(mixed.get_value(), 13.0)  # data, which the first has made 3, and twice 5
+    np.testing.assert_array_equal(relu.get_value(), 5.0)  # only the first source is worked on in place
 
 
 def test_commands_that_do_not_apply_are_skipped_in_compatibility() -> None:
