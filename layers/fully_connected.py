@@ -65,5 +65,5 @@ def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], num_outpu
 
     outputs = count("num_outputs", num_outputs)
     ensemble = net.add_ensemble(Ensemble(neuron, (outputs,), ("k",), kind="fully_connected", name=name))
-    net.add_connections(source, ensemble, mapping)
+    net.add_connections(source, ensemble, mapping, padding=(0,) * source.ndim)
     return ensemble

@@ -184,7 +184,8 @@ class _Windows:
 
         ensemble = Ensemble(neuron, (channels, *self.sizes), ("c", "y", "x"), kind=kind, name=name)
         net.add_ensemble(ensemble)
-        net.add_connections(self.source, ensemble, mapping if clamp else clipped, clamp=clamp)
+        padding = None if clamp else (0, 0, 0)
+        net.add_connections(self.source, ensemble, mapping if clamp else clipped, clamp=clamp, padding=padding)
         return ensemble
 
 

@@ -178,5 +178,7 @@ def _moved(
 ) -> Ensemble:
     """A layer whose elements are those of ``source`` that ``mapping`` names."""
     ensemble = net.add_ensemble(Ensemble(CopyNeuron, shape, names_of_dimensions(len(shape)), kind=kind, name=name))
+    if "clamp" not in options:
+        options = {"padding": (0,) * len(options.get("reshape", source.shape)), **options}
     net.add_connections(source, ensemble, mapping, **options)
     return ensemble

@@ -177,7 +177,7 @@ class Graph:
         called = _source_name(sink, name, location)
         view = _checked_view(source, sink, reshape, location)
         shape = view or source.shape
-        if padding is None and not clamp and view is None:
+        if padding is None and not clamp and view is None and mapping is not None:
             padding = source.asked_padding
         pads = check_padding(padding, shape, location)
         windows = None
@@ -200,7 +200,7 @@ class Graph:
             else:
                 windows = tuple(w.shifted(-before) for w, (before, _) in zip(windows, pads, strict=True))
                 check_reach(windows, shape, pads, mapping)
-        if not clamp:  # whose mapping counts from the source's own first element
+        if mapping is not None and not clamp:  # whose mapping counts from the source's own first element
             source.asked_padding = None
         return self._connect(Connection(source, sink, called, windows, pads, clamp, view, location=location))
 
