@@ -1,5 +1,7 @@
-"""``source.set_padding`` asks for storage, as in the original: the values of the library's layers stay the same. (Layers that had
-a mapping without a padding of their own read from the first zero on.)"""
+"""``source.set_padding`` asks for storage, as in the original: the values of the library's layers stay the same.
+
+Layers that had a mapping without a padding of their own read from the first zero on.
+"""
 
 from __future__ import annotations
 
