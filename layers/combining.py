@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -89,6 +89,26 @@ class MultiplyEnsemble(Ensemble):
             value[i] = product
 
 
+class SumNeuron(Neuron):
+    """The sum of an element of each of two sources."""
+
+    first: Any
+    second: Any
+
+    def forward(self) -> None:
+        self.value = self.first + self.second
+
+
+class ProductNeuron(Neuron):
+    """The product of an element of each of two sources."""
+
+    first: Any
+    second: Any
+
+    def forward(self) -> None:
+        self.value = self.first * self.second
+
+
 def ConcatLayer(net: Net, input_ensemble: Sequence[Ensemble], *, axis: int = 0, name: str | None = None) -> Ensemble:
     """The sources side by side, along the channels by default.
 
@@ -133,18 +153,19 @@ def AddLayer(net: Net, input_ensembles: Sequence[Ensemble], *, name: str | None 
 
     Args:
         net: the net.
-        input_ensembles: two or more layers of one shape, any.
+        input_ensembles: two or more layers of one shape. Of two, either may have extent 1 where the other has more:
+            that element is for all, as a gate of shape (channels, 1, 1) for an image.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
-    return _element_by_element(net, input_ensembles, AddEnsemble, "AddLayer", name)
+    return _element_by_element(net, input_ensembles, AddEnsemble, SumNeuron, "AddLayer", name)
 
 
 def MultiplyLayer(net: Net, input_ensembles: Sequence[Ensemble], *, name: str | None = None) -> Ensemble:
     """``Π xᵢ`` of two or more layers, element by element; arguments as :func:`AddLayer`'s."""
-    return _element_by_element(net, input_ensembles, MultiplyEnsemble, "MultiplyLayer", name)
+    return _element_by_element(net, input_ensembles, MultiplyEnsemble, ProductNeuron, "MultiplyLayer", name)
 
 
 def ResidualSumLayer(
@@ -184,14 +205,43 @@ def ResidualSumLayer(
 
 
 def _element_by_element(
-    net: Net, given: Sequence[Ensemble], kind: type[Ensemble], layer: str, name: str | None
+    net: Net, given: Sequence[Ensemble], kind: type[Ensemble], neuron: type[Neuron], layer: str, name: str | None
 ) -> Ensemble:
-    sources = _of_one_shape(_sources(net, given, layer), layer)
-    shape = sources[0].shape
+    sources = _sources(net, given, layer)
+    if len(sources) == 2 and sources[0].shape != sources[1].shape:
+        return _stretched(net, sources[0], sources[1], neuron, kind.kind, layer, name)
+    shape = _of_one_shape(sources, layer)[0].shape
     ensemble = net.add_ensemble(kind(shape=shape, dims=names_of_dimensions(len(shape)), name=name))
     for source in sources:
         net.add_one_to_one_connections(source, ensemble)
     return ensemble
+
+
+def _stretched(
+    net: Net, first: Ensemble, second: Ensemble, neuron: type[Neuron], kind: str, layer: str, name: str | None
+) -> Ensemble:
+    """Two sources of as many dimensions, of which either may have extent 1 where the other has more."""
+    pairs = list(zip(first.shape, second.shape, strict=False))
+    if first.ndim != second.ndim or any(1 not in pair and pair[0] != pair[1] for pair in pairs):
+        raise DeclarationError(
+            f"{layer}: {first!r} and {second!r} have different shapes",
+            location=user_location(),
+            way_out="extents must be equal, or one of the two 1",
+        )
+    shape = tuple(max(pair) for pair in pairs)
+    ensemble = net.add_ensemble(Ensemble(neuron, shape, names_of_dimensions(len(shape)), kind=kind, name=name))
+    for source, called in ((first, "first"), (second, "second")):
+        net.add_connections(source, ensemble, _one_for_all(source), padding=(0,) * source.ndim, name=called)
+    return ensemble
+
+
+def _one_for_all(source: Ensemble) -> Callable[..., Any]:
+    """The mapping to a neuron's own index, or to the one element that there is."""
+
+    def mapping(*index):
+        return tuple(0 if extent == 1 else i for i, extent in zip(index, source.shape, strict=True))
+
+    return mapping
 
 
 def _sources(net: Net, given: Sequence[Ensemble], layer: str) -> list[Ensemble]:

@@ -72,6 +72,12 @@ CASES = {
     "add of three": Case(lambda net, a, b: AddLayer(net, [a, b, a]), lambda a, b: 2 * a + b, PAIRS[2:3]),
     "multiply": Case(lambda net, a, b: MultiplyLayer(net, [a, b]), lambda a, b: a * b, PAIRS),
     "multiply of three": Case(lambda net, a, b: MultiplyLayer(net, [a, b, a]), lambda a, b: a * b * a, PAIRS[2:3]),
+    "add to all": Case(
+        lambda net, a, b: AddLayer(net, [a, b]), lambda a, b: a + b, (((3, 7), (1, 7)), ((1, 5, 7), (3, 1, 7)))
+    ),
+    "multiply by a gate": Case(
+        lambda net, a, b: MultiplyLayer(net, [a, b]), lambda a, b: a * b, (((17, 5, 7), (17, 1, 1)), ((1,), (5,)))
+    ),
     "residual sum": Case(lambda net, a, b: ResidualSumLayer(net, a, b, 0.3), lambda a, b: a + 0.3 * b, PAIRS),
     "split": Case(
         lambda net, a: SplitLayer(net, a, [1, 16, 3]),
