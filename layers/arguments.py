@@ -60,18 +60,6 @@ def flag(name: str, value: bool) -> bool:
     return bool(value)
 
 
-def choice(name: str, value: str, *options: str) -> str:
-    """``value``, one of the options.
-
-    Raises:
-        DeclarationError: it is something else.
-    """
-    if not isinstance(value, str) or value not in options:
-        wanted = " or ".join(map(repr, options))
-        raise DeclarationError(f"{name} must be {wanted}, not {value!r}", location=user_location())
-    return value
-
-
 def source_of(net: Net, ensemble: Ensemble, layer: str, rank: int | tuple[int, ...] | None = None) -> Ensemble:
     """``ensemble``, which a layer reads.
 

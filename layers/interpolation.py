@@ -94,7 +94,7 @@ def InterpolationLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "InterpolationLayer", 3)
-    choice("mode", mode, "bilinear", "nearest")
+    choice("mode", mode, ("bilinear", "nearest"))
     centred = flag("centred", centred)
     if not is_integer(pad):
         raise DeclarationError(f"pad must be an integer, not {pad!r}", location=user_location())

@@ -79,7 +79,7 @@ def PaddingLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "PaddingLayer")
-    choice("mode", mode, "zero", "edge")
+    choice("mode", mode, ("zero", "edge"))
     pads = check_padding(pad if pad is not None else (), source.shape)
     shape = tuple(extent + before + after for extent, (before, after) in zip(source.shape, pads, strict=True))
     if mode == "zero":

@@ -105,14 +105,11 @@ class Ensemble:
         kind: str | None = None,
         name: str | None = None,
     ):
-        self.settings: NetSettings | None = None
-        """Of the net that it is in."""
-        self.position = -1
-        """Its place in the net's order of construction: the stream of its random numbers."""
+        self.settings: NetSettings | None = None  # of the net that it is in
+        self.position = -1  # in the net's order of construction: the stream of its random numbers
         self.accessor: Accessor | None = None
         self.commands: list[Recorded] = []
-        self.asked_padding: tuple[tuple[int, int], ...] | None = None
-        """What ``set_padding`` has asked for and no connection has taken yet."""
+        self.asked_padding: tuple[tuple[int, int], ...] | None = None  # by ``set_padding``, and not taken yet
         self._padding: tuple[tuple[int, int], ...] | None = None
         self.location = user_location()
         self.neurons = neurons
