@@ -137,7 +137,8 @@ def test_what_is_not_a_number_is_not_right() -> None:
     scores, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
     AccuracyLayer(net, scores, label, top=2)
     net.compile(threads=1)
-    net.set_batch([[np.nan, np.nan, np.nan]], [1])
+    scores.set_value([[np.nan, np.nan, np.nan]])
+    label.set_value([[1]])
     net.forward()
     assert net.accuracy == 0.0
 
