@@ -27,10 +27,11 @@ from latte.runtime.copying import copied_graph, go_on
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
 from latte.runtime.gradient_check import GradientCheck, check_gradients
+from latte.runtime.measures import Measure
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.timings import Timings, timings
-from latte.runtime.training import fit, known_options
+from latte.runtime.training import fit
 from swirl.errors import CommandError, TrainingError
 
 
@@ -222,8 +223,7 @@ class Net:
             LatteError: see :mod:`swirl.errors`. The net is unchanged then: it can be corrected and compiled.
         """
         if self.compiled:
-            way_out = "declare a new net"
-            raise CommandError("the net is compiled already", location=user_location(), way_out=way_out)
+            raise CommandError("the net is compiled already", location=user_location(), way_out="declare a new net")
         self._session = new_session(self.graph, target, threads, progress)
         self.graph.settings.compiled = True
         return self._session.report
@@ -251,25 +251,10 @@ class Net:
         return self.session.report
 
     # --- running --------------------------------------------------------------------------------------------
-    @property
-    def loss(self) -> float:
-        """The sum of the losses of the last ``forward`` or ``test``."""
-        return self._session.loss if self._session is not None else 0.0
-
-    @loss.setter
-    def loss(self, value: float) -> None:
-        if self._session is not None:
-            self._session.loss = value
-
-    @property
-    def accuracy(self) -> float:
-        """The share of items that the last accuracy layer has found correct."""
-        return self._session.accuracy if self._session is not None else 0.0
-
-    @accuracy.setter
-    def accuracy(self, value: float) -> None:
-        if self._session is not None:
-            self._session.accuracy = value
+    loss = Measure("loss")
+    """The sum of the losses of the last ``forward`` or ``test``."""
+    accuracy = Measure("accuracy")
+    """The share of items that the last accuracy layer has found correct."""
 
     def prepare(self, batch_size: int) -> None:
         """Compile the net for a smaller batch size too, so that the first such batch does not wait.
@@ -312,17 +297,13 @@ class Net:
         self.session.backward()
 
     def clear_grad(self) -> None:
-        """Let the next ``backward`` start the parameters' gradients from zero, without a pass over memory.
-
-        Until then they read as zero. Gradients given by ``set_grad`` stay.
-        """
+        """Let the next ``backward`` start the parameters' gradients from zero, without a pass over memory. Until then
+        they read as zero. Gradients given by ``set_grad`` stay."""
         self.session.clear_grad()
 
     def clear_values(self) -> None:
-        """Zeros in the value of every layer, data layers included: set the data again before the next ``forward``.
-
-        Nothing needs it, since ``forward`` computes values afresh; programs for the original call it.
-        """
+        """Zeros in the value of every layer, data layers included: set the data again before the next ``forward``,
+        which needs no zeros."""
         self.session.clear_values()
 
     def fuse_pattern_cbr(self) -> None:
@@ -330,17 +311,13 @@ class Net:
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
-        """Storage by the name of its layer and field, ``conv1weights``, in whatever layout it has; empty before
-        ``compile``."""
+        """Storage by the names of layer and field, ``conv1weights``, in whatever layout; empty before ``compile``."""
         arrays = self.executable.arrays if self.compiled else {}
         return {name.replace(".", "", 1): array for name, array in arrays.items()}
 
     @property
     def forward_tasks(self) -> list[Callable[[], None]]:
-        """What ``forward`` does, as the original's benchmarks time it: nothing for each data layer, then all layers.
-
-        Empty before ``compile``, as ``backward_tasks``.
-        """
+        """What ``forward`` does, as the original's benchmarks time it: nothing for each data layer, then all layers."""
         return [*[lambda: None] * len(self.graph.data()), self.forward] if self.compiled else []
 
     @property
@@ -349,16 +326,25 @@ class Net:
         return [self.session.run_backward] if self.compiled else []
 
     # --- loops ----------------------------------------------------------------------------------------------
-    def fit(self, *data: Any, solver: Any, **options: Any) -> History:
-        """Train on a data set: ``net.fit(images, labels, solver=SGD(net), epochs=10)``, ``net.fit(loader, …)``.
-
-        Args:
-            data: an array for each data layer, or a loader.
-            solver: of :mod:`latte.solver`.
-            options: ``epochs``, ``shuffle``, ``validation``, ``metrics``, ``callbacks``, ``accumulate``,
-                ``stop_on_nan``, ``progress``, ``after_epoch``; see :func:`latte.runtime.training.fit`.
-        """
-        return fit(self.session, *data, solver=solver, **known_options(options))
+    def fit(
+        self,
+        *data: Any,
+        solver: Any,
+        epochs: int = 1,
+        shuffle: bool = True,
+        validation: Any = None,
+        metrics: Mapping[str, Metric] | None = None,
+        callbacks: Any = (),
+        accumulate: int = 1,
+        stop_on_nan: bool = True,
+        progress: bool = True,
+        after_epoch: Callable[[int, History], None] | None = None,
+    ) -> History:
+        """Train on a data set: ``net.fit(images, labels, solver=SGD(net), epochs=10)``, ``net.fit(loader, …)``; see
+        :func:`latte.runtime.training.fit`."""
+        options = {"epochs": epochs, "shuffle": shuffle, "validation": validation, "metrics": metrics}
+        options |= {"callbacks": callbacks, "accumulate": accumulate, "stop_on_nan": stop_on_nan}
+        return fit(self.session, *data, solver=solver, progress=progress, after_epoch=after_epoch, **options)
 
     def evaluate(self, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True) -> Evaluation:
         """Loss, accuracy and metrics over a data set in the inference phase; see

@@ -15,7 +15,7 @@ from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
 from latte.runtime.evaluation import Metric, check_metrics, evaluate, whole_batches_after
 from latte.runtime.session import Session
-from swirl.errors import DataError, TrainingError, nearest
+from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console
 
 
@@ -96,23 +96,6 @@ def fit(
                 _tell(told, "after_epoch", run)
         _tell(told, "after_training", run)
     return run.history
-
-
-def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options of :func:`fit`.
-
-    Raises:
-        TrainingError: one is not.
-    """
-    known = [name for name in fit.__kwdefaults__ or () if name != "solver"]
-    for name in options:
-        if name not in known:
-            raise TrainingError(
-                f"fit has no option {name!r}",
-                location=user_location(),
-                way_out=f"{nearest(name, known)}its options are {', '.join(known)}",
-            )
-    return options
 
 
 class _Epoch:
