@@ -56,12 +56,15 @@ class Memo:
     Attributes:
         used: the results asked for, new ones included.
         computed: how many were not known.
+        chosen: what a schedule looks at → the commands that were chosen by it (:meth:`swirl.recipe.Schedule.chosen`);
+            not on disk: who chooses is not in this package, whose sources a result depends on.
     """
 
     def __init__(self, known: dict[str, Any] | None = None):
         self.known = known
         self.used: dict[str, Any] = {}
         self.computed = 0
+        self.chosen: dict[str, Any] = {}
 
     def program(self, function: Callable[..., Program], program: Program, *arguments: Any, **options: Any) -> Program:
         """``function(program, *arguments, **options)``.

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from swirl.cache import cache_key
 from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
+from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
+from swirl.ir.text import identity
 from swirl.memo import Memo
 from swirl.phases import INFERENCE, PHASES
 from swirl.plan_layouts import LayoutCommand, lay_out
@@ -59,6 +62,8 @@ class Schedule(_Answers):
         self.target = target
         self.outcomes: list[Outcome] = []
         self.trace: list[Traced] = []
+        self.asked: list[tuple[Recorded, str]] = []
+        """The commands of the outcomes, and why they were given."""
         self.composed: list[Recipe] = []
         """The recipes of layers that the recipe of a chain has built on."""
         self._region, self._memo, self._recipes = region, memo or Memo(), recipes
@@ -146,8 +151,39 @@ class Schedule(_Answers):
         """
         raise LeftApart(reason, phase=self._phase(phase), location=caller())
 
-    def apply(self, command: Recorded) -> tuple[str, ...]:
+    def chosen(self, phase: str, choose: Callable[[], None]) -> None:
+        """Let a function choose commands for a phase; those that it has chosen for an equal layer are applied as they
+        are, which is much faster.
+
+        Args:
+            phase: that it schedules.
+            choose: applies commands here; looks at nothing but the programs, their layouts and the target.
+        """
+        key, before = self._looks(phase), len(self.asked)
+        known = self._memo.chosen.get(key)
+        if known is None:
+            choose()
+            self._memo.chosen[key] = tuple(self.asked[before:])
+        else:
+            for command, why in known:
+                self.apply(command, why)
+
+    def _looks(self, phase: str) -> str:
+        """All that commands for a phase may depend on, without the names of layers."""
+        numbers: dict[str, int] = {}
+        parts = [phase, self.target.name, str(self._own.follows)]
+        for name, program in self.programs.items():
+            names = [buffer.name for buffer in program.buffers.values()]
+            places = [(numbers.setdefault(each, len(numbers)), self._own.chooses(each)) for each in names]
+            parts += [name, repr(places), identity(anonymous(program).program)]
+        return cache_key(*parts)
+
+    def apply(self, command: Recorded, why: str = "") -> tuple[str, ...]:
         """Apply one command.
+
+        Args:
+            command: with its phase and options.
+            why: the reason that the outcome tells.
 
         Returns:
             the names of the loops that it made, to be used in later commands.
@@ -168,13 +204,15 @@ class Schedule(_Answers):
             if not optional:
                 raise at_location from error
             self.outcomes.append(Outcome(command, "skipped", str(error)))
+            self.asked.append((command, why))
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
         assumed = COMMANDS[command.name].assumes
         used = assumed is not None and (assumed.option is None or options.get(assumed.option))
         if assumed is not None and used and any(after.text != before[phase].text for phase, after in changed.items()):
             self._notes.append(f"assumes that {assumed.text}")
-        self.outcomes.append(Outcome(command, "applied", "\n".join(self._notes)))
+        self.outcomes.append(Outcome(command, "applied", "\n".join(filter(None, (why, *self._notes)))))
+        self.asked.append((command, why))
         self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made
 

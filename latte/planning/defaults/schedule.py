@@ -39,7 +39,7 @@ def with_defaults(recipe: Recipe | None, left: Collection[str] = ()) -> Recipe:
 
 
 def _default(phase: str, s: Schedule, target: Target) -> None:
-    PhaseSchedule(Trials(s, target, phase)).write()
+    s.chosen(phase, PhaseSchedule(Trials(s, target, phase)).write)
 
 
 DEFAULTS: Mapping[str, Callable[[Schedule, Target], None]] = {phase: partial(_default, phase) for phase in PHASES}

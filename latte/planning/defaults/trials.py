@@ -72,7 +72,7 @@ class Trials:
     def scratch(self) -> Trials:
         """The same on a copy of the schedule: what is tried there changes nothing here."""
         other = copy(self.s)
-        other.outcomes, other.trace = list(self.s.outcomes), list(self.s.trace)
+        other.outcomes, other.trace, other.asked = list(self.s.outcomes), list(self.s.trace), list(self.s.asked)
         return replace(self, s=other)
 
     def apply(self, why: str, name: str, *arguments: Any, **options: Any) -> bool:
@@ -111,17 +111,15 @@ class Trials:
             return False
         self.refused.add(asked)
         try:
-            self.s.apply(command)
+            self.s.apply(command, one.why)
         except LatteError:
             return False
-        outcome = self.s.outcomes[-1]
-        if LEFT_ALONE in outcome.reason:
+        if LEFT_ALONE in self.s.outcomes[-1].reason:
             self.partly.update(name for name in one.arguments if isinstance(name, str))
             return False
         if self.program.nests == before.nests and self.s.state.layouts == layouts:
             return False
         self.refused.discard(asked)
-        self.s.outcomes[-1] = replace(outcome, reason="\n".join(filter(None, (one.why, outcome.reason))))
         return True
 
 
