@@ -7,7 +7,7 @@ from latte import layers
 from latte.ensemble import Ensemble, LossEnsemble  # noqa: F401
 from latte.layers import *  # noqa: F403
 from latte.net import Net
-from latte.neuron import BiasNeuron, DataNeuron, Field, Neuron, Param, State, WeightedNeuron  # noqa: F401
+from latte.neuron import BiasNeuron, Constant, DataNeuron, Field, Neuron, Param, State, WeightedNeuron  # noqa: F401
 
 try:
     __version__ = version("latte-swirl")

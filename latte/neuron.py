@@ -3,6 +3,7 @@
 from latte.model.neuron import (
     INFINITY,
     BiasNeuron,
+    Constant,
     DataNeuron,
     Field,
     Neuron,
@@ -39,6 +40,7 @@ from latte.model.neuron import (
 __all__ = [
     "INFINITY",
     "BiasNeuron",
+    "Constant",
     "DataNeuron",
     "Field",
     "Neuron",

@@ -9,8 +9,10 @@ from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.model.checks import is_flag, is_integer
 from latte.model.instances import is_number
+from latte.model.sharing import Shared
 from latte.model.source_location import user_location
 from latte.net import Net
+from latte.neuron import Param
 
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
@@ -148,3 +150,25 @@ def one_to_one(net: Net, source: Ensemble, ensemble: Ensemble) -> Ensemble:
     net.add_ensemble(ensemble)
     net.add_one_to_one_connections(source, ensemble)
     return ensemble
+
+
+def own_or_shared(name: str, given: Shared | None, own: Param) -> Param:
+    """The declaration of a parameter: the layer's own, or what was given in its place.
+
+    Args:
+        name: of the parameter.
+        given: another layer's (``conv1.weights``), which then has the dimensions of ``own``; None for its own.
+        own: its own.
+
+    Raises:
+        DeclarationError: it is not another layer's parameter.
+    """
+    if given is None:
+        return own
+    if not isinstance(given, Shared):
+        raise DeclarationError(
+            f"{name} must be a parameter of another layer, not {given!r}",
+            location=user_location(),
+            way_out=f"{name}=other.{name}; values are set by set_{name}(array) after net.compile()",
+        )
+    return given.over(*own.dims)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import count, pair, source_of
+from latte.layers.arguments import count, own_or_shared, pair, source_of
+from latte.model.sharing import Shared
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
@@ -24,6 +25,8 @@ def ConvLayer(
     dilation: Pair = 1,
     *,
     groups: int = 1,
+    weights: Shared | None = None,
+    bias: Shared | None = None,
     name: str | None = None,
 ) -> Ensemble:
     """Convolution with bias.
@@ -43,6 +46,7 @@ def ConvLayer(
         groups: into how many the channels and the filters are divided; each filter reads the channels of its group
             alone, and weights have shape ``(num_filters, channels / groups, kernel, kernel)``. As many groups as
             channels are a depthwise convolution.
+        weights, bias: parameters of other layers to share (``other.weights``), of these shapes; by default its own.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
@@ -56,10 +60,12 @@ def ConvLayer(
     filters = count("num_filters", num_filters)
     kernel_y, kernel_x = pair("kernel", kernel, 1)
     channels = _channels_of_group(source, filters, groups)
+    taps = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
+    w, b = own_or_shared("weights", weights, taps), own_or_shared("bias", bias, Param("k", shape=(1,), init=zeros))
 
     class ConvNeuron(Neuron):
-        weights = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
-        bias = Param("k", shape=(1,), init=zeros)
+        weights = w
+        bias = b
 
         def forward(self) -> None:
             self.value = self.bias[0]
@@ -80,6 +86,7 @@ def ConvLayerNoBias(
     dilation: Pair = 1,
     *,
     groups: int = 1,
+    weights: Shared | None = None,
     name: str | None = None,
 ) -> Ensemble:
     """Convolution without bias; arguments, result and errors as :func:`ConvLayer`'s."""
@@ -87,9 +94,10 @@ def ConvLayerNoBias(
     filters = count("num_filters", num_filters)
     kernel_y, kernel_x = pair("kernel", kernel, 1)
     channels = _channels_of_group(source, filters, groups)
+    w = own_or_shared("weights", weights, Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in))
 
     class ConvNeuron(Neuron):
-        weights = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
+        weights = w
 
         def forward(self) -> None:
             self.value = 0.0

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from latte.ensemble import Ensemble
-from latte.layers.arguments import count, source_of
+from latte.layers.arguments import count, own_or_shared, source_of
+from latte.model.sharing import Shared
 from latte.net import Net
 from latte.neuron import Neuron, Param, eachindex, uniform_fan_in, zeros
 
 
-def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int, *, name: str | None = None) -> Ensemble:
+def FullyConnectedLayer(
+    net: Net,
+    input_ensemble: Ensemble,
+    num_outputs: int,
+    *,
+    weights: Shared | None = None,
+    bias: Shared | None = None,
+    name: str | None = None,
+) -> Ensemble:
     """``value[n, k] = bias[k, 0] + Σ weights[k, …] · inputs[n, …]`` over all elements of the source.
 
     Weights have shape ``(num_outputs,) + source.shape`` and start uniform in ±sqrt(3 / fan_in); the bias has
@@ -18,6 +27,7 @@ def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int, *,
         net: the net.
         input_ensemble: any shape.
         num_outputs: number of neurons.
+        weights, bias: parameters of other layers to share (``other.weights``), of these shapes; by default its own.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
@@ -27,10 +37,12 @@ def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int, *,
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "FullyConnectedLayer")
+    w = own_or_shared("weights", weights, Param("k", shape=source.shape, init=uniform_fan_in))
+    b = own_or_shared("bias", bias, Param("k", shape=(1,), init=zeros))
 
     class FullyConnectedNeuron(Neuron):
-        weights = Param("k", shape=source.shape, init=uniform_fan_in)
-        bias = Param("k", shape=(1,), init=zeros)
+        weights = w
+        bias = b
 
         def forward(self) -> None:
             self.value = self.bias[0]
@@ -41,13 +53,19 @@ def FullyConnectedLayer(net: Net, input_ensemble: Ensemble, num_outputs: int, *,
 
 
 def FullyConnectedLayerNoBias(
-    net: Net, input_ensemble: Ensemble, num_outputs: int, *, name: str | None = None
+    net: Net,
+    input_ensemble: Ensemble,
+    num_outputs: int,
+    *,
+    weights: Shared | None = None,
+    name: str | None = None,
 ) -> Ensemble:
     """Fully connected without bias; arguments, result and errors as :func:`FullyConnectedLayer`'s."""
     source = source_of(net, input_ensemble, "FullyConnectedLayerNoBias")
+    w = own_or_shared("weights", weights, Param("k", shape=source.shape, init=uniform_fan_in))
 
     class FullyConnectedNeuron(Neuron):
-        weights = Param("k", shape=source.shape, init=uniform_fan_in)
+        weights = w
 
         def forward(self) -> None:
             self.value = 0.0

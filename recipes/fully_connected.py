@@ -55,7 +55,7 @@ def update(s: Schedule, target: Target) -> None:
     _leave_others(s, "update")
     row = _row(s, "update")
     s.reorder("update", [*row, "n"])
-    for loop in row:
+    for loop in row if s.sets("update", "grad_weights") else ():
         s.fuse("update", loop)
     s.unroll_and_jam("update", "k", 4)
     s.vectorize("update", row[-1], target.simd_width)

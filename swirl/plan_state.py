@@ -45,6 +45,8 @@ class Region:
         phases: phase → nests.
         internal: phase → storage that no other region needs.
         lays_out: prefixes of the storage whose layout this region chooses (``"conv1."``).
+        parameters: storage of parameters, and of their gradients → whether this region chooses the layout, as the first
+            one that uses them; others may share them.
         names: kind of layer → local name → buffer, for layouts that a recipe for that kind of layer chooses; ``""`` has
             the region's own names, also for storage that none of its nests touches.
         follows: whether inference follows the commands for forward.
@@ -56,6 +58,7 @@ class Region:
     phases: Mapping[str, PhaseNests]
     internal: Mapping[str, frozenset[str]] = field(default_factory=dict)
     lays_out: tuple[str, ...] = ()
+    parameters: Mapping[str, bool] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
     follows: bool = True
     finished: bool = False
@@ -67,7 +70,8 @@ class Region:
 
     def chooses(self, storage: str) -> bool:
         """Whether this region chooses the layout of a storage: its layers', or its own copy."""
-        return storage.startswith(self.lays_out) or storage.startswith(f"{self.name}.copy.")
+        prefixes = (*self.lays_out, f"{self.name}.copy.")
+        return self.parameters.get(storage, storage.startswith(prefixes))
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,12 @@ def region_of(
     programs: Mapping[str, Program],
     internal: Mapping[str, frozenset[str]] | None = None,
     lays_out: Sequence[str] = (),
+    parameters: Mapping[str, bool] | None = None,
     names: Mapping[str, Mapping[str, Buffer]] | None = None,
 ) -> Region:
     """A region of canonical programs without layouts; see :class:`Region`."""
     phases = {phase: PhaseNests(program) for phase, program in programs.items()}
-    made = Region(name, tuple(layers), phases, internal or {}, tuple(lays_out), names or {})
+    made = Region(name, tuple(layers), phases, internal or {}, tuple(lays_out), parameters or {}, names or {})
     return _marked(made)
 
 

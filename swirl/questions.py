@@ -11,6 +11,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.ir.statements import statements
+from swirl.ir.trees import name_of, statements_in, target_of
 from swirl.loop_facts import LoopFacts, facts
 from swirl.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.plan_state import PlanState, Region
@@ -49,6 +50,13 @@ class Questions:
         """The names of the buffers of a phase as they are now; none without the phase."""
         program = self._asked.get(self._phase(phase))
         return tuple(program.buffers) if program is not None else ()
+
+    def sets(self, phase: str, buffer: str) -> bool:
+        """Whether a phase gives a buffer its first values: by ``=``, and not only by ``+=``, as it adds to a gradient
+        that another layer has started."""
+        program = self._asked.get(self._phase(phase))
+        statements = [s for nest in program.nests for s in statements_in(nest.function)] if program is not None else []
+        return any(isinstance(s, ast.Assign) and name_of(target_of(s)) == buffer for s in statements)
 
     def blocked(self, phase: str) -> bool:
         """Whether an array of the phase is blocked: neighbours in a row are then not always neighbours in memory."""

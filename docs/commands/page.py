@@ -63,6 +63,7 @@ QUERIES = (
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),
     ('s.nests("forward")', "the labels of the nests, in order of execution: for `nest=`, as their numbers are"),
     ('s.buffers("forward")', "the buffers that the nests touch"),
+    ('s.sets("forward", "value")', "whether a buffer gets its first values there, and is not only added to"),
     ('s.blocks("inputs")', "dimension → elements in a block, counted as in `tile`; empty where there are none"),
     ('s.shape("inputs")', "the extents of a buffer, counted as in `tile`"),
     ("s.combination(17, 6)", "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),

@@ -59,7 +59,7 @@ def derive(
         inputs: buffers whose gradients backward computes (``inputs`` → ``grad_inputs``).
         params: buffers whose gradients update accumulates (``weights`` → ``grad_weights``).
         output: the buffer whose gradient ``grad`` is given.
-        add_to: those of ``inputs`` whose gradient has been started by another reader.
+        add_to: those of ``inputs`` and ``params`` whose gradient has been started by another layer.
         keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again, whatever
             that costs; ignored where values of single iterations must be kept.
 

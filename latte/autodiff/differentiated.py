@@ -25,12 +25,19 @@ class LayerPrograms:
     programs: Mapping[str, Program]
     notes: tuple[str, ...] = ()
 
+    @property
+    def trained(self) -> set[str]:
+        """Storage of the parameters' gradients that these programs set or add to."""
+        buffers = (buffer for program in self.programs.values() for buffer in program.buffers.values())
+        return {buffer.name for buffer in buffers if buffer.role == "param_grad"}
+
 
 class Differentiated:
     """The phases of all layers of a net, for any order in which they run.
 
-    The first reader of a layer that runs backwards sets its gradient, the others add to it: so the programs of a phase
-    depend on the order. They are made on request, and again only where another order changes them.
+    The first reader of a layer that runs backwards sets its gradient, the others add to it, and so do layers that share
+    a parameter: so the programs of a phase depend on the order. They are made on request, and again only where another
+    order changes them.
 
     Args:
         graph: of the net.
@@ -67,6 +74,7 @@ class Differentiated:
             result.append(self._of(ensemble, started))
             if ensemble.name in self._wanted and not isinstance(ensemble, (AccuracyEnsemble, DataEnsemble)):
                 started |= {edge.source.name for edge in _differentiated(ensemble, self._wanted)}
+            started |= result[-1].trained
         return result[::-1]
 
     def _of(self, ensemble: Ensemble, started: set[str]) -> LayerPrograms:
@@ -74,6 +82,8 @@ class Differentiated:
             return LayerPrograms(ensemble, {})
         inputs = _differentiated(ensemble, self._wanted)
         add_to = tuple(edge.name for edge in inputs if edge.source.name in started)
+        params = (spec for spec in ensemble.fields().values() if spec.role == "param")
+        add_to += tuple(spec.name for spec in params if spec.gradient.storage in started)
         key = ensemble.name, add_to
         if key not in self._made:
             self._made[key] = _programs(self._lowered[ensemble.name], [edge.name for edge in inputs], add_to)
@@ -117,14 +127,14 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     Args:
         layer: lowered.
         inputs: its connections through which a gradient flows back.
-        started: those of them whose gradient another reader has set.
+        started: those of them, and of its parameters, whose gradient another layer has set.
     """
     ensemble, forward = layer.ensemble, layer.forward
     programs = {"inference": strip_stop_gradient(layer.inference).renamed(f"{ensemble.name}.inference")}
     # A source that is connected twice is lowered under its first name only.
     inputs = [name for name in inputs if name in forward.buffers]
-    add_to = [name for name in started if name in inputs]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
+    add_to = [name for name in started if name in (*inputs, *params)]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
         programs["forward"] = _with_argmax(ensemble, forward)
         return LayerPrograms(ensemble, programs)
@@ -181,14 +191,13 @@ def _started(program: Program, ensemble: Ensemble, add_to: list[str]) -> Program
     start: list[Nest] = []
     end: list[Nest] = []
     for name, buffer in program.buffers.items():
-        if buffer.role == "param_grad":
-            start.append(_elements(program, name, f"{name}[0] = {name}[0] if accumulate[0] != 0 else 0.0"))
-        elif buffer.role != "grad" or name == "grad":
+        if buffer.role != "param_grad" and (buffer.role != "grad" or name == "grad"):
             continue
-        elif name.removeprefix("grad_") not in add_to:
-            start.append(_elements(program, name, f"{name}[0] = 0.0"))
+        if name.removeprefix("grad_") not in add_to:
+            kept = f"{name}[0] if accumulate[0] != 0 else 0.0" if buffer.role == "param_grad" else "0.0"
+            start.append(_elements(program, name, f"{name}[0] = {kept}"))
         elif _assigns(program, name):
-            # `=` would drop what other readers of the source have added.
+            # `=` would drop what other layers have added.
             program, own = _with_own(program, name, ensemble)
             start.append(_elements(program, own, f"{own}[0] = 0.0"))
             end.append(_elements(program, name, f"{name}[0] += {own}[0]"))

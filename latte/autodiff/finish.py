@@ -39,7 +39,7 @@ class Variables:
         inputs: the buffers that it reads from other layers.
         params: its parameters.
         output: the buffer whose gradient is given.
-        add_to: those of ``inputs`` whose gradient has been started by another reader.
+        add_to: those of both whose gradient has been started by another layer.
     """
 
     inputs: Sequence[str]

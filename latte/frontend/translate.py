@@ -141,7 +141,8 @@ class Translator:
                 f"declare a State, which lives from step to step, or compute its gradient, grad_{name}",
             )
         if own is not None and own.role == "constant":
-            self.scope.fail(node, f"{text} is a constant of the surrounding Python, which no phase can write")
+            way_out = "declare a State, which lives from step to step, or a Field"
+            self.scope.fail(node, f"{text} is a constant, which no phase can write", way_out)
         if self.scope.phase == "forward" and (own is None or own.role in ("grad", "param_grad")):
             self.scope.fail(node, f"{text} is a gradient, which forward cannot write", "define backward or update")
 

@@ -19,6 +19,7 @@ from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, 
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
+from latte.model.sharing import Shared, check_shared, share
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
 from swirl.recorded import Recorded
@@ -154,8 +155,8 @@ class Ensemble:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        """Commands (``conv1.parallelize(…)``), questions about them (``conv1.tiling_info``) and accessors
-        (``conv1.get_value()``)."""
+        """Commands (``conv1.parallelize(…)``), questions about them (``conv1.tiling_info``), accessors
+        (``conv1.get_value()``), and parameters for other layers to share (``conv1.weights``)."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name in INFOS:
@@ -170,6 +171,8 @@ class Ensemble:
             found = self.accessor(name)
             if found is not None:
                 return found
+        if name in self.declared_fields():
+            return share(repr(self), name, self.declared_fields()[name], self.fields(), self._known, self.position)
         hint = nearest(name, [attribute for attribute in dir(self) if not attribute.startswith("_")])
         raise UnknownName(
             f"{self!r} has no command or attribute {name!r}",
@@ -350,6 +353,7 @@ class Ensemble:
         extents.setdefault("n", batch)
         shape = (batch, *self.shape) if self.batched else self.shape
         dims = (self.batch_dim, *self.dims) if self.batched else self.dims
+        check_shared(repr(self), self.declared_fields(), extents, self._known, self.position, self.location)
         specs = [
             FieldSpec("value", f"{self.name}.value", shape, dims=dims),
             FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims),
@@ -363,8 +367,9 @@ class Ensemble:
     def initial(self, name: str) -> np.ndarray:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever order they are
         drawn."""
-        specs = self.fields()
-        return specs[name].initial(np.random.default_rng([self._known.seed, self.position, list(specs).index(name)]))
+        specs, declared = self.fields(), self.declared_fields().get(name)
+        stream = declared.stream if isinstance(declared, Shared) else (self.position, list(specs).index(name))
+        return specs[name].initial(np.random.default_rng([self._known.seed, *stream]))
 
 
 class DataEnsemble(Ensemble):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.body import Body
-from latte.model.neuron import RESERVED, ConstantArray, Declaration, Field, Neuron, Param, State, given, zeros
+from latte.model.neuron import RESERVED, Constant, Declaration, Field, Neuron, Param, State, given, zeros
 from latte.model.phases import PhaseMethods
 from swirl.errors import DeclarationError
 
@@ -92,7 +92,7 @@ def _constant_array(body: Body, node: ast.expr, name: str, array: np.ndarray) ->
         body.fail(node, f"{name} is an array of {array.dtype}, of shape {array.shape}: bodies compute with numbers")
     if array.dtype.kind in "iu" and not -(2**31) <= array.min() <= array.max() < 2**31:
         body.fail(node, f"{name} holds integers of more than 32 bits", f"{name}.astype(np.float32)")
-    return ConstantArray(shape=array.shape, init=given(array), dtype=_dtype(array))
+    return Constant(shape=array.shape, init=given(array), dtype=_dtype(array))
 
 
 def stored_names(tree: ast.AST) -> set[str]:

@@ -111,9 +111,12 @@ class Declaration:
 
     if TYPE_CHECKING:  # in a body, a field is an array or a number
 
-        def __get__(self, instance: object, owner: type) -> Any: ...
-
         def __set__(self, instance: object, value: Any) -> None: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None or isinstance(instance, Neuron):
+            return self
+        raise AttributeError  # asks the ensemble, which knows the field as it is in its net
 
     def __init__(
         self,
@@ -148,6 +151,10 @@ class Declaration:
         ):
             object.__setattr__(self, name, value)
 
+    def storage(self, layer: str, name: str) -> str:
+        """Where the field ``name`` of a layer is kept: a name that is unique in the net."""
+        return f"{layer}.{name}"
+
 
 class Param(Declaration):
     """A field that training adjusts; it gets a gradient, ``grad_<name>``."""
@@ -161,17 +168,18 @@ class State(Declaration):
     role = "state"
 
 
+class Constant(Declaration):
+    """A field of numbers that the declaration gives (``init=given(array)``), or a NumPy array of the surrounding Python
+    that a body reads: neither trained nor saved, and no phase changes it."""
+
+    role = "constant"
+
+
 class Field(Declaration):
     """A field that a phase computes besides ``value``: a mask, a batch mean. In a neuron without dims and shape: one
     element for each neuron and item of the batch. What accumulates into it starts at zero each time."""
 
     role = "value"
-
-
-class ConstantArray(Declaration):
-    """A NumPy array of the surrounding Python that a body reads: copied when the net is compiled, never written."""
-
-    role = "constant"
 
 
 @dataclass(frozen=True)
@@ -204,10 +212,14 @@ class FieldSpec:
         return Buffer(self.storage, self.shape, self.dtype, self.role)
 
     @property
+    def owner(self) -> str:
+        """The layer whose storage it is: of a shared parameter, another one."""
+        return self.storage.split(".")[0]
+
+    @property
     def gradient(self) -> FieldSpec:
         """The field for a parameter's gradient."""
-        owner, _ = self.storage.split(".")
-        storage = f"{owner}.grad_{self.name}"
+        storage = f"{self.owner}.grad_{self.storage.split('.')[1]}"
         return FieldSpec(f"grad_{self.name}", storage, self.shape, self.dtype, "param_grad", self.dims)
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
@@ -246,7 +258,7 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
     fan_in = declared.fan_in if declared.fan_in is not None else prod(declared.shape)
     return FieldSpec(
         name,
-        f"{owner}.{name}",
+        declared.storage(owner, name),
         shape or (1,),
         declared.dtype,
         declared.role,

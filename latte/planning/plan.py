@@ -94,7 +94,7 @@ def _stages(unit: Unit, memo: Memo) -> dict[str, tuple[Stage, ...]]:
 def _region(unit: Unit, stages: Mapping[str, tuple[Stage, ...]]) -> Region:
     programs = {phase: made[-1].program for phase, made in stages.items()}
     layers = [member.name for member in unit.members]
-    return region_of(unit.name, layers, programs, unit.internal, unit.lays_out, unit.names)
+    return region_of(unit.name, layers, programs, unit.internal, unit.lays_out, unit.parameters, unit.names)
 
 
 @dataclass

@@ -33,6 +33,7 @@ class Unit:
         local: of a chain: storage → name of the buffer in the joined programs.
         internal: of a chain: phase → storage that only programs of this unit need.
         lays_out: prefixes of the storage whose layout this unit chooses.
+        parameters: storage of parameters, and of their gradients → whether this unit chooses the layout.
         names: kind of layer → its own names for buffers → buffer; for ``""`` the unit's names, also of buffers that
             belong to phases which are joined with another layer's.
         apart: of a chain: the units of those phases of its layers that are in no chain.
@@ -45,6 +46,7 @@ class Unit:
     local: Mapping[str, str] = field(default_factory=dict)
     internal: Mapping[str, frozenset[str]] = field(default_factory=dict)
     lays_out: tuple[str, ...] = ()
+    parameters: Mapping[str, bool] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
     apart: tuple[Unit, ...] = ()
 
@@ -91,43 +93,48 @@ def net_units(
         for name, item in by_name.items()
     }
     result: list[Unit] = []
-    first_readers: dict[str, frozenset[str]] = {}
+    first_users: dict[str, frozenset[str]] = {}
 
     def alone(name: str) -> Unit:
         item = rest[name]
         recipe = recipe_of(graph, item.ensemble, read, {phase for layer, phase in left if layer == name})
-        return _alone(item, by_name[name], recipe, first_readers)
+        return _alone(item, by_name[name], recipe, first_users)
 
     for item in programs:
         name = item.ensemble.name
         starting = [unit for unit in joined if unit.members[0].name == name and unit.parts]
         for unit in starting:
-            lays_out = _lays_out(unit.members, first_readers)
+            lays_out, parameters = _lays_out(unit.members, first_users)
             apart = tuple(alone(member.name) for member in unit.members if rest[member.name].programs)
             internal = _internal(unit, joined, rest.values())
-            result.append(replace(unit, internal=internal, lays_out=lays_out, apart=apart))
+            result.append(replace(unit, internal=internal, lays_out=lays_out, parameters=parameters, apart=apart))
         if rest[name].programs or not item.programs:
             result.append(alone(name))
     return result
 
 
-def _lays_out(members: Sequence[Ensemble], first_readers: dict[str, frozenset[str]]) -> tuple[str, ...]:
+def _lays_out(
+    members: Sequence[Ensemble], first_users: dict[str, frozenset[str]]
+) -> tuple[tuple[str, ...], dict[str, bool]]:
     """Prefixes of the storage that a recipe for these layers lays out: the layers' own, and data that no other layer
-    has read before: no kernel computes data, and setting them packs them anyway.
+    has read before: no kernel computes data, and setting them packs them anyway. Parameters, which layers may share,
+    and whether no other layer has used them before.
 
     Args:
         members: the layers.
-        first_readers: data → the layers that have read them first; those that these layers read are added.
+        first_users: data and parameters → the layers that have read them first; those of these layers are added.
     """
     names = frozenset(member.name for member in members)
     edges = [edge for member in members for edge in member.connections]
     data = sorted({edge.source.name for edge in edges if isinstance(edge.source, DataEnsemble)})
-    own = [name for name in data if first_readers.setdefault(name, names) & names]
-    return tuple(f"{name}." for name in (*sorted(names), *own))
+    own = [name for name in data if first_users.setdefault(name, names) & names]
+    used = (spec for e in members for spec in e.fields().values() if spec.role in ("param", "param_grad"))
+    parameters = {spec.storage: bool(first_users.setdefault(spec.storage, names) & names) for spec in used}
+    return tuple(f"{name}." for name in (*sorted(names), *own)), parameters
 
 
 def _alone(
-    item: LayerPrograms, whole: LayerPrograms, recipe: Recipe | None, first_readers: dict[str, frozenset[str]]
+    item: LayerPrograms, whole: LayerPrograms, recipe: Recipe | None, first_users: dict[str, frozenset[str]]
 ) -> Unit:
     """The phases of a layer that are in no chain.
 
@@ -135,15 +142,14 @@ def _alone(
         item: these phases.
         whole: all of its phases.
         recipe: its own.
-        first_readers: see :func:`_lays_out`.
+        first_users: see :func:`_lays_out`.
     """
     parts = {phase: (Part(program),) for phase, program in item.programs.items()}
     elsewhere = sorted(whole.programs.keys() - item.programs.keys())
     names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
     members = (item.ensemble,)
-    return Unit(
-        item.ensemble.name, members, parts, recipe, lays_out=_lays_out(members, first_readers), names={"": names}
-    )
+    lays_out, parameters = _lays_out(members, first_users)
+    return Unit(item.ensemble.name, members, parts, recipe, lays_out=lays_out, parameters=parameters, names={"": names})
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:

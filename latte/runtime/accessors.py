@@ -13,7 +13,7 @@ from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.source_location import user_location
 from latte.runtime.data import check_array, check_labels
 from latte.runtime.session import Session
-from swirl.errors import LatteError, UnknownName, nearest
+from swirl.errors import DataError, LatteError, UnknownName, nearest
 
 _ACCESSOR = re.compile(r"(get|set)_(\w+?)(_view)?$")
 
@@ -112,6 +112,12 @@ class Accessors:
         if field == "value" and isinstance(ensemble, DataEnsemble) and array.shape == full:
             executable = session.use(session.batch_size)  # the batch before may have been a smaller one
             buffer = executable.buffer(storage)
+        if buffer.role == "constant":
+            raise DataError(
+                f"{what}: {field} is a Constant, which the declaration gives",
+                location=user_location(),
+                way_out="declare a State for what changes",
+            )
         check_array(array, buffer.shape, what)
         if field == "value":
             check_labels(session.graph, ensemble, array)

@@ -234,7 +234,7 @@ def _initialise(executable: Executable, everything: bool) -> None:
     """Parameters, state and constants from their initialisers, the gradient of losses 1."""
     for ensemble in executable.graph.ensembles if everything else ():
         for name, spec in ensemble.fields(executable.batch_size).items():
-            if spec.role in ("param", "state", "constant"):
+            if spec.role in ("param", "state", "constant") and spec.owner == ensemble.name:
                 executable.write(spec.storage, ensemble.initial(name))
     for loss in executable.graph.losses():
         storage = f"{loss.name}.grad"
