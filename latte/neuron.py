@@ -25,6 +25,7 @@ from latte.model.neuron import (
     int32,
     log,
     log1p,
+    normal,
     normal_fan_in,
     ones,
     rand,
@@ -33,6 +34,7 @@ from latte.model.neuron import (
     sqrt,
     stop_gradient,
     tanh,
+    uniform,
     uniform_fan_in,
     zeros,
 )
@@ -62,6 +64,7 @@ __all__ = [
     "int32",
     "log",
     "log1p",
+    "normal",
     "normal_fan_in",
     "ones",
     "rand",
@@ -70,6 +73,7 @@ __all__ = [
     "sqrt",
     "stop_gradient",
     "tanh",
+    "uniform",
     "uniform_fan_in",
     "zeros",
 ]

@@ -17,6 +17,7 @@ from latte.layers.combining import AddLayer, ConcatLayer, MultiplyLayer, Residua
 from latte.layers.convolution import ConvLayer, ConvLayerNoBias
 from latte.layers.data import MemoryDataLayer
 from latte.layers.dropout import DropoutLayer
+from latte.layers.embedding import EmbeddingLayer
 from latte.layers.fully_connected import FullyConnectedLayer, FullyConnectedLayerNoBias
 from latte.layers.group_normalization import GroupNormLayer, InstanceNormLayer, LayerNormLayer, LRNLayer
 from latte.layers.interpolation import InterpolationLayer
@@ -38,6 +39,7 @@ __all__ = [
     "ConvLayerNoBias",
     "DropoutLayer",
     "ELULayer",
+    "EmbeddingLayer",
     "FlattenLayer",
     "FullyConnectedLayer",
     "FullyConnectedLayerNoBias",

@@ -9,16 +9,26 @@ from latte.layers.arguments import check_net
 from latte.net import Net
 
 
-def MemoryDataLayer(net: Net, shape: int | Sequence[int], *, name: str | None = None) -> Ensemble:
+def MemoryDataLayer(
+    net: Net,
+    shape: int | Sequence[int],
+    *,
+    dtype: str = "float32",
+    below: int | None = None,
+    name: str | None = None,
+) -> Ensemble:
     """Data that the user sets: ``value`` of shape ``(batch,) + shape``.
 
     Args:
         net: the net.
         shape: without the batch: ``(channels, height, width)``, ``(features,)``, or ``(1,)`` for labels.
+        dtype: ``"float32"``, or ``"int32"`` for whole numbers, which have no gradient.
+        below: of whole numbers: all data are 0, 1, … up to the number before, which is checked when they are set. So
+            they may be subscripts: the words of a vocabulary of ``below`` words.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
-        DeclarationError: for an invalid shape.
+        DeclarationError: for an invalid shape, type or range.
     """
     check_net(net, "MemoryDataLayer")
-    return net.add_ensemble(DataEnsemble(shape, name=name))
+    return net.add_ensemble(DataEnsemble(shape, dtype, below, name=name))

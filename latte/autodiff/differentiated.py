@@ -110,7 +110,8 @@ def _gradient_wanted(graph: Graph, of_data: bool) -> set[str]:
     for ensemble in graph.order():
         has_parameters = any(spec.role == "param" for spec in ensemble.fields().values())
         reads = any(edge.source.name in wanted for edge in ensemble.connections if not edge.is_label)
-        forced = isinstance(ensemble, DataEnsemble) and of_data
+        numbers = isinstance(ensemble, DataEnsemble) and ensemble.dtype == "float32"
+        forced = numbers and of_data
         if has_parameters or reads or forced:
             wanted.add(ensemble.name)
     return wanted

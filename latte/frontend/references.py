@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,11 +13,15 @@ import numpy as np
 from latte.frontend.padding import INSIDE
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.subscripts import check_constant_subscripts, index_of, subscript_list
+from latte.model.body import MISSING
 from latte.model.buffers import repeated_sources
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.index import Index, as_index, maximum, minimum
 from latte.model.mapping import Window
-from swirl.ir.nest import reference
+from swirl.ir.nest import clone, reference
+
+Position = Index | ast.Subscript
+"""A subscript: quasi-affine, or an element of integers."""
 
 
 def self_attribute(node: ast.expr) -> str | None:
@@ -59,6 +63,47 @@ class References(ABC):
         if isinstance(node, ast.Subscript):
             return ast.copy_location(self.reference(node.value, subscript_list(self.scope, node)), node)
         return ast.copy_location(self.reference(node, None), node)
+
+    def positions(self, node: ast.expr, indices: list[ast.expr], extents: Sequence[int | None]) -> list[Position]:
+        """The subscripts of a reference: quasi-affine, or elements of integers that are in range.
+
+        Args:
+            node: what is referred to, for messages.
+            indices: as they were written.
+            extents: of its dimensions; None where elements of integers cannot be subscripts.
+        """
+        return [
+            self._read(node, index, dimension, extents[dimension]) or index_of(self.scope, index)
+            for dimension, index in enumerate(indices)
+        ]
+
+    def _read(self, node: ast.expr, index: ast.expr, dimension: int, extent: int | None) -> ast.Subscript | None:
+        """A subscript that is read from an array of integers (there is one such level); None for others."""
+        scope, text = self.scope, ast.unparse(index)
+        if isinstance(index, ast.Name):
+            found: ast.expr | None = scope.elements.get(index.id)
+        elif isinstance(index, (ast.Subscript, ast.Attribute)) and scope.constants.fold(index) is MISSING:
+            found = self.element(index)
+        else:
+            found = None
+        if found is None:
+            return None
+        assert isinstance(found, ast.Subscript) and isinstance(found.value, ast.Name)
+        name, whole = found.value.id, f"dimension {dimension} of {ast.unparse(node)}"
+        if scope.buffers[name].dtype != "int32":
+            dtype = scope.buffers[name].dtype
+            scope.fail(index, f"{text} is {dtype}, and subscripts are integers", "dtype='int32', below=… declares some")
+        if any(isinstance(part, ast.Subscript) for part in ast.walk(found.slice)) or hasattr(found, INSIDE):
+            scope.fail(index, f"{text} cannot be a subscript: it is itself read at such a subscript, or padded")
+        if extent is None:
+            scope.fail(
+                index, f"{text} cannot be a subscript where the source is padded, clamped or reshaped, or a part"
+            )
+        below = scope.below.get(name)
+        if below is None or below > extent:
+            range_ = "has no declared range" if below is None else f"is below {below}"
+            scope.fail(index, f"{text} {range_}, {whole} has {extent} elements", f"below={extent} where it is declared")
+        return clone(found)
 
 
 class NeuronReferences(References):
@@ -133,37 +178,40 @@ class NeuronReferences(References):
                         f"self.{attribute} is all that the neuron reads, not one element",
                         f"self.{attribute}[…], in a loop over eachindex(self.{attribute})",
                     )
-                relative = [as_index(0)] * len(connection.shape)
+                relative: list[Position] = [as_index(0)] * len(connection.shape)
             else:
-                relative = self._indices(node, indices, len(connection.shape))
+                relative = self._indices(node, indices, _whole_extents(connection))
             return self._through(connection, name, node, relative)
         spec = self.specs.get(attribute)
         if spec is None:
             self._no_field(node, attribute)
         element = spec.shape[len(spec.dims) :] if spec.dims else spec.shape
         if spec.shape == (1,) and not spec.dims and indices is None:
-            own = [as_index(0)]
+            own: list[Position] = [as_index(0)]
         else:
-            own = self._indices(node, indices or [], len(element))
+            own = self._indices(node, indices or [], list(element))
             check_constant_subscripts(self.scope, _written(node, indices), own, list(element))
         leading = [self.scope.ranges[self.scope.ensemble.batch_dim if dim == "n" else dim] for dim in spec.dims]
-        return reference(attribute, [index.tree for index in (*leading, *own)])
+        return reference(attribute, [_tree(index) for index in (*leading, *own)])
 
-    def _indices(self, node: ast.expr, indices: list[ast.expr], rank: int) -> list[Index]:
-        if len(indices) != rank:
+    def _indices(self, node: ast.expr, indices: list[ast.expr], extents: Sequence[int | None]) -> list[Position]:
+        if len(indices) != len(extents):
             self.scope.fail(
-                node, f"{ast.unparse(node)} has {rank} dimensions here and is given {len(indices)} subscripts"
+                node, f"{ast.unparse(node)} has {len(extents)} dimensions here and is given {len(indices)} subscripts"
             )
-        return [index_of(self.scope, part) for part in indices]
+        return self.positions(node, indices, extents)
 
-    def _through(self, connection: Connection, name: str, node: ast.expr, relative: list[Index]) -> ast.expr:
+    def _through(self, connection: Connection, name: str, node: ast.expr, relative: list[Position]) -> ast.expr:
         """An element of the source: through the windows, then padding, clamping, and the view of its
         shape."""
         windows = connection.windows or ()
         check_constant_subscripts(self.scope, node, relative, [window.extent for window in windows])
         conditions: list[ast.expr] = []
-        positions = []
+        positions: list[Position] = []
         for window, index, extent, pads in zip(windows, relative, connection.shape, connection.padding, strict=True):
+            if not isinstance(index, Index):
+                positions.append(index)
+                continue
             position = window.start + index * window.step
             if connection.clamp:
                 position = maximum(0, minimum(extent - 1, position))
@@ -171,12 +219,27 @@ class NeuronReferences(References):
                 conditions += _inside(position, extent)
             positions.append(as_index(position))
         if connection.reshape:
-            positions = _reshaped(positions, connection.reshape, connection.source.shape)
+            affine = [position for position in positions if isinstance(position, Index)]  # all of them
+            positions = [*_reshaped(affine, connection.reshape, connection.source.shape)]
         batch = self.scope.ranges[self.scope.ensemble.batch_dim]
-        result = reference(name, [index.tree for index in (batch, *positions)])
+        result = reference(name, [_tree(index) for index in (batch, *positions)])
         if conditions:
             setattr(result, INSIDE, tuple(conditions))
         return result
+
+
+def _tree(position: Position) -> ast.expr:
+    return position.tree if isinstance(position, Index) else position
+
+
+def _whole_extents(connection: Connection) -> list[int | None]:
+    """The extents of a source's dimensions, as the sink sees it; None where it does not see them as they are."""
+    whole = not connection.clamp and connection.reshape is None
+    padding, windows = connection.padding, connection.windows or ()
+    return [
+        window.extent if whole and not any(pads) and window.start.value == 0 and window.step == 1 else None
+        for window, pads in zip(windows, padding, strict=True)
+    ]
 
 
 def _written(node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
@@ -287,33 +350,9 @@ class ArrayReferences(References):
             )
         if len(indices) != len(shape):
             self.scope.fail(node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts")
-        trees: list[ast.expr] = []
-        for position, index in enumerate(indices):
-            indirect = self._indirect(index, shape[position])
-            if indirect is not None:
-                trees.append(indirect)
-                continue
-            affine = index_of(self.scope, index)
-            written = _written(node, indices)
-            check_constant_subscripts(self.scope, written, [affine], [shape[position]])
-            trees.append(affine.tree)
-        return reference(name, trees)
-
-    def _indirect(self, index: ast.expr, extent: int) -> ast.expr | None:
-        """An element of an integer array as a subscript (the one indirection that there is)."""
-        if isinstance(index, ast.Subscript):
-            found = self.element(index)
-            if (
-                isinstance(found, ast.Subscript)
-                and isinstance(found.value, ast.Name)
-                and (self.scope.buffers[found.value.id].dtype == "int32")
-            ):
-                array = self.scope.body.arrays.get(found.value.id)
-                if array is not None and not 0 <= array.min() <= array.max() < extent:
-                    reach = f"holds {array.min()} to {array.max()}, the extent is {extent}"
-                    self.scope.fail(index, f"{ast.unparse(index)} as a subscript: {found.value.id} {reach}")
-                return found
-        return None
+        positions = self.positions(node, indices, shape)
+        check_constant_subscripts(self.scope, _written(node, indices), positions, list(shape))
+        return reference(name, [_tree(position) for position in positions])
 
 
 def extents_of(shape: tuple[int, ...]) -> list[Window]:

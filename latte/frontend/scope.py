@@ -14,6 +14,7 @@ from latte.model.body import Body
 from latte.model.ensemble import Ensemble
 from latte.model.index import Index, variable
 from latte.model.mapping import Window
+from latte.model.ranges import ranges
 from latte.model.variables import loop_names, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
@@ -120,6 +121,10 @@ class BodyScope:
         """Variables of loops over several dimensions, each with the variables of these."""
         self.locals: dict[str, str] = {}
         """Locals that have been assigned, each with its name in the intermediate representation."""
+        self.below = ranges(self.ensemble)
+        """Integers with a range, by the name inside bodies → the number that they are below."""
+        self.elements: dict[str, ast.Subscript] = {}
+        """Locals that are an element of these, as long as the loops around their assignment run."""
         self.conditional = 0
         """How many conditions on data are around: a local assigned under one is not a constant."""
         for node in ast.walk(body.tree):
@@ -135,12 +140,12 @@ class BodyScope:
     @contextmanager
     def inner(self) -> Iterator[None]:
         """Loops entered inside the context end with it."""
-        loops, ranges, many = self.loops, self.ranges, self.many
-        self.loops, self.ranges, self.many = dict(loops), dict(ranges), dict(many)
+        outer = self.loops, self.ranges, self.many, self.elements
+        self.loops, self.ranges, self.many, self.elements = (dict(known) for known in outer)  # type: ignore[assignment]
         try:
             yield
         finally:
-            self.loops, self.ranges, self.many = loops, ranges, many
+            self.loops, self.ranges, self.many, self.elements = outer
 
     @contextmanager
     def under_condition(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from latte.frontend.constants import called
 from latte.frontend.scope import BodyScope
@@ -20,6 +21,15 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
         return _index(scope, node)
     except NotAffine as error:
         scope.fail(node, f"{what} must be affine in loop variables, {ast.unparse(node)} is not: {error}")
+
+
+def bounds_of(scope: BodyScope, node: ast.expr) -> tuple[int, int] | None:
+    """The least and the greatest value of a quasi-affine expression; None for others."""
+    try:
+        found = _index(scope, node)
+    except NotAffine:
+        return None
+    return found.low, found.high
 
 
 def _index(scope: BodyScope, node: ast.expr) -> Index:
@@ -78,10 +88,12 @@ def subscript_list(scope: BodyScope, node: ast.Subscript) -> list[ast.expr]:
 
 
 def check_constant_subscripts(
-    scope: BodyScope, node: ast.expr, indices: list[Index], extents: list[int | None]
+    scope: BodyScope, node: ast.expr, indices: Sequence[Index | ast.expr], extents: Sequence[int | None]
 ) -> None:
     """Refuse constants and plain loop variables that leave an array."""
     for index, extent in zip(indices, extents, strict=True):
+        if not isinstance(index, Index):
+            continue
         # Under a condition the loop may stay inside.
         plain = index.value is not None or (index.text in scope.ranges and not scope.conditional)
         if extent is not None and plain and (index.low < 0 or index.high >= extent):

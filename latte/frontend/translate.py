@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, TypeGuard
 
 from latte.frontend.constants import called, literal
 from latte.frontend.expressions import Expressions
 from latte.frontend.locals import from_source
 from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
-from latte.frontend.subscripts import index_of
+from latte.frontend.subscripts import bounds_of, index_of
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
 from latte.model.index import as_index
-from latte.model.instances import is_number
+from latte.model.instances import is_number, stored_names
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import Loop, fresh
+from swirl.ir.trees import name_of
 
 
 class Translator:
@@ -51,7 +52,10 @@ class Translator:
             case ast.AugAssign(target, operation, value):
                 if not isinstance(operation, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
                     self.scope.fail(node, f"{ast.unparse(node)}: only +=, -=, *= and /= are known")
-                new = [ast.AugAssign(self.target(target), operation, self.expressions.expression(value))]
+                changed = self.target(target)
+                if isinstance(changed, ast.Subscript) and name_of(changed) in self.scope.below:
+                    self.scope.fail(node, f"{ast.unparse(node)} might leave the range of {name_of(changed)}")
+                new = [ast.AugAssign(changed, operation, self.expressions.expression(value))]
             case ast.For():
                 new = self._for(node)
             case ast.If(test, body, orelse):
@@ -91,8 +95,31 @@ class Translator:
             known = self.scope.constants.fold(value)
             if known is not MISSING:
                 return self._constant(node, target, known)
-        translated = self.expressions.expression(value)
-        return [ast.Assign([self.target(target)], translated)]
+        translated, new = self.expressions.expression(value), self.target(target)
+        if isinstance(new, ast.Subscript):
+            self._check_in_range(node, new, value)
+        elif isinstance(target, ast.Name) and target.id not in self.scope.variables and self._has_range(translated):
+            self.scope.elements[target.id] = translated
+        return [ast.Assign([new], translated)]
+
+    def _has_range(self, node: ast.expr) -> TypeGuard[ast.Subscript]:
+        """Whether it is an element of integers with a range, which the body does not change."""
+        name = name_of(node) if isinstance(node, ast.Subscript) else ""
+        return name in self.scope.below and name not in stored_names(self.scope.body.tree)
+
+    def _check_in_range(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> None:
+        """Refuse stores that might leave the range of a field: it may be a subscript."""
+        below = self.scope.below.get(name_of(target))
+        if below is None or (found := bounds_of(self.scope, value)) and found[0] >= 0 and found[1] < below:
+            return
+        inner = value if isinstance(value, (ast.Subscript, ast.Attribute)) else None
+        element = self.references.element(inner) if inner is not None else None
+        if not (isinstance(element, ast.Subscript) and self.scope.below.get(name_of(element), below + 1) <= below):
+            self.scope.fail(
+                node,
+                f"{ast.unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
+                "assign loop variables, constants, or integers with such a range",
+            )
 
     def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
         """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""

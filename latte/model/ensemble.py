@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,17 @@ from latte.model.body import Body
 from latte.model.checks import PHASES, check_dims, check_ensemble_name, check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
-from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec, why_no_name
+from latte.model.neuron import (
+    RESERVED,
+    Declaration,
+    Field,
+    FieldSpec,
+    Neuron,
+    check_below,
+    class_fields,
+    make_spec,
+    why_no_name,
+)
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
@@ -125,7 +135,8 @@ class Ensemble:
             way_out = "Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch"
             raise DeclarationError("an ensemble needs a shape", location=self.location, way_out=way_out)
         self.shape: tuple[int, ...] = check_shape(shape, self.location)
-        self.neuron_class = self._class_of(neurons)
+        alone = isinstance(self, (DataEnsemble, LossEnsemble)) or PhaseMethods(type(self), Neuron).explicit
+        self.neuron_class = instances.neuron_class(neurons, type(self).__name__, alone, self.location)
         self._phases = PhaseMethods(type(self), self.neuron_class)
         if not isinstance(self, DataEnsemble):
             self._phases.check(Ensemble, self.location)
@@ -135,24 +146,6 @@ class Ensemble:
         self.connections: list[Connection] = []
         self._added_fields: dict[str, Declaration] = {}
         self._declared: dict[str, Declaration] | None = None
-
-    def _class_of(self, neurons: Any) -> type[Neuron]:
-        explicit = PhaseMethods(type(self), Neuron).explicit
-        if neurons is None and (explicit or isinstance(self, (DataEnsemble, LossEnsemble))):
-            return Neuron
-        if neurons is None:
-            raise DeclarationError(
-                f"{type(self).__name__} has neither neurons nor a forward of its own",
-                location=self.location,
-                way_out="Ensemble(MyNeuron, shape=…), or a subclass that defines forward(self, inputs, value, …)",
-            )
-        found = instances.class_of(neurons)
-        if found is None:
-            raise DeclarationError(
-                f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}",
-                location=self.location,
-            )
-        return found
 
     def __getattr__(self, name: str) -> Any:
         """Commands (``conv1.parallelize(…)``), questions about them (``conv1.tiling_info``), accessors
@@ -327,7 +320,8 @@ class Ensemble:
             everything = (self.batch_dim, *self.dims)
             for name, declared in found.items():
                 if type(declared) is Field and not declared.dims and not declared.shape and not self.explicit:
-                    found[name] = Field(*everything, init=declared.init, dtype=declared.dtype)
+                    init, dtype, below = declared.init, declared.dtype, declared.below
+                    found[name] = Field(*everything, init=init, dtype=dtype, below=below)
             self._declared = found
         return self._declared
 
@@ -373,12 +367,30 @@ class Ensemble:
 
 
 class DataEnsemble(Ensemble):
-    """An ensemble whose value is set from outside."""
+    """An ensemble whose value is set from outside.
+
+    Args:
+        shape: without the batch.
+        dtype: ``float32`` or ``int32``.
+        below: of integers: they are 0, 1, … up to the number before, and may be subscripts in bodies.
+        name: unique in the net.
+    """
 
     kind = "data"
 
-    def __init__(self, shape: int | Sequence[int], *, name: str | None = None):
+    def __init__(
+        self, shape: int | Sequence[int], dtype: str = "float32", below: int | None = None, *, name: str | None = None
+    ):
         super().__init__(None, shape, name=name)
+        if dtype not in ("float32", "int32"):
+            message = f"the dtype of data must be 'float32' or 'int32', not {dtype!r}"
+            raise DeclarationError(message, location=self.location)
+        check_below(below, dtype, "data", self.location)
+        self.dtype, self.below = dtype, below
+
+    def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
+        found = super().fields(batch_size)
+        return found | {"value": replace(found["value"], dtype=self.dtype, below=self.below)}
 
 
 class ActivationEnsemble(Ensemble):

@@ -92,7 +92,37 @@ def _constant_array(body: Body, node: ast.expr, name: str, array: np.ndarray) ->
         body.fail(node, f"{name} is an array of {array.dtype}, of shape {array.shape}: bodies compute with numbers")
     if array.dtype.kind in "iu" and not -(2**31) <= array.min() <= array.max() < 2**31:
         body.fail(node, f"{name} holds integers of more than 32 bits", f"{name}.astype(np.float32)")
-    return Constant(shape=array.shape, init=given(array), dtype=_dtype(array))
+    below = int(array.max()) + 1 if array.dtype.kind in "iu" and array.min() >= 0 else None
+    return Constant(shape=array.shape, init=given(array), dtype=_dtype(array), below=below)
+
+
+def neuron_class(neurons: object, layer: str, alone: bool, location: str | None) -> type[Neuron]:
+    """The class of a layer's neurons; :class:`Neuron` itself where it has none.
+
+    Args:
+        neurons: as they were given.
+        layer: the layer's class, for messages.
+        alone: whether it may be without neurons.
+        location: of the layer.
+
+    Raises:
+        DeclarationError: they are missing, or something else.
+    """
+    if neurons is None and alone:
+        return Neuron
+    if neurons is None:
+        raise DeclarationError(
+            f"{layer} has neither neurons nor a forward of its own",
+            location=location,
+            way_out="Ensemble(MyNeuron, shape=…), or a subclass of Ensemble that defines "
+            "forward(self, inputs, value, …)",
+        )
+    found = class_of(neurons)
+    if found is None:
+        raise DeclarationError(
+            f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}", location=location
+        )
+    return found
 
 
 def stored_names(tree: ast.AST) -> set[str]:

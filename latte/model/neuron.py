@@ -67,6 +67,16 @@ def normal_fan_in(shape: tuple[int, ...], fan_in: int, generator: np.random.Gene
     return (generator.standard_normal(shape) * np.sqrt(2.0 / fan_in)).astype(np.float32)
 
 
+def uniform(bound: float) -> Initialiser:
+    """Uniform in ±``bound``."""
+    return lambda shape, fan_in, generator: generator.uniform(-bound, bound, shape)
+
+
+def normal(deviation: float) -> Initialiser:
+    """Normal with mean 0 and this standard deviation."""
+    return lambda shape, fan_in, generator: generator.normal(0.0, deviation, shape)
+
+
 def constant(value: float) -> Initialiser:
     """All elements ``value``."""
 
@@ -100,6 +110,7 @@ class Declaration:
         init: initial values, see :data:`Initialiser`.
         dtype: ``float32``, ``int32`` or ``bool``.
         fan_in: what ``init`` is told; by default the number of elements in ``shape``.
+        below: of an ``int32`` field: its numbers are 0, 1, … up to the one before, so that they may be subscripts.
     """
 
     dims: tuple[str, ...]
@@ -107,6 +118,7 @@ class Declaration:
     init: Initialiser
     dtype: str
     fan_in: int | None
+    below: int | None
     role: ClassVar[str] = "value"
 
     if TYPE_CHECKING:  # in a body, a field is an array or a number
@@ -125,6 +137,7 @@ class Declaration:
         init: Initialiser = zeros,
         dtype: str = "float32",
         fan_in: int | None = None,
+        below: int | None = None,
     ):
         kind = type(self).__name__
         extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
@@ -142,12 +155,14 @@ class Declaration:
                 f"{kind}: init must be a function, not {init!r}",
                 way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
             )
+        check_below(below, dtype, kind)
         for name, value in (
             ("dims", dims),
             ("shape", tuple(map(int, extents))),
             ("init", init),
             ("dtype", dtype),
             ("fan_in", fan_in),
+            ("below", below),
         ):
             object.__setattr__(self, name, value)
 
@@ -195,6 +210,7 @@ class FieldSpec:
         dims: the leading dimensions, by name.
         init: initial values.
         fan_in: for ``init``.
+        below: where it is not None, the numbers are from 0 to the one before.
     """
 
     name: str
@@ -205,6 +221,7 @@ class FieldSpec:
     dims: tuple[str, ...] = ()
     init: Initialiser = zeros
     fan_in: int = 1
+    below: int | None = None
 
     @property
     def buffer(self) -> Buffer:
@@ -226,12 +243,29 @@ class FieldSpec:
         """A new array of initial values.
 
         Raises:
-            DeclarationError: if the initialiser returns another shape.
+            DeclarationError: if the initialiser returns another shape, or numbers out of range.
         """
         array: np.ndarray = np.asarray(self.init(self.shape, self.fan_in, generator), DTYPES[self.dtype])
         if array.shape != self.shape:
             raise DeclarationError(f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}")
+        if self.below is not None and (array.min() < 0 or array.max() >= self.below):
+            raise DeclarationError(
+                f"the initialiser of {self.storage} returned {array.min()} to {array.max()}, not numbers from 0 to"
+                f" {self.below - 1}"
+            )
         return np.ascontiguousarray(array)
+
+
+def check_below(below: int | None, dtype: str, what: str, location: str | None = None) -> None:
+    """Raise :class:`DeclarationError` unless numbers of a type can have this range."""
+    if below is None:
+        return
+    if dtype != "int32":
+        raise DeclarationError(
+            f"{what}: below is for integers, not for {dtype}", location=location, way_out="dtype='int32'"
+        )
+    if not isinstance(below, (int, np.integer)) or isinstance(below, bool) or not 1 <= below < 2**31:
+        raise DeclarationError(f"{what}: below must be an integer, at least 1, not {below!r}", location=location)
 
 
 def class_fields(owner: type) -> dict[str, Declaration]:
@@ -265,6 +299,7 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
         declared.dims,
         declared.init,
         fan_in,
+        declared.below,
     )
 
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from latte.model.buffers import body_buffers, repeated_sources
 from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ranges import check_range
+from latte.model.ranges import ranges as body_ranges
 from latte.model.source_location import user_location
-from latte.runtime.data import check_array, check_labels
+from latte.runtime.data import check_array, check_value
 from latte.runtime.session import Session
 from swirl.errors import DataError, LatteError, UnknownName, nearest
 
@@ -44,7 +46,7 @@ class Accessors:
         storage = self._shown_storage(field) if verb == "get" else self._storage(field)
         if verb == "set":
             return lambda values: self._set(field, storage, values)
-        return (lambda: self._view(storage)) if view else (lambda: self._get(field, storage))
+        return (lambda: self._view(field, storage)) if view else (lambda: self._get(field, storage))
 
     def _storage(self, field: str) -> str:
         buffers = {name: b for name, b in body_buffers(self._ensemble).items() if b.role != "scalar"}
@@ -86,8 +88,14 @@ class Accessors:
         values = session.executable.read(storage)
         return np.zeros_like(values) if session.is_cleared(storage) else values
 
-    def _view(self, storage: str) -> np.ndarray:
+    def _view(self, field: str, storage: str) -> np.ndarray:
         session = self._running("a view")
+        if field in body_ranges(self._ensemble):
+            raise DataError(
+                f"{storage} may be subscripts, which are checked when they are set: there is no view of them",
+                location=user_location(),
+                way_out=f"get_{field}() is a copy, set_{field}(array) sets it",
+            )
         view = session.executable.view(storage)
         if session.executable.buffers[storage].role == "param_grad":
             session.settle_gradients()
@@ -119,8 +127,10 @@ class Accessors:
                 way_out="declare a State for what changes",
             )
         check_array(array, buffer.shape, what)
+        if (below := body_ranges(ensemble).get(field)) is not None:
+            check_range(array, below, what)
         if field == "value":
-            check_labels(session.graph, ensemble, array)
+            check_value(session.graph, ensemble, array)
             session.given.add(ensemble.name)
             if isinstance(ensemble, DataEnsemble):
                 session.unchecked.add(ensemble.name)

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from latte.model.source_location import user_location
+from latte.runtime.data import check_ranges
 from latte.runtime.session import Session
 from swirl.errors import DataError
 
@@ -90,8 +91,7 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
         DataError: the file cannot be written (an older one is left as it was), or the solver has no state to save.
     """
     tensors = learned(session)
-    executable = session.executable
-    shuffling = session.shuffling
+    executable, shuffling = session.executable, session.shuffling
     about: dict[str, Any] = {
         "seed": session.graph.settings.seed,
         "step": int(executable.arrays["net.step"][0]) if "net.step" in executable.arrays else 0,
@@ -121,6 +121,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     shuffling = _generator(found.about["shuffling"])
     own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
     _check_alike(own, learned(session), os.fspath(path), "the net")
+    check_ranges(session.graph, own)
     if solver is not None:
         state = _solver_state(found, path)
         mine = _resumable(solver, session).state()
@@ -372,6 +373,7 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         if values.dtype.kind not in "fiub":
             raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
         found[name] = _fitted(values, own[name].shape, name, theirs)
+    check_ranges(session.graph, found)
     for name, values in found.items():
         session.executable.write(name, values)
     session.forget_runs()

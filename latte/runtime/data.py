@@ -9,6 +9,7 @@ import numpy as np
 
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
+from latte.model.ranges import check_range
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -39,7 +40,7 @@ def check_data(
                 location=user_location(),
                 way_out="the arrays are given in the order of the data layers",
             )
-        check_labels(graph, layer, array)
+        check_value(graph, layer, array)
         checked[layer.name] = array
     counts = [len(array) for array in checked.values()]
     if len(set(counts)) > 1:
@@ -84,8 +85,24 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
     return array
 
 
-def check_labels(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
-    """DataError where ``ensemble`` gives class numbers to a loss and a value is not a class number."""
+def check_ranges(graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:
+    """DataError where fields have a range and values for them are out of it.
+
+    Args:
+        graph: of the net.
+        arrays: storage → values.
+    """
+    for spec in (spec for ensemble in graph.ensembles for spec in ensemble.fields().values()):
+        if spec.below is not None and spec.storage in arrays:
+            check_range(arrays[spec.storage], spec.below, spec.storage)
+
+
+def check_value(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
+    """DataError where ``ensemble`` has integers and a value is not one, or is out of range; or where it gives class
+    numbers to a loss and a value is not one."""
+    spec = ensemble.fields()["value"]
+    if spec.dtype == "int32":
+        check_range(values, spec.below, ensemble.name)
     for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue

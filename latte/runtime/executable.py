@@ -112,7 +112,7 @@ class Executable:
             owner = next(e for e in self.graph.ensembles if e.name == storage.split(".")[0])
             wanted = self.graph.settings.force_backward or not self.graph.has_gradient_reader(owner)
             way_out = None
-            if storage.endswith(".grad") and not wanted:
+            if storage.endswith(".grad") and not wanted and owner.fields()["value"].dtype == "float32":
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
             raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]

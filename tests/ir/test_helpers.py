@@ -440,14 +440,14 @@ class RefusedCalls:
             self.value = TAPS[3] * self.input  # here
 
     class Written(Neuron):
-        """TAPS\\[0\\] is a constant of the surrounding Python"""
+        """TAPS\\[0\\] is a constant, which no phase can write"""
 
         def forward(self):
             self.value = self.input
             TAPS[0] = 1.0  # here
 
     class Subscript(Ensemble):
-        """ORDER\\[w\\] as a subscript: ORDER holds 0 to 2, the extent is 2"""
+        """ORDER\\[w\\] is below 3, dimension . of inputs has 2 elements"""
 
         def forward(self, inputs, value):
             for w in range(3):

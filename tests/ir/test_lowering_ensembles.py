@@ -125,7 +125,7 @@ def test_training_and_inference() -> None:
 
 def test_bounds_steps_triangles_and_indirect_subscripts() -> None:
     class Odd(Ensemble):
-        order = State("a", dtype="int32")
+        order = State("a", dtype="int32", below=3)
 
         def forward(self, inputs, value, order):
             N, C, W = inputs.shape
@@ -222,7 +222,7 @@ class Refused:
                 value[n, 0, -1] = inputs[n, 0, 0]  # here
 
     class Data(Ensemble):
-        """a subscript must be affine in loop variables"""
+        """is float32, and subscripts are integers"""
 
         def forward(self, inputs, value):
             for n, c, w in eachindex(value):

@@ -145,7 +145,7 @@ class Smoothed(Ensemble):
 class Looked(Ensemble):
     """Rows of a table, by number: some twice, some not at all."""
 
-    order = State("c", dtype="int32")
+    order = State("c", dtype="int32", below=FEATURES)
     weights = Param("c", init=ones)
 
     def forward(self, inputs, value, order, weights):  # type: ignore[no-untyped-def]
