@@ -25,6 +25,7 @@ from latte.layers.loss import SoftmaxLossLayer
 from latte.layers.normalization import BatchNormLayer
 from latte.layers.pooling import GlobalMeanPoolingLayer, MaxPoolingLayer, MeanPoolingLayer
 from latte.layers.rearranging import FlattenLayer, PaddingLayer, PermuteLayer, ReshapeLayer, SplitLayer
+from latte.layers.recurrent import GRULayer, LSTMLayer, RNNLayer
 from latte.layers.regression import BinaryCrossEntropyLayer, HuberLossLayer, L1LossLayer, MeanSquaredErrorLayer
 from latte.layers.softmax import LogSoftmaxLayer, SoftmaxLayer
 from latte.layers.transposed_convolution import TransposedConvLayer
@@ -44,6 +45,7 @@ __all__ = [
     "FullyConnectedLayer",
     "FullyConnectedLayerNoBias",
     "GELULayer",
+    "GRULayer",
     "GlobalMeanPoolingLayer",
     "GroupNormLayer",
     "HuberLossLayer",
@@ -51,6 +53,7 @@ __all__ = [
     "InterpolationLayer",
     "L1LossLayer",
     "LRNLayer",
+    "LSTMLayer",
     "LayerNormLayer",
     "LeakyReLULayer",
     "LogSoftmaxLayer",
@@ -62,6 +65,7 @@ __all__ = [
     "PReLULayer",
     "PaddingLayer",
     "PermuteLayer",
+    "RNNLayer",
     "ReLU6Layer",
     "ReLULayer",
     "ReshapeLayer",

@@ -106,8 +106,8 @@ class NestSchedule:
         return True
 
     def _scalar_leaf(self, refused: set[str]) -> LoopFacts | None:
-        """An innermost loop that is not in lanes."""
-        every = self.loops()
+        """An innermost loop that is not in lanes, whatever copies are inside of it."""
+        every = [found for found in self.loops() if found.loop.kind != "unrolled"]
         plain = [found for found in every if found.loop.kind == "range" and found.trips > 1]
         return next((f for f in plain if f.var not in refused and not any(map(f.contains, every))), None)
 

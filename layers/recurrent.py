@@ -1,0 +1,333 @@
+"""Recurrent layers: a cell for each step, each connected to the one before, with the parameters of one.
+
+All steps are one program, which is scheduled and compiled once, however long the sequences are.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import ClassVar
+
+from latte.ensemble import Ensemble
+from latte.errors import DeclarationError
+from latte.layers.arguments import count, source_of
+from latte.model.source_location import user_location
+from latte.net import Net
+from latte.neuron import Constant, Field, Neuron, Param, constant, eachindex, tanh, uniform
+
+STACKED = 4
+"""The most sources that :class:`RowsEnsemble` reads."""
+
+
+# --- cells --------------------------------------------------------------------------------------------------
+class Cell(Ensemble):
+    """One step. ``inputs`` is what all steps of the sequence give the gates, ``inputs1`` the states after the step
+    before; ``value`` has a row for each state, the hidden one first.
+
+    Args:
+        layer: whose parameters it shares.
+        hidden: number of hidden units.
+        step: its number, of
+        steps: the sequence's.
+    """
+
+    gates: ClassVar[int] = 1
+    states: ClassVar[int] = 1
+
+    def __init__(self, layer: Ensemble, hidden: int, step: int, steps: int):
+        super().__init__(shape=(self.states, hidden), dims=("s", "h"), name=f"{layer.name}_step{step}")
+        self.first = step == 0
+        self.add_field("position", Constant(shape=(1,), dtype="int32", below=steps, init=constant(step)))
+        self.add_field("gate", Field("n", shape=(self.gates * hidden,)))
+        self.add_field("weights_hh", layer.weights_hh)
+        self.add_field("bias_hh", layer.bias_hh)
+
+
+class TanhCell(Cell):
+    """``h' = tanh(x + b + W h)``."""
+
+    kind = "rnn_cell"
+
+    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
+        N, _, K = inputs.shape
+        for n in range(N):
+            for k in range(K):
+                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
+                if not self.first:
+                    for j in range(K):
+                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        for n in range(N):
+            for h in range(K):
+                value[n, 0, h] = tanh(gate[n, h])
+
+
+class ReLUCell(Cell):
+    """``h' = max(0, x + b + W h)``."""
+
+    kind = "relu_rnn_cell"
+
+    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
+        N, _, K = inputs.shape
+        for n in range(N):
+            for k in range(K):
+                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
+                if not self.first:
+                    for j in range(K):
+                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        for n in range(N):
+            for h in range(K):
+                value[n, 0, h] = max(0.0, gate[n, h])
+
+
+class LSTMCell(Cell):
+    """``c' = σ(f) c + σ(i) tanh(g)``, ``h' = σ(o) tanh(c')``, the gates ``i, f, g, o = x + b + W h``;
+    ``σ(x) = (1 + tanh(x / 2)) / 2``."""
+
+    kind = "lstm_cell"
+    gates = 4
+    states = 2
+
+    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
+        N, _, K = inputs.shape
+        H = K // 4
+        for n in range(N):
+            for k in range(K):
+                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
+                if not self.first:
+                    for j in range(H):
+                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        for n in range(N):
+            for h in range(H):
+                new = (0.5 + 0.5 * tanh(0.5 * gate[n, h])) * tanh(gate[n, 2 * H + h])
+                if not self.first:
+                    new += (0.5 + 0.5 * tanh(0.5 * gate[n, H + h])) * self.inputs1[n, 1, h]
+                value[n, 1, h] = new
+                value[n, 0, h] = (0.5 + 0.5 * tanh(0.5 * gate[n, 3 * H + h])) * tanh(new)
+
+
+class GRUCell(Cell):
+    """``h' = (1 - z) n + z h``, ``r, z = σ(x + b + W h)``, ``n = tanh(x + r (b + W h))``; ``gate`` is ``b + W h``."""
+
+    kind = "gru_cell"
+    gates = 3
+
+    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
+        N, _, K = inputs.shape
+        H = K // 3
+        for n in range(N):
+            for k in range(K):
+                gate[n, k] = bias_hh[k]
+                if not self.first:
+                    for j in range(H):
+                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        for n in range(N):
+            for h in range(H):
+                reset = 0.5 + 0.5 * tanh(0.5 * (inputs[n, position[0], h] + gate[n, h]))
+                update = 0.5 + 0.5 * tanh(0.5 * (inputs[n, position[0], H + h] + gate[n, H + h]))
+                new = tanh(inputs[n, position[0], 2 * H + h] + reset * gate[n, 2 * H + h])
+                if self.first:
+                    value[n, 0, h] = (1.0 - update) * new
+                else:
+                    value[n, 0, h] = (1.0 - update) * new + update * self.inputs1[n, 0, h]
+
+
+# --- what is around them ------------------------------------------------------------------------------------
+class RowsEnsemble(Ensemble):
+    """The first rows of up to four sources, one source after the other.
+
+    Args:
+        shape: rows, and numbers in a row.
+        rows: of each source that are taken; of the last one, those that are left.
+        sources: their number.
+        kind, name: as an :class:`Ensemble` has them.
+    """
+
+    def __init__(self, shape: tuple[int, int], rows: int, sources: int, kind: str, name: str | None):
+        super().__init__(shape=shape, dims=("t", "h"), kind=kind, name=name)
+        self.rows, self.sources = rows, sources
+
+    def forward(self, value, inputs):
+        N, T, H = value.shape
+        R = self.rows
+        for n in range(N):
+            for r in range(min(R, T)):
+                for h in range(H):
+                    value[n, r, h] = inputs[n, r, h]
+        if self.sources > 1:
+            for n in range(N):
+                for r in range(min(R, T - R)):
+                    for h in range(H):
+                        value[n, R + r, h] = self.inputs1[n, r, h]
+        if self.sources > 2:
+            for n in range(N):
+                for r in range(min(R, T - 2 * R)):
+                    for h in range(H):
+                        value[n, 2 * R + r, h] = self.inputs2[n, r, h]
+        if self.sources > 3:
+            for n in range(N):
+                for r in range(min(R, T - 3 * R)):
+                    for h in range(H):
+                        value[n, 3 * R + r, h] = self.inputs3[n, r, h]
+
+
+class LastEnsemble(Ensemble):
+    """The hidden state after the last step."""
+
+    def forward(self, value, inputs):
+        N, H = value.shape
+        for n in range(N):
+            for h in range(H):
+                value[n, h] = inputs[n, 0, h]
+
+
+def RNNLayer(
+    net: Net,
+    input_ensemble: Ensemble,
+    hidden_size: int,
+    nonlinearity: str = "tanh",
+    return_sequence: bool = True,
+    *,
+    name: str | None = None,
+) -> Ensemble:
+    """Simple recurrence: ``h[t] = tanh(weights_ih x[t] + bias_ih + weights_hh h[t - 1] + bias_hh)``, h[-1] being 0.
+
+    The parameters are fields of the layer, as of ``torch.nn.RNN``: ``weights_ih`` of shape (hidden_size, features),
+    ``weights_hh`` (hidden_size, hidden_size), ``bias_ih`` and ``bias_hh`` (hidden_size,), uniform in
+    ±1 / sqrt(hidden_size). Steps are layers of their own, ``<name>_step0``, …; the first product is ``<name>_input``.
+
+    Args:
+        net: the net.
+        input_ensemble: shape (steps, features).
+        hidden_size: number of hidden units.
+        nonlinearity: ``"tanh"``, or ``"relu"`` in its place.
+        return_sequence: whether the value is the hidden states after all steps, or after the last one.
+        name: of the layer, unique in the net; by default its kind and a number.
+
+    Returns:
+        An ensemble of shape (steps, hidden_size) or (hidden_size,).
+
+    Raises:
+        DeclarationError: for arguments that do not fit.
+
+    Source: Elman, *Finding structure in time*, Cognitive Science 14, 1990.
+    """
+    cells = {"tanh": TanhCell, "relu": ReLUCell}
+    if nonlinearity not in list(cells):
+        raise DeclarationError(f"nonlinearity must be 'tanh' or 'relu', not {nonlinearity!r}", location=user_location())
+    source = source_of(net, input_ensemble, "RNNLayer", 2)
+    return _recurrent(net, source, hidden_size, cells[nonlinearity], "rnn", return_sequence, name)
+
+
+def LSTMLayer(
+    net: Net, input_ensemble: Ensemble, hidden_size: int, return_sequence: bool = True, *, name: str | None = None
+) -> Ensemble:
+    """Long short-term memory: ``i, f, g, o = weights_ih x[t] + bias_ih + weights_hh h[t - 1] + bias_hh``;
+    ``c[t] = σ(f) c[t - 1] + σ(i) tanh(g)``, ``h[t] = σ(o) tanh(c[t])``; ``h[-1] = c[-1] = 0``.
+
+    The parameters have the shapes and the order of ``torch.nn.LSTM``: ``weights_ih`` (4 hidden_size, features),
+    ``weights_hh`` (4 hidden_size, hidden_size), ``bias_ih`` and ``bias_hh`` (4 hidden_size,), in each the rows of i, f,
+    g and o. Arguments, result, initial values and errors as :func:`RNNLayer`'s.
+
+    Source: Hochreiter, Schmidhuber, *Long short-term memory*, Neural Computation 9, 1997; Gers, Schmidhuber, Cummins,
+    *Learning to forget*, Neural Computation 12, 2000.
+    """
+    source = source_of(net, input_ensemble, "LSTMLayer", 2)
+    return _recurrent(net, source, hidden_size, LSTMCell, "lstm", return_sequence, name)
+
+
+def GRULayer(
+    net: Net, input_ensemble: Ensemble, hidden_size: int, return_sequence: bool = True, *, name: str | None = None
+) -> Ensemble:
+    """Gated recurrent unit: ``r, z, a = weights_ih x[t] + bias_ih`` and ``r', z', a' = weights_hh h[t - 1] + bias_hh``;
+    ``h[t] = (1 - σ(z + z')) tanh(a + σ(r + r') a') + σ(z + z') h[t - 1]``; ``h[-1] = 0``.
+
+    The parameters have the shapes and the order of ``torch.nn.GRU``: ``weights_ih`` (3 hidden_size, features),
+    ``weights_hh`` (3 hidden_size, hidden_size), ``bias_ih`` and ``bias_hh`` (3 hidden_size,), in each the rows of r, z
+    and a. Arguments, result, initial values and errors as :func:`RNNLayer`'s.
+
+    Source: Cho et al., *Learning phrase representations using RNN encoder-decoder*, EMNLP 2014, with
+    ``r`` after the product, as in cuDNN.
+    """
+    source = source_of(net, input_ensemble, "GRULayer", 2)
+    return _recurrent(net, source, hidden_size, GRUCell, "gru", return_sequence, name)
+
+
+def _recurrent(
+    net: Net, source: Ensemble, hidden_size: int, cell: type[Cell], kind: str, return_sequence: bool, name: str | None
+) -> Ensemble:
+    hidden = count("hidden_size", hidden_size)
+    if not isinstance(return_sequence, bool):
+        raise DeclarationError(
+            f"return_sequence must be True or False, not {return_sequence!r}", location=user_location()
+        )
+    steps, features = source.shape
+    layer: Ensemble
+    if return_sequence:
+        rows = _rows_of_sources(steps)
+        layer = RowsEnsemble((steps, hidden), rows, -(-steps // rows), kind, name)
+    else:
+        layer = LastEnsemble(shape=(hidden,), dims=("h",), kind=kind, name=name)
+    init, outputs = uniform(1.0 / sqrt(hidden)), cell.gates * hidden
+    for field, shape in (("weights_ih", (outputs, features)), ("weights_hh", (outputs, hidden))):
+        layer.add_field(field, Param(shape=shape, init=init))
+    for field in ("bias_ih", "bias_hh"):
+        layer.add_field(field, Param(shape=(outputs,), init=init))
+    net.add_ensemble(layer)
+    projected = _projected(net, source, layer, outputs)
+    states: list[Ensemble] = []
+    for step in range(steps):
+        made = net.add_ensemble(cell(layer, hidden, step, steps))
+        _read(net, made, [projected, *states[-1:]])
+        states.append(made)
+    _read(net, layer, _stacked(net, states, layer) if return_sequence else states[-1:])
+    return layer
+
+
+def _projected(net: Net, source: Ensemble, layer: Ensemble, outputs: int) -> Ensemble:
+    """``weights_ih x[t] + bias_ih`` for all steps at once."""
+    steps, features = source.shape
+
+    class ProjectionNeuron(Neuron):
+        weights = layer.weights_ih.over("k")
+        bias = layer.bias_ih.over("k")
+
+        def forward(self) -> None:
+            self.value = self.bias
+            for s, i in eachindex(self.inputs):
+                self.value += self.weights[i] * self.inputs[s, i]
+
+    made = Ensemble(ProjectionNeuron, (steps, outputs), ("t", "k"), kind="projection", name=f"{layer.name}_input")
+    net.add_ensemble(made)
+    net.add_connections(source, made, lambda t, k: (range(t, t + 1), range(features)))
+    return made
+
+
+def _stacked(net: Net, sources: list[Ensemble], layer: Ensemble) -> list[Ensemble]:
+    """At most four layers with the rows of all sources, in order: a tree, in which layers of a height are alike."""
+    rows, height = 1, 0
+    total = len(sources)
+    while len(sources) > STACKED:
+        height += 1
+        groups = [sources[i : i + STACKED] for i in range(0, len(sources), STACKED)]
+        sources = []
+        for number, group in enumerate(groups):
+            start = number * STACKED * rows
+            shape = min(STACKED * rows, total - start), layer.shape[-1]
+            made = RowsEnsemble(shape, rows, len(group), "rows", f"{layer.name}_rows{height}_{number}")
+            _read(net, net.add_ensemble(made), group)
+            sources.append(made)
+        rows *= STACKED
+    return sources
+
+
+def _rows_of_sources(steps: int) -> int:
+    """Rows of each layer but the last one that :func:`_stacked` returns."""
+    rows = 1
+    while -(-steps // rows) > STACKED:
+        rows *= STACKED
+    return rows
+
+
+def _read(net: Net, sink: Ensemble, sources: list[Ensemble]) -> None:
+    for source in sources:
+        net.add_connections(source, sink, lambda *_: None)  # the sink has loops of its own

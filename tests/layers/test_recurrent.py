@@ -1,0 +1,127 @@
+"""Recurrent layers against PyTorch in double precision; all steps share parameters, and what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import GRULayer, LSTMLayer, MemoryDataLayer, Net, RNNLayer
+from latte.ensemble import Ensemble
+from latte.errors import BodyError, DataError, DeclarationError
+from latte.neuron import Constant, Neuron, given
+from swirl.target import TARGETS, why_not
+from tests.layers.references import alone, assert_within
+
+torch = pytest.importorskip("torch")
+NAMES = {
+    field: f"{field.replace('weights', 'weight')}_l0" for field in ("weights_ih", "weights_hh", "bias_ih", "bias_hh")
+}
+CASES: dict[str, tuple[Callable[..., Ensemble], Any, dict[str, Any], dict[str, Any]]] = {
+    "rnn": (RNNLayer, torch.nn.RNN, {}, {}),
+    "relu rnn": (RNNLayer, torch.nn.RNN, {"nonlinearity": "relu"}, {"nonlinearity": "relu"}),
+    "lstm": (LSTMLayer, torch.nn.LSTM, {}, {}),
+    "gru": (GRULayer, torch.nn.GRU, {}, {}),
+}
+SHAPES = [("avx512", (3, 6, 7, 17), True), ("avx2", (5, 9, 16, 16), True), ("avx512", (2, 3, 5, 9), False)]
+"""Target; batch, steps, features, hidden units; whether the whole sequence is returned."""
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("target", "shape", "whole"), SHAPES, ids=str)
+def test_against_pytorch(name: str, target: str, shape: tuple[int, ...], whole: bool) -> None:
+    if reason := why_not(TARGETS[target]):
+        pytest.skip(reason)
+    batch, steps, features, hidden = shape
+    layer, theirs, options, their_options = CASES[name]
+    trial = alone(
+        batch,
+        (steps, features),
+        lambda net, data: layer(net, data, hidden, return_sequence=whole, **options),
+        target=target,
+    )
+    same = theirs(features, hidden, batch_first=True, **their_options).double()
+    with torch.no_grad():
+        for ours, name in NAMES.items():
+            getattr(same, name).copy_(torch.tensor(getattr(trial.layer, f"get_{ours}")()))
+    x = torch.tensor(trial.x, dtype=torch.float64, requires_grad=True)
+    value = same(x)[0] if whole else same(x)[0][:, -1]
+    value.backward(torch.tensor(trial.gradient, dtype=torch.float64))
+    near(trial.layer.get_value(), value, "value")
+    near(trial.data.get_grad(), x.grad, "gradient of the source")
+    for ours, name in NAMES.items():
+        near(getattr(trial.layer, f"get_grad_{ours}")(), getattr(same, name).grad, f"gradient of {ours}")
+
+
+def near(ours: np.ndarray, theirs: Any, what: str) -> None:
+    expected = theirs.detach().numpy()
+    assert_within(ours, expected, 3e-5 * float(np.abs(expected).max()), what)  # of sums of some hundred terms
+
+
+def test_one_step() -> None:
+    trial = alone(2, (1, 3), lambda net, data: GRULayer(net, data, 4, name="one"))
+    assert trial.layer.shape == (1, 4) and not trial.layer.get_grad_weights_ih().shape[0] % 3
+    assert sorted(trial.net.state_dict()) == ["one.bias_hh", "one.bias_ih", "one.weights_hh", "one.weights_ih"]
+
+
+def test_steps_share_what_is_compiled() -> None:
+    """64 steps have the kernels of 16, which has the same heights of the tree of rows."""
+    made = {}
+    for steps in (16, 64):
+        net = Net(2, seed=1)
+        LSTMLayer(net, MemoryDataLayer(net, (steps, 3)), 4)
+        made[steps] = net.compile(threads=1, target="portable").kernels
+    # Forward, backward and update of the first step, of those in between, of the last one; the rows of four steps, and
+    # of as many such rows as there are.
+    assert made[64] <= made[16] + 3
+
+
+@pytest.mark.parametrize("layer", [RNNLayer, LSTMLayer, GRULayer])
+def test_arguments_that_do_not_fit(layer: Callable[..., Ensemble]) -> None:
+    net = Net(2)
+    source = MemoryDataLayer(net, (5, 3))
+    for arguments, message in (
+        ((MemoryDataLayer(net, 3), 4), "reads 2 dimensions without the batch"),
+        ((source, 0), "hidden_size must be a positive integer, not 0"),
+    ):
+        with pytest.raises(DeclarationError, match=message) as caught:
+            layer(net, *arguments)
+        assert "test_recurrent.py" in str(caught.value)
+    with pytest.raises(DeclarationError, match="return_sequence must be True or False, not 1"):
+        layer(net, source, 4, return_sequence=1)
+    with pytest.raises(DeclarationError, match="nonlinearity must be 'tanh' or 'relu', not 'elu'"):
+        RNNLayer(net, source, 4, "elu")
+
+
+def test_constants() -> None:
+    """They are neither saved nor set, and no phase writes them."""
+    net = Net(2)
+    data = MemoryDataLayer(net, (3,))
+
+    class Scaled(Neuron):
+        factor = Constant("c", init=given(np.array([1, 2, 3])))
+
+        def forward(self):
+            self.value = self.factor * self.input
+
+    class Changed(Scaled):
+        def forward(self):
+            self.factor = self.input
+            self.value = self.input
+
+    scaled = net.add_ensemble(Ensemble(Scaled, (3,), ("c",), kind="scaled"))
+    net.add_one_to_one_connections(data, scaled)
+    net.compile(threads=1)
+    data.set_value(np.ones((2, 3)))
+    net.forward()
+    np.testing.assert_array_equal(scaled.get_value(), [[1, 2, 3]] * 2)
+    assert not net.state_dict()
+    with pytest.raises(DataError, match=r"factor is a Constant(.|\n)*State"):
+        scaled.set_factor(np.ones(3))
+    other = Net(2)
+    changed = other.add_ensemble(Ensemble(Changed, (3,), ("c",)))
+    other.add_one_to_one_connections(MemoryDataLayer(other, (3,)), changed)
+    with pytest.raises(BodyError, match=r"self.factor is a Constant(.|\n)*State"):
+        other.compile()
