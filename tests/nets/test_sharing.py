@@ -15,10 +15,11 @@ from latte import (
     FullyConnectedLayerNoBias,
     MemoryDataLayer,
     Net,
+    PReLULayer,
     ReLULayer,
     TanhLayer,
 )
-from latte.ensemble import Ensemble
+from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import DeclarationError, UnknownName
 from latte.layers.normalization import BatchNormEnsemble
 from latte.neuron import Neuron, eachindex, stop_gradient
@@ -85,6 +86,25 @@ def same_norms(x: Any, own: Tensors) -> Any:
     return torch.relu(F.batch_norm(x, None, None, gamma, second, training=True))
 
 
+def slopes(net: Net, x: Ensemble) -> Ensemble:
+    """Layers that are compiled together."""
+    first = PReLULayer(net, x)
+
+    class Again(Neuron):
+        slope = first.slope
+
+        def forward(self):
+            self.value = self.input if self.input > 0.0 else self.slope * self.input
+
+    ensemble = net.add_ensemble(ActivationEnsemble(Again, x.shape, ("c", "y", "x"), kind="prelu"))
+    net.add_one_to_one_connections(first, ensemble)
+    return ensemble
+
+
+def same_slopes(x: Any, own: Tensors) -> Any:
+    return F.prelu(F.prelu(x, own["prelu1.slope"]), own["prelu1.slope"])
+
+
 def siamese(net: Net, x: Ensemble) -> Ensemble:
     """The second layer runs before the first one, which is compiled together with a later layer."""
     first = ConvLayer(net, x, 20)
@@ -109,6 +129,7 @@ CASES: dict[str, tuple[Callable[[Net, Ensemble], Ensemble], Callable[[Any, Tenso
     "autoencoder": (autoencoder, same_autoencoder, (4, 21)),
     "convolutions": (convolutions, same_convolutions, (2, 20, 5, 7)),
     "siamese": (siamese, same_siamese, (2, 20, 5, 7)),
+    "slopes": (slopes, same_slopes, (2, 17, 3, 5)),
     "norms": (norms, same_norms, (5, 19, 4, 3)),
 }
 

@@ -272,7 +272,7 @@ def _check(
     net.compile(target=target.name)
     data.set_value(images)
     layer.set_weights(weights)
-    if hasattr(layer, "order"):
+    if "order" in layer.fields():
         layer.set_order(np.array(ORDER, np.int32))
     net.forward()
     layer.set_grad(given)
