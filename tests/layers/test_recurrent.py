@@ -123,5 +123,5 @@ def test_constants() -> None:
     other = Net(2)
     changed = other.add_ensemble(Ensemble(Changed, (3,), ("c",)))
     other.add_one_to_one_connections(MemoryDataLayer(other, (3,)), changed)
-    with pytest.raises(BodyError, match=r"self.factor is a Constant(.|\n)*State"):
+    with pytest.raises(BodyError, match=r"self.factor is a constant(.|\n)*State"):
         other.compile()
