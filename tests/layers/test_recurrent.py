@@ -78,6 +78,16 @@ def test_steps_share_what_is_compiled() -> None:
     assert made[64] <= made[16] + 3
 
 
+def test_gates_are_in_lanes() -> None:
+    """The loop over states, too, after items have been copied for a tile of sums."""
+    net = Net(4, seed=1)
+    LSTMLayer(net, MemoryDataLayer(net, (2, 3)), 32)
+    net.compile(threads=1)
+    explained = str(net.explain("lstm1_step1", "forward"))
+    for command in ("vectorize('forward', 'j', ", "unroll_and_jam('forward', 'n', ", "vectorize('forward', 'h', "):
+        assert f"applied  {command}" in explained
+
+
 @pytest.mark.parametrize("layer", [RNNLayer, LSTMLayer, GRULayer])
 def test_arguments_that_do_not_fit(layer: Callable[..., Ensemble]) -> None:
     net = Net(2)
