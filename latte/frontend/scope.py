@@ -121,7 +121,7 @@ class BodyScope:
         """Variables of loops over several dimensions, each with the variables of these."""
         self.locals: dict[str, str] = {}
         """Locals that have been assigned, each with its name in the intermediate representation."""
-        self.below = ranges(self.ensemble)
+        self.below = ranges(self.ensemble, source.batch_size)
         """Integers with a range, by the name inside bodies → the number that they are below."""
         self.elements: dict[str, ast.Subscript] = {}
         """Locals that are an element of these, as long as the loops around their assignment run."""

@@ -12,9 +12,9 @@ from latte.model.source_location import user_location
 from swirl.errors import DataError
 
 
-def ranges(ensemble: Ensemble) -> Mapping[str, int]:
+def ranges(ensemble: Ensemble, batch_size: int | None = None) -> Mapping[str, int]:
     """The integers with a range that a layer's bodies may name → the number that they are below."""
-    found = {name: spec.below for name, spec in ensemble.fields().items()}
+    found = {name: spec.below for name, spec in ensemble.fields(batch_size).items()}
     repeated = repeated_sources(ensemble)
     edges = (edge for edge in ensemble.connections if edge.name not in repeated)
     found |= {edge.name: edge.source.fields()["value"].below for edge in edges}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class NetSettings:
         keeps_all: whether every layer's value and gradient can be read.
         force_backward: whether gradients of data are computed.
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
+        origin: what a net and its copies have in common, and no other net has.
         compiled: whether the declaration is complete: it can no longer be changed.
     """
 
@@ -31,6 +33,7 @@ class NetSettings:
     force_backward: bool = False
     compat: bool = False
     compiled: bool = False
+    origin: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod
     def of(batch_size: int, seed: int | None, keep: str | None, compat: bool | None = None) -> NetSettings:

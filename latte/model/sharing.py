@@ -114,7 +114,7 @@ def check_shared(
             continue
         reason, way_out = None, None
         shape = tuple(extents.get(dim, 0) for dim in declared.dims) + declared.shape
-        if declared.settings is not settings:
+        if declared.settings.origin != settings.origin:
             reason, way_out = "is in another net", "set_… and get_… copy values from one net to another"
         elif declared.stream[0] >= position:
             reason, way_out = "belongs to a later layer", "declare the parameter in the first layer that uses it"

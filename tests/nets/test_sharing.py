@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,8 @@ def test_one_array(tmp_path: Path) -> None:
     other.compile(threads=1)
     other.load(tmp_path / "net")
     np.testing.assert_array_equal(again.get_weights(), first.get_weights())
+    copied = copy.deepcopy(net)
+    assert sorted(copied.state_dict()) == sorted(net.state_dict())
     net.set_batch(np.ones((2, 5)))  # another batch size has the same array
     net.forward()
     np.testing.assert_allclose(second.get_value(), np.full((2, 5), 3 * 15 * 5), rtol=1e-6)
