@@ -106,3 +106,22 @@ def check_dims(
         if not is_name(name) or name in reserved:
             raise DeclarationError(f"{name!r} cannot name a dimension", location=location)
     return names, "n"
+
+
+def check_below(below: int | None, dtype: str, what: str, location: str | None = None) -> None:
+    """Raise :class:`DeclarationError` unless numbers of a type can have this range."""
+    if below is None:
+        return
+    if dtype != "int32":
+        raise DeclarationError(
+            f"{what}: below is for integers, not for {dtype}", location=location, way_out="dtype='int32'"
+        )
+    if not isinstance(below, (int, np.integer)) or isinstance(below, bool) or not 1 <= below < 2**31:
+        raise DeclarationError(f"{what}: below must be an integer, at least 1, not {below!r}", location=location)
+
+
+def check_field_name(name: str, why: str | None, layer: str, location: str | None) -> None:
+    """Raise :class:`DeclarationError` where there is a reason why a name cannot be that of a field of a layer."""
+    if why is not None:
+        way_out = "give the field another name"
+        raise DeclarationError(f"{name!r} cannot name a field of {layer}: {why}", location=location, way_out=way_out)

@@ -10,22 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from latte.model import instances
+from latte.model import checks, instances
 from latte.model.body import Body
-from latte.model.checks import PHASES, check_dims, check_ensemble_name, check_padding, check_shape
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
-from latte.model.neuron import (
-    RESERVED,
-    Declaration,
-    Field,
-    FieldSpec,
-    Neuron,
-    check_below,
-    class_fields,
-    make_spec,
-    why_no_name,
-)
+from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, class_fields, make_spec, why_no_name
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
@@ -126,7 +115,7 @@ class Ensemble:
         self.neurons = neurons
         if isinstance(neurons, np.ndarray):
             instances.check_neurons(neurons)
-            if shape is not None and check_shape(shape) != neurons.shape:
+            if shape is not None and checks.check_shape(shape) != neurons.shape:
                 raise DeclarationError(
                     f"shape {shape} is not the shape {neurons.shape} of the neurons", location=self.location
                 )
@@ -134,15 +123,15 @@ class Ensemble:
         if shape is None:
             way_out = "Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch"
             raise DeclarationError("an ensemble needs a shape", location=self.location, way_out=way_out)
-        self.shape: tuple[int, ...] = check_shape(shape, self.location)
+        self.shape: tuple[int, ...] = checks.check_shape(shape, self.location)
         alone = isinstance(self, (DataEnsemble, LossEnsemble)) or PhaseMethods(type(self), Neuron).explicit
         self.neuron_class = instances.neuron_class(neurons, type(self).__name__, alone, self.location)
         self._phases = PhaseMethods(type(self), self.neuron_class)
         if not isinstance(self, DataEnsemble):
             self._phases.check(Ensemble, self.location)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
-        self.name = check_ensemble_name(name, self.location)
-        self.dims, self.batch_dim = check_dims(dims, self.shape, RESERVED, self.location)
+        self.name = checks.check_ensemble_name(name, self.location)
+        self.dims, self.batch_dim = checks.check_dims(dims, self.shape, RESERVED, self.location)
         self.connections: list[Connection] = []
         self._added_fields: dict[str, Declaration] = {}
         self._declared: dict[str, Declaration] | None = None
@@ -221,7 +210,7 @@ class Ensemble:
         """
         location = user_location()
         self._check_open("set_padding", location)
-        self._padding = self.asked_padding = check_padding(pairs, self.shape, location)
+        self._padding = self.asked_padding = checks.check_padding(pairs, self.shape, location)
 
     @property
     def pad(self) -> tuple[tuple[int, int], ...]:
@@ -302,7 +291,7 @@ class Ensemble:
         """
         if name in self.declared_fields():
             raise DeclarationError(f"{self!r} has a field {name!r} already", location=user_location())
-        self._check_field(name)
+        self._check_names(name)
         self._added_fields[name] = declared
         self._declared = None
 
@@ -311,11 +300,10 @@ class Ensemble:
         if self._declared is None:
             found = class_fields(self.neuron_class) | class_fields(type(self))
             found |= instances.fields(self.neurons, self.dims, self.batch_dim, self._phases) | self._added_fields
-            bodies = [self.body(phase) for phase in PHASES if self.has_phase(phase)]
+            bodies = [self.body(phase) for phase in checks.PHASES if self.has_phase(phase)]
             loops = () if self.explicit else self.dims
             found |= instances.constant_arrays(bodies, (self, self.neuron_class), found, loops)
-            for name in found:
-                self._check_field(name)
+            self._check_names(*found)
             # A field of a neuron without dims and shape: one element for each neuron and item.
             everything = (self.batch_dim, *self.dims)
             for name, declared in found.items():
@@ -325,13 +313,9 @@ class Ensemble:
             self._declared = found
         return self._declared
 
-    def _check_field(self, name: str) -> None:
-        if (why := why_no_name(name, (*self.dims, self.batch_dim))) is not None:
-            raise DeclarationError(
-                f"{name!r} cannot name a field of {self!r}: {why}",
-                location=self.location,
-                way_out="give the field another name",
-            )
+    def _check_names(self, *names: str) -> None:
+        for name in names:
+            checks.check_field_name(name, why_no_name(name, (*self.dims, self.batch_dim)), repr(self), self.location)
 
     def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
         """The ensemble's own storage: ``value``, ``grad``, declared fields, ``grad_<parameter>``.
@@ -385,7 +369,7 @@ class DataEnsemble(Ensemble):
         if dtype not in ("float32", "int32"):
             message = f"the dtype of data must be 'float32' or 'int32', not {dtype!r}"
             raise DeclarationError(message, location=self.location)
-        check_below(below, dtype, "data", self.location)
+        checks.check_below(below, dtype, "data", self.location)
         self.dtype, self.below = dtype, below
 
     def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
@@ -413,5 +397,4 @@ class AccuracyEnsemble(LossEnsemble):
 def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:
     generic = ensemble_class in (Ensemble, ActivationEnsemble, DataEnsemble, LossEnsemble, AccuracyEnsemble)
     owner = neuron_class if generic else ensemble_class
-    name = re.sub(r"(Ensemble|Neuron|Layer)$", "", owner.__name__) or owner.__name__
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    return instances.kind_of(owner)

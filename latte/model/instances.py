@@ -8,6 +8,7 @@ what the object array costs; declarations (``Param`` and its kin) cost nothing.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Sequence
 from inspect import getattr_static
 from typing import Any
@@ -123,6 +124,12 @@ def neuron_class(neurons: object, layer: str, alone: bool, location: str | None)
             f"neurons must be a Neuron class, an instance or an array of them, not {neurons!r}", location=location
         )
     return found
+
+
+def kind_of(owner: type) -> str:
+    """The kind of a layer by the name of its class, or of its neurons: ``BatchNormEnsemble`` → ``batch_norm``."""
+    name = re.sub(r"(Ensemble|Neuron|Layer)$", "", owner.__name__) or owner.__name__
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def stored_names(tree: ast.AST) -> set[str]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from latte.model.checks import check_below
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import is_name
@@ -254,18 +255,6 @@ class FieldSpec:
                 f" {self.below - 1}"
             )
         return np.ascontiguousarray(array)
-
-
-def check_below(below: int | None, dtype: str, what: str, location: str | None = None) -> None:
-    """Raise :class:`DeclarationError` unless numbers of a type can have this range."""
-    if below is None:
-        return
-    if dtype != "int32":
-        raise DeclarationError(
-            f"{what}: below is for integers, not for {dtype}", location=location, way_out="dtype='int32'"
-        )
-    if not isinstance(below, (int, np.integer)) or isinstance(below, bool) or not 1 <= below < 2**31:
-        raise DeclarationError(f"{what}: below must be an integer, at least 1, not {below!r}", location=location)
 
 
 def class_fields(owner: type) -> dict[str, Declaration]:
