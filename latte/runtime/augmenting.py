@@ -112,7 +112,7 @@ class Normalise:
         deviation = np.std(array, axis=(0, 2, 3), dtype=np.float64)
         return cls(np.asarray(mean), np.where(deviation > 0, deviation, 1.0))
 
-    def __call__(self, images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def __call__(self, images: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
         channels = _images(images, "Normalise").shape[1]
         for values in (self.mean, self.deviation):
             if len(values) not in (1, channels):

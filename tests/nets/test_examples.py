@@ -145,3 +145,27 @@ def test_a_page_is_true(name, file, tmp_path):
     (tmp_path / "blocks.json").write_text(json.dumps([code for code, _ in blocks]), encoding="utf-8")
     results = json.loads(run("-c", BLOCKS, file, folder=tmp_path).splitlines()[-1])
     assert results == [expected.strip() for _, expected in blocks]
+
+
+def printed(name: str, folder: Path) -> str:
+    return run(example(name), folder=folder)
+
+
+@pytest.mark.slow
+def test_killed_training_goes_on_to_the_last_bit(tmp_path):
+    text = printed("04_save_and_resume.py", tmp_path)
+    assert "ended by signal 9" in text
+    assert "equal to the last bit: True" in text
+
+
+@pytest.mark.slow
+def test_a_residual_net_learns(tmp_path):
+    (accuracy,) = re.findall(r"test accuracy +([\d.]+)% of 270 images", printed("05_residual_net.py", tmp_path))
+    assert float(accuracy) >= 97
+
+
+@pytest.mark.slow
+def test_an_lstm_writes(tmp_path):
+    alone, learned = map(float, re.findall(r"bits a character, .* ([\d.]+)", printed("06_character_lstm.py", tmp_path)))
+    assert alone > 4.5
+    assert learned < 3
