@@ -1,7 +1,8 @@
 """A residual net with data augmentation, validation and early stopping.
 
-Digits are shifted by up to a pixel while they are trained on; a thread makes the batches. The net is two residual blocks
-of He et al. (2016) with exact GELU, whose activations are computed inside the convolutions' loops where that is possible.
+Digits are shifted by up to a pixel while they are trained on; a thread makes the batches. The net has two residual
+blocks of He et al. (2016) with exact GELU, whose activations are computed inside the convolutions' loops where that is
+possible.
 """
 
 from sklearn.datasets import load_digits
