@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from latte.frontend.bounds import check_bounds
 from latte.frontend.locals import Types, declare_locals, first_use, mentions, self_contained
 from latte.frontend.references import ArrayReferences, NeuronReferences
 from latte.frontend.scope import BodyScope, Source
@@ -66,6 +67,8 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         translator = Translator(neuron)
         blocks = _neuron_blocks(translator, neuron, to_clear)
         aliases = {f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"}
+    for block in blocks:
+        check_bounds(translator.scope, block, buffers)
     for count, names in enumerate(translator.eachindex_loops):
         aliases[f"__unique_loopvar{count}"] = names
     label = name.replace(".", "_")

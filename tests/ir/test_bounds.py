@@ -1,0 +1,139 @@
+"""Bodies that leave an array are refused; conditions on loop variables keep them inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latte import MemoryDataLayer, Net
+from latte.ensemble import Ensemble
+from latte.errors import BodyError
+from latte.neuron import Neuron, Param, eachindex, ones
+
+
+class After(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, c + 1]
+
+
+class Doubled(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, 2 * c]
+
+
+class OtherItem(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n + 5, c]
+
+
+class Stored(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c - 1] = inputs[n, c]
+
+
+class OnData(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                if inputs[n, c] > 0.0:
+                    value[n, c] = inputs[n, c + 1]
+
+
+class Backwards(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, c]
+
+    def backward(self, grad: Any, grad_inputs: Any) -> None:
+        N, C = grad.shape
+        for n in range(N):
+            for c in range(C):
+                grad_inputs[n, c] = grad[n, c + 1]
+
+
+class OwnTable(Neuron):
+    table = Param(shape=(4,), init=ones)
+
+    def forward(self) -> None:
+        self.value = 0.0
+        for i in range(3):
+            self.value += self.inputs[i] * self.table[i + 2]
+
+
+class Window(Neuron):
+    def forward(self) -> None:
+        self.value = 0.0
+        for i in eachindex(self.inputs):
+            self.value += self.inputs[i + 1]
+
+
+class Guarded(Ensemble):
+    def forward(self, inputs: Any, value: Any) -> None:
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, c + 1] if c < C - 1 else 0.0
+                if c >= 2:
+                    value[n, c] += inputs[n, c - 2]
+                value[n, c] += inputs[n, (c + 3) % C] + inputs[n, max(c - 1, 0)]
+
+
+def compiled(layer: type[Ensemble] | type[Neuron]) -> tuple[Net, Ensemble, Ensemble]:
+    net = Net(2)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (4,))
+    made: Callable[..., Ensemble] = layer if issubclass(layer, Ensemble) else lambda **shape: Ensemble(layer, **shape)
+    ensemble = net.add_ensemble(made(shape=(4,), dims=("c",)))
+    net.add_connections(data, ensemble, lambda c: (range(4),))
+    net.compile(target="portable")
+    return net, data, ensemble
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (After, r"inputs\[n, c \+ 1\]: c \+ 1 is outside of 0 … 3 for c = 3\n"),
+        (Doubled, r"is outside of 0 … 3 for c = 2\n"),
+        (OtherItem, r"n \+ 5 is outside of 0 … 1 for n = 0\n"),
+        (Stored, r"value\[n, c - 1\]: c - 1 is outside of 0 … 3 for c = 0\n"),
+        (OnData, r"c \+ 1 is outside of 0 … 3 for c = 3\n"),
+        (Backwards, r"grad\[n, c \+ 1\]: c \+ 1 is outside of 0 … 3 for c = 3\n"),
+        (OwnTable, r"is outside of 0 … 3 for i = 2\n"),
+        (Window, r"is outside of 0 … 3"),
+    ],
+)
+def test_what_leaves_an_array_is_refused(layer: type, message: str) -> None:
+    with pytest.raises(BodyError, match=message) as caught:
+        compiled(layer)
+    assert str(caught.value.location).startswith(__file__)
+    assert "condition on loop variables" in str(caught.value)
+
+
+def test_conditions_keep_accesses_inside() -> None:
+    net, data, layer = compiled(Guarded)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4) + 1
+    data.set_value(x)
+    net.forward()
+    expected = np.zeros((2, 4), np.float32)
+    for c in range(4):
+        expected[:, c] = (x[:, c + 1] if c < 3 else 0) + (x[:, c - 2] if c >= 2 else 0)
+        expected[:, c] += x[:, (c + 3) % 4] + x[:, max(c - 1, 0)]
+    np.testing.assert_array_equal(layer.get_value(), expected)
