@@ -113,18 +113,20 @@ def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
 
 
 def neighbours(graph: Graph) -> list[tuple[Ensemble, ...]]:
-    """Every path of at least two layers along the connections, those that start first before others."""
+    """Every path of at least two layers along the connections, those that start first before others. A path ends after
+    a layer that several read, with one of these readers: no chain goes further."""
     return [path for start in graph.order() if not isinstance(start, DataEnsemble) for path in _paths(graph, start)]
 
 
 def _paths(graph: Graph, start: Ensemble) -> Iterator[tuple[Ensemble, ...]]:
-    """Every path of at least two layers along the connections from ``start``."""
+    """The paths of at least two layers from ``start``."""
     pending: list[tuple[Ensemble, ...]] = [(start,)]
     while pending:
         path = pending.pop()
         if len(path) > 1:
             yield path
-        if len(path) < LONGEST:
+        read_once = all(len(graph.readers(member)) == 1 for member in path[:-1])
+        if len(path) < LONGEST and read_once:
             sinks = {id(edge.sink): edge.sink for edge in graph.readers(path[-1]) if not edge.is_label}
             pending += [(*path, sink) for sink in sinks.values()]
 

@@ -11,9 +11,19 @@ import pytest
 
 from latte import BatchNormLayer, ConvLayer, DropoutLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.layers import ELULayer, GELULayer, LayerNormLayer, PReLULayer, SigmoidLayer, SiLULayer, SoftmaxLayer
+from latte.layers import (
+    AddLayer,
+    ELULayer,
+    GELULayer,
+    LayerNormLayer,
+    PReLULayer,
+    SigmoidLayer,
+    SiLULayer,
+    SoftmaxLayer,
+)
 from latte.neuron import Neuron
 from latte.planning import recipes
+from latte.planning.chains import neighbours
 
 Layer = Callable[[Net, Ensemble], Ensemble]
 
@@ -175,3 +185,13 @@ def test_a_second_source() -> None:
         found.append(results(net, [data, total]))
     for one, apart in zip(*found, strict=True):
         np.testing.assert_array_equal(one, apart)
+
+
+def test_densely_connected_layers_have_few_paths() -> None:
+    """Each layer reads all before it: the number of paths grows with the connections."""
+    net = Net(2)
+    data = MemoryDataLayer(net, (2, 5, 5))
+    found = [ConvLayer(net, data, num_filters=2) for _ in range(2)]
+    for _ in range(12):
+        found.append(SigmoidLayer(net, AddLayer(net, found)))
+    assert len(neighbours(net.graph)) <= 3 * len(net.connections)
