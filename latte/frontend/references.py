@@ -82,6 +82,13 @@ class References(ABC):
         scope, text = self.scope, ast.unparse(index)
         if isinstance(index, ast.Name):
             found: ast.expr | None = scope.elements.get(index.id)
+            if found is None and index.id in scope.locals and index.id not in scope.loops:
+                scope.fail(
+                    index,
+                    f"{text} cannot be a subscript here: such a local is an element of integers with a range, assigned "
+                    "once, before and in the same block or one around it",
+                    f"{text} = … in a line before, or the element itself in place of {text}",
+                )
         elif isinstance(index, (ast.Subscript, ast.Attribute)) and scope.constants.fold(index) is MISSING:
             found = self.element(index)
         else:

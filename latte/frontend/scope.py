@@ -124,7 +124,7 @@ class BodyScope:
         self.below = ranges(self.ensemble, source.batch_size)
         """Integers with a range, by the name inside bodies → the number that they are below."""
         self.elements: dict[str, ast.Subscript] = {}
-        """Locals that are an element of these, as long as the loops around their assignment run."""
+        """Locals that are an element of these, up to the end of the block in which they are assigned."""
         self.conditional = 0
         """How many conditions on data are around: a local assigned under one is not a constant."""
         for node in ast.walk(body.tree):
@@ -149,12 +149,15 @@ class BodyScope:
 
     @contextmanager
     def under_condition(self) -> Iterator[None]:
-        """What is translated inside the context depends on data."""
+        """What is translated inside the context depends on data; what is assigned in it may not be after it."""
+        outer = self.elements
+        self.elements = dict(outer)
         self.conditional += 1
         try:
             yield
         finally:
             self.conditional -= 1
+            self.elements = outer
 
     def local(self, name: str) -> str:
         """The local's name in the intermediate representation, which no buffer and no loop of the body has."""

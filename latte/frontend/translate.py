@@ -64,7 +64,9 @@ class Translator:
                     return self.block(body if chosen else orelse)
                 condition = padded_value(self.expressions.expression(test))
                 with self.scope.under_condition():
-                    inside, outside = self.block(body), self.block(orelse)
+                    inside = self.block(body)
+                with self.scope.under_condition():
+                    outside = self.block(orelse)
                 if not inside and not outside:
                     return []
                 new = [ast.If(condition, inside or [ast.Pass()], outside)]

@@ -271,7 +271,7 @@ class After(Ensemble):
         (Twice, 4, "cannot be a subscript: it is itself read at such a subscript"),
         (Computed, 5, r"place\[t\] = t \+ 2: the numbers of place are below 5, these may not be"),
         (Added, 5, "might leave the range of place"),
-        (After, 5, "row is a variable"),
+        (After, 5, "row cannot be a subscript here"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
