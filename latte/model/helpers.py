@@ -13,8 +13,6 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, NoReturn, TypeGuard
 
-import numpy as np
-
 from latte.model.body import LINES, MISSING, Body, Origin, read_function
 from latte.model.substitution import Uses, is_field
 from latte.model.variables import Renamed, assigned_once, located, only_loop_names, store_counts
@@ -319,11 +317,15 @@ class _Caller:
                 names[name] = self.local(name, given[name], place, call).id
                 if name in stored:
                     self.certain.discard(str(names[name]))
-        for name in sorted(names_of(tree) - stored - given.keys()):
+        # Functions of the language are known by their names.
+        functions = {
+            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        for name in sorted(names_of(tree) - stored - given.keys() - functions):
             value = helper.lookup(name)
-            same = name not in self.stored and name not in self.avoid and self.lookup(name) is value
-            if not same and _is_data(value):
+            if name in self.stored or name in self.avoid or self.lookup(name) is not value:
                 names[name] = self._constant(name, value)
+            self.names.add(name)
         Renamed(names).visit(tree)
         return replace(helper, tree=tree).statements or [ast.Pass()]
 
@@ -360,7 +362,3 @@ def _check(helper: Body) -> None:
 def _is_helper(value: Any) -> TypeGuard[FunctionType]:
     """Whether it is a function of the user's: those of the language have no body to read."""
     return isinstance(value, FunctionType) and not hasattr(value, "of_bodies")
-
-
-def _is_data(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, tuple, np.generic, np.ndarray))
