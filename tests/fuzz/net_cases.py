@@ -258,6 +258,7 @@ class RecipeMaker:
         images = len(self.shapes[number]) == 3
         return {
             "added": "added_images" if images else "added",
+            "depthwise": "grouped_conv",
             "enlarged": "one",
             "turned": "one",
             "edge": "blur",
