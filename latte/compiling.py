@@ -12,7 +12,7 @@ from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.model.checks import is_integer
 from latte.model.graph import Graph
-from latte.model.source_location import user_location
+from latte.model.source_location import Located, user_location
 from latte.planning.plan import make_plan
 from latte.runtime.executable import Executable, bind
 from latte.runtime.kernels import build_kernels, generate_kernels
@@ -76,9 +76,10 @@ def new_session(graph: Graph, target: str | None, threads: int | None, progress:
             f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}",
             location=user_location(),
         )
-    runner = Runner(None if threads is None else int(threads))
-    made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)
-    return Session(graph, made_by, runner)
+    with Located():
+        runner = Runner(None if threads is None else int(threads))
+        made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)
+        return Session(graph, made_by, runner)
 
 
 def _dump_folder(graph: Graph, batch_size: int) -> Path | None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from latte.model.checks import check_below
+from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import is_name
@@ -275,6 +276,7 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
     if unknown:
         raise DeclarationError(
             f"the field {name!r} of {owner} names the dimension {unknown[0]!r}, which it does not have",
+            location=user_location(),
             way_out=f"its dimensions are {', '.join(map(repr, extents))}: Ensemble(…, dims=(…)) names them",
         )
     shape = (*(extents[dim] for dim in declared.dims), *declared.shape)

@@ -7,8 +7,12 @@ import os
 import sys
 from types import CodeType, FrameType
 
+import swirl
+from swirl.errors import LatteError
+
 _LATTE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-_OWN = tuple(os.path.realpath(os.path.join(_LATTE, folder)) + os.sep for folder in (".", "layers"))
+_SWIRL = os.path.dirname(os.path.realpath(swirl.__file__))
+_OWN = tuple(os.path.realpath(folder) + os.sep for folder in (_LATTE, os.path.join(_LATTE, "layers"), _SWIRL))
 _SHELL = os.path.join(_LATTE, "tools", "cli.py")
 
 
@@ -17,6 +21,17 @@ def user_location() -> str | None:
     for in a shell."""
     _, frame = _user_frame()
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Located:
+    """Errors of what runs in it that have no line get the one of the caller."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, LatteError) and error.location is None:
+            error.location = user_location()
 
 
 def user_stacklevel() -> int:

@@ -15,9 +15,18 @@ from swirl.errors import DataError
 
 
 def check_data(
-    graph: Graph, arrays: Sequence[Any], layers: Sequence[DataEnsemble] | None = None
+    graph: Graph,
+    arrays: Sequence[Any],
+    layers: Sequence[DataEnsemble] | None = None,
+    numbers: Sequence[int] | np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """``arrays`` for data layers of a net (all of them by default), as arrays of shape (items, …) by the layers' names.
+
+    Args:
+        graph: of the net.
+        arrays: values.
+        layers: that they are for.
+        numbers: of the items in their data set, for messages; by default those in the arrays.
 
     Raises:
         DataError: wrong number of arrays, wrong shapes or types, labels out of range.
@@ -28,7 +37,13 @@ def check_data(
     if len(arrays) != len(layers):
         names = ", ".join(layer.name for layer in layers)
         needed = "1 array is needed" if len(layers) == 1 else f"{len(layers)} arrays are needed"
-        raise DataError(f"{needed} (for {names}), not {len(arrays)}", location=user_location())
+        left_out = [layer.name for layer in graph.data() if layer not in layers]
+        more = bool(left_out) and len(arrays) > len(layers)
+        raise DataError(
+            f"{needed} (for {names}), not {len(arrays)}",
+            location=user_location(),
+            way_out=f"labels are left out: nothing is needed for {', '.join(left_out)}" if more else None,
+        )
     checked = {}
     for layer, values in zip(layers, arrays, strict=True):
         array = check_array(values, None, layer.name)
@@ -40,7 +55,7 @@ def check_data(
                 location=user_location(),
                 way_out="the arrays are given in the order of the data layers",
             )
-        check_value(graph, layer, array)
+        check_value(graph, layer, array, numbers)
         checked[layer.name] = array
     counts = [len(array) for array in checked.values()]
     if len(set(counts)) > 1:
@@ -49,23 +64,34 @@ def check_data(
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], numbers: Sequence[int] | np.ndarray | None = None) -> None:
-    """DataError where an array has NaN or infinity: in which layer, item and element.
+    """DataError where an array has NaN or infinity, or has it as float32: in which layer, item and element.
 
     Args:
         arrays: (items, …) by the layers' names.
         numbers: of the items in their data set; by default those in the arrays.
     """
     for name, array in arrays.items():
-        if array.dtype.kind != "f" or np.isfinite(array).all():
+        if array.dtype.kind != "f":
             continue
-        where = tuple(int(index) for index in np.argwhere(~np.isfinite(array))[0])
-        item = where[0] if numbers is None else int(numbers[where[0]])
-        inside = f" at {where[1:]}" if len(where) > 1 else ""
+        with np.errstate(over="ignore"):
+            kept = array.astype(np.float32, copy=False)  # as the net computes with it
+        if np.isfinite(kept).all():
+            continue
+        where = tuple(int(index) for index in np.argwhere(~np.isfinite(kept))[0])
+        too_large = ", which is infinite as float32" if np.isfinite(array[where]) else ""
         raise DataError(
-            f"the data have {array[where]} in {name}: item {item}{inside}",
+            f"the data have {array[where]} in {name}: {_place(where, array, numbers)}{too_large}",
             location=user_location(),
-            way_out="mend or leave out such items before training: np.isfinite(array) finds them",
+            way_out="scale the data, or leave out such items: float32 goes up to 3.4e38"
+            if too_large
+            else "mend or leave out such items before training: np.isfinite(array) finds them",
         )
+
+
+def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | np.ndarray | None) -> str:
+    """``item 7 at (0, 2)``: of the data set, where the numbers of its items are known."""
+    item = where[0] if numbers is None else int(numbers[where[0]])
+    return f"item {item} at {where[1:]}" if array[0].size > 1 else f"item {item}"
 
 
 def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:
@@ -97,9 +123,18 @@ def check_ranges(graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:
             check_range(arrays[spec.storage], spec.below, spec.storage)
 
 
-def check_value(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
+def check_value(
+    graph: Graph, ensemble: Ensemble, values: np.ndarray, numbers: Sequence[int] | np.ndarray | None = None
+) -> None:
     """DataError where ``ensemble`` has integers and a value is not one, or is out of range; or where it gives class
-    numbers to a loss and a value is not one."""
+    numbers to a loss and a value is not one.
+
+    Args:
+        graph: of the net.
+        ensemble: whose values they are.
+        values: (items, …).
+        numbers: of the items in their data set, for messages; by default those in the array.
+    """
     spec = ensemble.fields()["value"]
     if spec.dtype == "int32":
         check_range(values, spec.below, ensemble.name)
@@ -111,12 +146,11 @@ def check_value(graph: Graph, ensemble: Ensemble, values: np.ndarray) -> None:
         outside = (values < 0) | (values >= classes) | (values != np.floor(values))
         if sink.ignored_label is not None:
             outside &= values != sink.ignored_label
-        wrong = np.flatnonzero(outside)
-        if wrong.size:
-            first = int(wrong[0])
+        if outside.any():
+            where = tuple(int(index) for index in np.argwhere(outside)[0])
             raise DataError(
                 f"labels of {sink.name} must be class numbers from 0 to {classes - 1}"
                 f"{'' if sink.ignored_label is None else f', or {sink.ignored_label:g}'}; "
-                f"number {first} is {values.flat[first]}",
+                f"{_place(where, values, numbers)} is {values[where]}",
                 location=user_location(),
             )

@@ -163,7 +163,7 @@ class Session:
             numbers: of the items in their data set, for messages.
             layers: the data layers; all by default.
         """
-        checked = check_data(self.graph, arrays, layers)
+        checked = check_data(self.graph, arrays, layers, numbers)
         if finite:
             check_finite(checked, numbers)
         count = len(next(iter(checked.values())))

@@ -108,7 +108,7 @@ def test_nothing_counts() -> None:
     net.forward()
     net.backward()
     assert net.loss == 0.0 and net.accuracy == 0.0 and not scores.get_grad().any()
-    with pytest.raises(DataError, match="class numbers from 0 to 2, or 255; number 1 is 3"):
+    with pytest.raises(DataError, match="class numbers from 0 to 2, or 255; item 1 is 3"):
         net.set_batch(np.ones((2, 3)), [255, 3])
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer
+from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, Neuron, Param, ReLULayer
 from latte.ensemble import Ensemble
-from latte.errors import CommandError, DataError, TrainingError, UnknownName
+from latte.errors import CommandError, DataError, LatteError, TrainingError, UnknownName
 from latte.solver import SGD
 
 
@@ -124,3 +124,27 @@ def test_a_field_is_no_attribute(late: bool) -> None:
         scores.weights = np.zeros((2, 4))
     scores.note = "an attribute of the user's"
     assert scores.note == "an attribute of the user's"
+
+
+def test_errors_of_compiling_have_the_callers_line() -> None:
+    class Scale(Neuron):
+        gain = Param("k")
+
+        def forward(self) -> None:
+            self.value = self.gain * self.inputs
+
+    def declare(net: Net) -> None:
+        ensemble = net.add_ensemble(Ensemble(Scale, (4,), ("c",)))
+        net.add_one_to_one_connections(MemoryDataLayer(net, (4,)), ensemble)
+        net.compile()
+
+    net = Net(2)
+    MemoryDataLayer(net, (4,))
+    for call, message in (
+        (lambda: Net(2).compile(), "the net has no layers"),
+        (lambda: net.compile(target="gpu"), "there is no target 'gpu'"),
+        (lambda: declare(Net(2)), "names the dimension 'k'"),
+    ):
+        with pytest.raises(LatteError, match=message) as caught:
+            call()
+        assert __file__ in str(caught.value.location)

@@ -133,6 +133,22 @@ def test_loaders_that_cannot_be(data: tuple[Any, ...], options: dict[str, Any], 
     assert __file__ in str(caught.value.location)
 
 
+def test_messages_number_the_items_of_the_data_set() -> None:
+    """For class numbers, and for numbers that float32 does not have, whatever the batch."""
+    net = reused(6).net
+    images, labels = random_data(10)
+    large = images.astype(np.float64)
+    large[9, 0, 2, 7] = 1e39
+    wrong = np.where(np.arange(10) == 9, 77, labels)
+    for data, message in (
+        ((large, labels), r"1e\+39 in data1: item 9 at \(0, 2, 7\), which is infinite as float32"),
+        ((images, wrong), "0 to 9; item 9 is 77"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            net.evaluate(DataLoader(*data, batch_size=6))
+        assert __file__ in str(caught.value.location)
+
+
 # --- transforms -------------------------------------------------------------------------------------------
 def test_flip() -> None:
     np.testing.assert_array_equal(Flip(1)(IMAGES, GENERATOR(0)), IMAGES[..., ::-1])

@@ -139,7 +139,7 @@ def test_predictions_need_no_labels() -> None:
         np.testing.assert_array_equal(scores[first:end], net.scores.get_value())
     np.testing.assert_array_equal(net.net.predict(images, layer="fully_connected1"), scores)
     np.testing.assert_array_equal(net.net.predict(images[:1], layer=net.scores), net.net.predict(images[:1]))
-    with pytest.raises(DataError, match=r"1 array is needed \(for data1\), not 2"):
+    with pytest.raises(DataError, match=r"1 array is needed \(for data1\), not 2\n  labels are left out: nothing is needed for data2"):
         net.net.predict(*HELD)
     with pytest.raises(CommandError, match=r"no ensemble named 'score'"):
         net.net.predict(images, layer="score")

@@ -332,7 +332,7 @@ def test_data_that_do_not_fit(small: DigitsNet) -> None:
         (images[:4], labels, r"\[4, 5\]"),
         (images[:0], labels[:0], "no items"),
         (images[:, 0], labels, r"\(5, 8, 8\), but \(batch, 1, 8, 8\) is needed"),
-        (images, bad, r"from 0 to 9; number 4 is 10"),
+        (images, bad, r"from 0 to 9; item 4 is 10"),
         (images, labels + 0.5, r"class numbers"),
         (images, labels.astype(float) * np.nan, r"class numbers"),
         (images.astype(str), labels, "real numbers"),
