@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import accumulate
-from typing import Any
+from typing import Any, ParamSpec
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
@@ -12,6 +13,24 @@ from latte.layers.arguments import check_axis, names_of_dimensions, number, sour
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron, eachindex
+
+P = ParamSpec("P")
+
+
+def _of_a_list(layer: Callable[P, Ensemble]) -> Callable[P, Ensemble]:
+    """A constructor of ``(net, [a, b])`` that says so where it is given ``(net, a, b)``."""
+
+    @wraps(layer)
+    def checked(*given: P.args, **options: P.kwargs) -> Ensemble:
+        if len(given) > 2:
+            raise DeclarationError(
+                f"{layer.__name__} reads one list of layers, and was given {len(given) - 1} arguments after the net",
+                location=user_location(),
+                way_out=f"{layer.__name__}(net, [a, b])",
+            )
+        return layer(*given, **options)
+
+    return checked
 
 
 class ConcatEnsemble(Ensemble):
@@ -109,6 +128,7 @@ class ProductNeuron(Neuron):
         self.value = self.first * self.second
 
 
+@_of_a_list
 def ConcatLayer(net: Net, input_ensemble: Sequence[Ensemble], *, axis: int = 0, name: str | None = None) -> Ensemble:
     """The sources side by side, along the channels by default.
 
@@ -148,6 +168,7 @@ def ConcatLayer(net: Net, input_ensemble: Sequence[Ensemble], *, axis: int = 0, 
     return ensemble
 
 
+@_of_a_list
 def AddLayer(net: Net, input_ensembles: Sequence[Ensemble], *, name: str | None = None) -> Ensemble:
     """``Σ xᵢ`` of two or more layers, element by element.
 
@@ -163,6 +184,7 @@ def AddLayer(net: Net, input_ensembles: Sequence[Ensemble], *, name: str | None 
     return _element_by_element(net, input_ensembles, AddEnsemble, SumNeuron, "AddLayer", name)
 
 
+@_of_a_list
 def MultiplyLayer(net: Net, input_ensembles: Sequence[Ensemble], *, name: str | None = None) -> Ensemble:
     """``Π xᵢ`` of two or more layers, element by element; arguments as :func:`AddLayer`'s."""
     return _element_by_element(net, input_ensembles, MultiplyEnsemble, ProductNeuron, "MultiplyLayer", name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,19 @@ def is_integer(value: object) -> bool:
 def is_flag(value: object) -> bool:
     """Whether ``value`` is True or False, Python's or NumPy's."""
     return isinstance(value, (bool, np.bool_))
+
+
+def takes(function: Callable[..., Any], arguments: int) -> bool:
+    """Whether ``function`` can be called with so many arguments, as far as Python knows its parameters."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some of those that are written in C
+        return True
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def check_phase(phase: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from latte.model.checks import is_integer
+from latte.model.checks import is_integer, takes
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import load_state_dict, save, state_dict
@@ -17,13 +17,13 @@ from latte.runtime.session import Session
 from swirl.errors import DeclarationError, TrainingError
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The course of a training run.
 
     Args:
         losses: of every batch.
-        accuracies: of every batch (0 where the net has no accuracy layer).
+        accuracies: of every batch; empty where the net has no accuracy layer.
         items: number of items trained on.
         seconds: of the steps, data transfer included.
         validations: after every epoch, where validation data were given.
@@ -36,6 +36,12 @@ class History:
     seconds: float = 0.0
     validations: list[Evaluation] = field(default_factory=list)
     stopped: str | None = None
+
+    def __repr__(self) -> str:
+        last = f" last_loss={self.losses[-1]:.6g}" if self.losses else ""
+        stopped = f" stopped={self.stopped!r}" if self.stopped else ""
+        validations = f" validations={len(self.validations)}" if self.validations else ""
+        return f"<History batches={len(self.losses)} items={self.items}{last}{validations}{stopped}>"
 
     @property
     def items_per_second(self) -> float:
@@ -151,6 +157,12 @@ class EarlyStopping(Callback):
 
     def before_training(self, run: Run) -> None:
         self._best, self._best_epoch, self._learned = -math.inf, -1, {}
+        if self.by == "accuracy" and not run.session.has_accuracy:
+            raise TrainingError(
+                "EarlyStopping by 'accuracy': the net has no accuracy layer",
+                location=user_location(),
+                way_out='AccuracyLayer(net, scores, labels), or by="loss", or by the name of a metric',
+            )
 
     def after_epoch(self, run: Run) -> None:
         value = self._sign * self._measure(run)
@@ -176,7 +188,13 @@ class EarlyStopping(Callback):
             return run.epoch_loss
         known = {"loss": validation.loss, "accuracy": validation.accuracy, **validation.metrics}
         value = known.get(self.by)
-        if value is None or not is_number(value):
+        if value is not None and not is_number(value):
+            raise TrainingError(
+                f"EarlyStopping needs a number, and {self.by!r} is {value!r}",
+                location=user_location(),
+                way_out=f"let the metric {self.by!r} return one: float(…)",
+            )
+        if value is None:
             raise TrainingError(
                 f"EarlyStopping: the validation has no number {self.by!r}",
                 location=user_location(),
@@ -195,6 +213,10 @@ class AfterEpoch(Callback):
         self.function(run)
 
 
+_MOMENTS = ("before_training", "after_step", "after_epoch", "after_training")
+"""The methods of a callback."""
+
+
 def as_callbacks(given: Any) -> list[Callback]:
     """Callbacks and functions, as callbacks.
 
@@ -203,9 +225,17 @@ def as_callbacks(given: Any) -> list[Callback]:
     """
     each = list(given) if isinstance(given, (list, tuple)) else [given]
     for callback in each:
-        if isinstance(callback, type) or not (isinstance(callback, Callback) or callable(callback)):
+        if isinstance(callback, Callback):
+            wrong = next((name for name in _MOMENTS if not takes(getattr(callback, name), 1)), None)
+            if wrong is not None:
+                raise TrainingError(
+                    f"{type(callback).__name__}.{wrong} does not take the run",
+                    location=user_location(),
+                    way_out=f"def {wrong}(self, run)",
+                )
+        elif isinstance(callback, type) or not (callable(callback) and takes(callback, 1)):
             raise TrainingError(
-                f"a callback is a function or an object of latte.training.Callback, not {callback!r}",
+                f"a callback is a function of the run or an object of latte.training.Callback, not {callback!r}",
                 location=user_location(),
                 way_out="callbacks=[EarlyStopping(patience=3), lambda run: print(run.epoch, run.epoch_loss)]",
             )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from latte.model.checks import takes
 from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
@@ -26,13 +27,13 @@ class Evaluation:
 
     Args:
         loss: the sum of all losses.
-        accuracy: of the last accuracy layer; 0 where there is none.
+        accuracy: of the last accuracy layer; None where there is none.
         items: number of them.
         metrics: those that were asked for; and each loss and accuracy by the name of its layer.
     """
 
     loss: float
-    accuracy: float
+    accuracy: float | None
     items: int
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
@@ -52,12 +53,12 @@ def evaluate(
     Raises:
         DataError: the data do not fit, or hold NaN or infinity.
     """
-    metrics = check_metrics(metrics)
+    metrics = check_metrics(session.graph, metrics)
     return _evaluated(session, Batches(session, data), metrics, stop_on_nan)
 
 
-def check_metrics(metrics: Any) -> dict[str, Metric]:
-    """Names and functions.
+def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
+    """Names and functions of the scores and labels of a net.
 
     Raises:
         DataError: it is something else.
@@ -70,6 +71,17 @@ def check_metrics(metrics: Any) -> dict[str, Metric]:
             location=user_location(),
             way_out='metrics={"error": lambda scores, labels: np.mean(scores.argmax(1) != labels[:, 0])}',
         )
+    if metrics:
+        scored = outputs(graph, None)
+        labels = [layer.name for layer in graph.data() if layer not in data_of(graph, scored)]
+        for name, metric in metrics.items():
+            if not takes(metric, 1 + len(labels)):
+                raise DataError(
+                    f"the metric {name!r} is called with {1 + len(labels)} arrays: scores of {scored.name}"
+                    f"{''.join(f', {label}' for label in labels)}; it does not take so many",
+                    location=user_location(),
+                    way_out=f"a function of ({', '.join(['scores', *labels])})",
+                )
     return dict(metrics)
 
 
@@ -101,7 +113,8 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
         scores = np.concatenate(collected)
         others = [np.concatenate(parts) for parts in zip(*labels, strict=True)]
         found |= {name: metric(scores, *others) for name, metric in metrics.items()}
-    return Evaluation(totals[""] / batches.items, accuracy / batches.items, batches.items, found)
+    right = accuracy / batches.items if session.has_accuracy else None
+    return Evaluation(totals[""] / batches.items, right, batches.items, found)
 
 
 def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:

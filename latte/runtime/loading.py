@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import is_integer
-from latte.model.source_location import user_location
+from latte.model.checks import is_integer, takes
+from latte.model.source_location import Located, user_location
 from latte.runtime.batches import Batch
 from swirl.errors import DataError
 
@@ -27,7 +27,7 @@ class DataLoader:
 
     Args:
         data: an array (items, …) for each data layer, in the order of their declaration; or one data set with
-            ``len(data)`` and ``data[i]``, a tuple of one item's arrays.
+            ``len(data)`` and ``data[i]``, a tuple of one item's arrays: a list of tuples is one.
         batch_size: items in a batch; the last one of an epoch may be smaller.
         shuffle: whether each epoch has another order.
         transforms: functions of the first array of a batch and a random generator, applied in turn;
@@ -64,8 +64,15 @@ class DataLoader:
                 location=user_location(),
                 way_out="transforms=[Flip(), Crop(32, pad=4)], or functions of (images, generator)",
             )
+        for transform in transforms:
+            if not takes(transform, 2):
+                raise DataError(
+                    f"a transform is a function of images and a random generator, not {transform!r}",
+                    location=user_location(),
+                    way_out="transforms=[lambda images, random: …]",
+                )
         self._data = _checked(data)
-        self._length = len(self._data[0] if isinstance(self._data, list) else self._data)
+        self._length = len(self._data[0] if isinstance(self._data, tuple) else self._data)
         self.batch_size, self.shuffle, self.seed = int(batch_size), shuffle, int(seed)
         self.transforms, self.prefetch, self.drop_last = list(transforms), int(prefetch), drop_last
         if len(self) == 0:
@@ -131,32 +138,59 @@ class DataLoader:
             order = np.random.default_rng([*key, 0]).permutation(self._length)
         make = lambda number: self._batch_of(order, key, number)  # noqa: E731
         numbers = range(first, len(self))
-        return _ahead(make, numbers, self.prefetch) if self.prefetch else map(make, numbers)
+        with Located():  # the thread does not know who wants the batches
+            yield from _ahead(make, numbers, self.prefetch) if self.prefetch else map(make, numbers)
 
     def _batch_of(self, order: np.ndarray, key: list[int], number: int) -> Batch:
         chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
-        if isinstance(self._data, list):
+        if isinstance(self._data, tuple):
             arrays = [array[chosen] for array in self._data]
         else:
             items = [self._data[int(index)] for index in chosen]
-            parts = zip(*(item if isinstance(item, tuple) else (item,) for item in items), strict=True)
-            arrays = [np.stack([np.asarray(each) for each in part]) for part in parts]
+            arrays = _stacked(items, chosen)
         generator = np.random.default_rng([*key, 1, number])
         for transform in self.transforms:
             given = arrays[0]
             arrays[0] = np.asarray(transform(given, generator))
+            if arrays[0].ndim == 0:
+                raise DataError(f"{transform!r} has made {arrays[0].item()!r} of a batch, not an array (items, …)")
             if len(arrays[0]) != len(given):
                 raise DataError(f"{transform!r} has made {len(arrays[0])} items of {len(given)}")
         return chosen, tuple(arrays)
 
 
+def _stacked(items: Sequence[Any], numbers: np.ndarray) -> list[np.ndarray]:
+    """The arrays of a batch, from the items of a data set.
+
+    Args:
+        items: of a batch: tuples, or single arrays.
+        numbers: of them in their data set.
+
+    Raises:
+        DataError: they have different shapes.
+    """
+    rows = [[np.asarray(part) for part in (item if isinstance(item, tuple) else (item,))] for item in items]
+    shapes = [[part.shape for part in row] for row in rows]
+    for number, found in zip(numbers, shapes, strict=True):
+        if found != shapes[0]:
+            first, other = (", ".join(map(str, each)) for each in (shapes[0], found))
+            raise DataError(
+                f"the items of a data set have arrays of the same shapes: item {numbers[0]} has {first},"
+                f" item {number} has {other}",
+                way_out="cut or pad them in data[i]",
+            )
+    return [np.stack(parts) for parts in zip(*rows, strict=True)]
+
+
 def _checked(data: Sequence[Any]) -> Any:
-    """A list of arrays of one length; or the one data set."""
+    """A tuple of arrays of one length; or the one data set, which may be a list of tuples."""
     if not data:
         raise DataError(
             "a loader needs data", location=user_location(), way_out="DataLoader(images, labels, batch_size=64)"
         )
     (first, *others) = data
+    if not others and isinstance(first, list) and first and all(isinstance(item, tuple) for item in first):
+        return first
     if not others and not isinstance(first, (np.ndarray, list, tuple)):
         if hasattr(first, "__len__") and hasattr(first, "__getitem__") and not isinstance(first, (str, bytes, dict)):
             return first
@@ -172,7 +206,7 @@ def _checked(data: Sequence[Any]) -> Any:
     counts = [len(array) for array in arrays]
     if len(set(counts)) > 1:
         raise DataError(f"the arrays have different numbers of items: {counts}", location=user_location())
-    return arrays
+    return tuple(arrays)
 
 
 def _ahead(make: Callable[[int], Batch], numbers: Sequence[int], count: int) -> Iterator[Batch]:

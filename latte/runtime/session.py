@@ -237,6 +237,11 @@ class Session:
         """Whether backward has a loss to start from."""
         return bool(self.graph.losses())
 
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether an accuracy layer measures."""
+        return any(isinstance(e, AccuracyEnsemble) for e in self.graph.ensembles)
+
     def _measure(self) -> None:
         arrays, ensembles = self.executable.arrays, self.graph.ensembles
         self.loss = float(sum(arrays[f"{loss.name}.value"][0] for loss in self.graph.losses()))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from latte.model.checks import is_integer
+from latte.model.checks import is_integer, takes
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
@@ -56,17 +56,26 @@ def fit(
 
     Raises:
         DataError: the data do not fit, or hold NaN or infinity: not one step is taken on such a batch.
-        TrainingError: NaN in the loss, or no loss; a solver or a callback that is none.
+        TrainingError: NaN in the loss, or no loss; a solver or a callback that is none; metrics without validation.
     """
     batches = Batches(session, data)
     _check_training(session, solver, epochs, accumulate)
     for name, switch in (("shuffle", shuffle), ("stop_on_nan", stop_on_nan), ("progress", progress)):
         if not isinstance(switch, (bool, np.bool_)):
             raise TrainingError(f"{name} must be True or False, not {switch!r}", location=user_location())
-    told, asked = as_callbacks(callbacks), check_metrics(metrics)
+    told, asked = as_callbacks(callbacks), check_metrics(session.graph, metrics)
+    if asked and validation is None:
+        raise TrainingError(
+            f"metrics ({', '.join(asked)}) are of the validation, and there are no validation data",
+            location=user_location(),
+            way_out="net.fit(…, validation=(images, labels), metrics=…)",
+        )
     checked = None if validation is None else _validation(session, validation)
-    if after_epoch is not None and not callable(after_epoch):
-        raise TrainingError(f"after_epoch is a function, not {after_epoch!r}", location=user_location())
+    if after_epoch is not None and not (callable(after_epoch) and takes(after_epoch, 2)):
+        raise TrainingError(
+            f"after_epoch is a function of the epoch's number and the history, not {after_epoch!r}",
+            location=user_location(),
+        )
     batches.prepare()
     run = Run(session, solver, History())
     with (
@@ -134,7 +143,8 @@ class _Epoch:
         self.items += len(numbers)
         run.batch_loss, run.epoch_loss = session.loss, self.total / self.items
         history.losses.append(session.loss)
-        history.accuracies.append(session.accuracy)
+        if session.has_accuracy:
+            history.accuracies.append(session.accuracy)
         history.items += len(numbers)
         stepped = self.waiting == self.accumulate
         if stepped:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import MemoryDataLayer, Net, TanhLayer
+from latte import AddLayer, ConcatLayer, MemoryDataLayer, MultiplyLayer, Net, TanhLayer
 from latte.ensemble import Ensemble, LossEnsemble
 from latte.errors import BodyError, DeclarationError, MappingError
 from latte.neuron import Neuron, eachindex
@@ -217,3 +217,12 @@ def test_getters_by_name() -> None:
     net.backward()
     np.testing.assert_array_equal(made.get_right(), right.get_value())
     np.testing.assert_array_equal(made.get_grad_left(), np.full((2, 3, 5), 4.0))
+
+
+@pytest.mark.parametrize("layer", [AddLayer, MultiplyLayer, ConcatLayer])
+def test_several_sources_are_one_list(layer: Any) -> None:
+    net = Net(2)
+    source = MemoryDataLayer(net, (3,))
+    with pytest.raises(DeclarationError, match=rf"given 2 arguments(.|\n)*{layer.__name__}\(net, \[a, b\]\)") as caught:
+        layer(net, source, source)
+    assert __file__ in str(caught.value.location)

@@ -117,6 +117,7 @@ def test_threads_end_and_their_errors_are_raised() -> None:
         ((IMAGES, LABELS), {"seed": 1.5}, "seed must be"),
         ((IMAGES, LABELS), {"shuffle": 1}, "shuffle must be True or False, not 1"),
         ((IMAGES, LABELS), {"transforms": Flip}, "transforms must be a list of functions"),
+        ((IMAGES,), {"transforms": [lambda images: images]}, "a transform is a function of images and a random"),
         ((IMAGES, LABELS[:5]), {}, r"different numbers of items: \[11, 5\]"),
         ((IMAGES[:0],), {}, "0 items make no batch of 4"),
         ((IMAGES[:3],), {"drop_last": True}, "3 items make no batch of 4"),
@@ -147,6 +148,33 @@ def test_messages_number_the_items_of_the_data_set() -> None:
         with pytest.raises(DataError, match=message) as caught:
             net.evaluate(DataLoader(*data, batch_size=6))
         assert __file__ in str(caught.value.location)
+
+
+def test_a_list_of_tuples_is_a_data_set() -> None:
+    items = [(IMAGES[i], np.arange(3), i) for i in range(5)]
+    for images, same, labels in DataLoader(items, batch_size=2):
+        np.testing.assert_array_equal(images, IMAGES[labels])
+        assert same.shape == (len(labels), 3)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize(
+    ("data", "transforms", "message"),
+    [
+        ((LABELS,), [Flip()], r"Flip needs images of shape \(items, channels, rows, columns\), not \(4,\)"),
+        ((IMAGES,), [Crop(10)], r"Crop: images of \(4, 5\)"),
+        ((IMAGES,), [Normalise([1, 2, 3])], "numbers for 3 channels, the images have 2"),
+        ((IMAGES,), [lambda images, random: images[1:]], "has made 3 items of 4"),
+        ((IMAGES,), [lambda images, random: None], "has made None of a batch"),
+        (([(IMAGES[0], 1), (IMAGES[0, :1], 1)],), [], r"item 0 has \(2, 4, 5\), \(\), item 1 has \(1, 4, 5\), \(\)"),
+    ],
+)
+def test_errors_of_batches_have_the_callers_line(
+    data: tuple[Any, ...], transforms: list[Any], message: str, prefetch: int
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        list(DataLoader(*data, batch_size=4, shuffle=False, transforms=transforms, prefetch=prefetch))
+    assert __file__ in str(caught.value.location)
 
 
 # --- transforms -------------------------------------------------------------------------------------------

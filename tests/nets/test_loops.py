@@ -139,7 +139,9 @@ def test_predictions_need_no_labels() -> None:
         np.testing.assert_array_equal(scores[first:end], net.scores.get_value())
     np.testing.assert_array_equal(net.net.predict(images, layer="fully_connected1"), scores)
     np.testing.assert_array_equal(net.net.predict(images[:1], layer=net.scores), net.net.predict(images[:1]))
-    with pytest.raises(DataError, match=r"1 array is needed \(for data1\), not 2\n  labels are left out: nothing is needed for data2"):
+    with pytest.raises(
+        DataError, match=r"1 array is needed \(for data1\), not 2\n  labels are left out: nothing is needed for data2"
+    ):
         net.net.predict(*HELD)
     with pytest.raises(CommandError, match=r"no ensemble named 'score'"):
         net.net.predict(images, layer="score")
@@ -219,9 +221,13 @@ def test_wrong_arguments() -> None:
     net = reused(BATCH)
     before = net.parameters
     for options, error, message in (
-        ({"callbacks": [3]}, TrainingError, "a callback is a function or an object of latte.training.Callback, not 3"),
+        (
+            {"callbacks": [3]},
+            TrainingError,
+            "a callback is a function of the run or an object of latte.training.Callback, not 3",
+        ),
         ({"callbacks": EarlyStopping}, TrainingError, "not <class"),
-        ({"after_epoch": 3}, TrainingError, "after_epoch is a function, not 3"),
+        ({"after_epoch": 3}, TrainingError, "after_epoch is a function of the epoch's number and the history, not 3"),
         ({"accumulate": 0}, DataError, "accumulate must be a whole number of batches, at least 1, not 0"),
         ({"accumulate": "all"}, DataError, "not 'all'"),
         ({"metrics": [len]}, DataError, "metrics must be a dictionary of functions by name"),
@@ -246,3 +252,38 @@ def test_wrong_arguments() -> None:
             EarlyStopping(**options)
     for name, values in net.parameters.items():
         np.testing.assert_array_equal(values, before[name], err_msg=name)
+
+
+def test_a_net_without_an_accuracy_layer_has_no_accuracy() -> None:
+    net = Net(2, seed=0)
+    MeanSquaredErrorLayer(net, FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 2), MemoryDataLayer(net, (2,)))
+    net.compile(threads=1)
+    data = np.ones((4, 3)), np.ones((4, 2))
+    assert net.evaluate(*data).accuracy is None and net.accuracy == 0.0
+    history = net.fit(*data, solver=SGD(net), progress=False)
+    assert history.accuracies == [] and repr(history).startswith("<History batches=2 items=4 last_loss=")
+    with pytest.raises(TrainingError, match=r"the net has no accuracy layer\n  AccuracyLayer\(net, scores, labels\)"):
+        net.fit(*data, solver=SGD(net), progress=False, validation=data, callbacks=EarlyStopping(by="accuracy"))
+
+
+def test_functions_that_do_not_fit() -> None:
+    class Wrong(Callback):
+        def after_epoch(self) -> None:  # type: ignore[override]
+            pass
+
+    array = EarlyStopping(by="m")
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"metrics": {"m": lambda scores, labels: 1}}, r"metrics \(m\)(.|\n)*validation=\(images, labels\)"),
+        ({"metrics": {"m": lambda scores: 1}, "validation": HELD}, "'m' is called with 2 arrays: scores of .*, data2;"),
+        ({"callbacks": [lambda: 1]}, "a callback is a function of the run"),
+        ({"callbacks": Wrong()}, r"Wrong.after_epoch does not take the run\n  def after_epoch\(self, run\)"),
+        ({"after_epoch": lambda epoch: 1}, "after_epoch is a function of the epoch's number and the history"),
+        (
+            {"metrics": {"m": lambda scores, labels: [1, 2]}, "validation": HELD, "callbacks": array},
+            r"EarlyStopping needs a number, and 'm' is \[1, 2\]",
+        ),
+    )
+    for options, message in cases:
+        with pytest.raises((TrainingError, DataError), match=message) as caught:
+            fitted(reused(BATCH), **options)
+        assert __file__ in str(caught.value.location)
