@@ -22,7 +22,7 @@ from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
 from latte.runtime.callbacks import History
-from latte.runtime.checkpoint import Resumable, load, load_state_dict, save, state_dict
+from latte.runtime.checkpoint import Resumable, load, save
 from latte.runtime.copying import copied_graph, go_on
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
@@ -30,6 +30,7 @@ from latte.runtime.gradient_check import GradientCheck, check_gradients
 from latte.runtime.measures import Measure
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
+from latte.runtime.state_dict import load_state_dict, state_dict
 from latte.runtime.timings import Timings, timings
 from latte.runtime.training import fit
 from swirl.errors import CommandError, TrainingError
@@ -302,8 +303,7 @@ class Net:
         self.session.clear_grad()
 
     def clear_values(self) -> None:
-        """Zeros in the value of every layer, data layers included: set the data again before the next ``forward``,
-        which needs no zeros."""
+        """Zeros in the values of all layers: set the data again before the next ``forward``, which needs no zeros."""
         self.session.clear_values()
 
     def fuse_pattern_cbr(self) -> None:
@@ -368,11 +368,11 @@ class Net:
     def state_dict(
         self, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Parameters and running statistics by name; see :func:`latte.runtime.checkpoint.state_dict`."""
+        """Parameters and running statistics by name; see :func:`latte.runtime.state_dict.state_dict`."""
         return state_dict(self.session, names, like)
 
     def load_state_dict(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
-        """Set them, from PyTorch's too; see :func:`latte.runtime.checkpoint.load_state_dict`."""
+        """Set them, from PyTorch's too; see :func:`latte.runtime.state_dict.load_state_dict`."""
         load_state_dict(self.session, state, names)
 
     # --- looking --------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from typing import Any
 from latte.model.checks import is_integer, takes
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
-from latte.runtime.checkpoint import load_state_dict, save, state_dict
+from latte.runtime.checkpoint import save
 from latte.runtime.evaluation import Evaluation
 from latte.runtime.session import Session
+from latte.runtime.state_dict import load_state_dict, state_dict
 from swirl.errors import DeclarationError, TrainingError
 
 

@@ -1,4 +1,4 @@
-"""What a net has learned, in a file and out of it: parameters, running statistics, random numbers, a solver's state."""
+"""What a net has learned, in a file: parameters, running statistics, random numbers, a solver's state."""
 
 from __future__ import annotations
 
@@ -317,83 +317,3 @@ def _cut_off(data: bytes) -> str | None:
     there = len(data) - start
     missing = [name for name, end in sorted(ends.items(), key=lambda item: item[1]) if end > there]
     return f"it ends in {missing[0]}" if missing else None
-
-
-# --- other programs ---------------------------------------------------------------------------------------
-def state_dict(
-    session: Session, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
-) -> dict[str, np.ndarray]:
-    """Copies of the parameters and running statistics of a net by name.
-
-    Args:
-        session: of the compiled net.
-        names: our name (``conv1.weights``) → name in the result; only these. All under our names by default.
-        like: name in the result → array (or tensor) whose shape is taken: PyTorch's biases have one dimension.
-
-    Raises:
-        DataError: the net has no such tensor, or it has another number of elements than ``like``.
-    """
-    own = learned(session)
-    result = {}
-    for name, theirs in _named(own, names).items():
-        wanted = None if like is None else like.get(theirs)
-        shape = own[name].shape if wanted is None else tuple(wanted.shape)
-        result[theirs] = _fitted(own[name], shape, theirs, name)
-    return result
-
-
-def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
-    """Set parameters and running statistics from arrays or tensors, as :func:`state_dict` gives them.
-
-    Dimensions of one element may be missing, and those after the first one may be one: PyTorch has biases of one
-    dimension, and rows of fully connected layers.
-
-    Args:
-        session: of the compiled net.
-        state: name → NumPy array or tensor.
-        names: our name → name in ``state``; only these are set. All, under our names, by default.
-
-    Raises:
-        DataError: a name is missing, or a shape does not fit; the message names it. Nothing is set then.
-    """
-    own = learned(session)
-    found: dict[str, np.ndarray] = {}
-    for name, theirs in _named(own, names).items():
-        if theirs not in state:
-            raise DataError(
-                f"there is no {theirs!r}, for {name}",
-                location=user_location(),
-                way_out=f"there are {', '.join(map(str, state))}",
-            )
-        given = state[theirs]
-        if hasattr(given, "detach"):  # a tensor; NumPy does not have all of their types
-            given = given.detach().cpu()
-            given = given.float() if given.is_floating_point() else given
-        values = np.asarray(given)
-        if values.dtype.kind not in "fiub":
-            raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
-        found[name] = _fitted(values, own[name].shape, name, theirs)
-    check_ranges(session.graph, found)
-    for name, values in found.items():
-        session.executable.write(name, values)
-    session.forget_runs()
-
-
-def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Mapping[str, str]:
-    for name in names or ():
-        if name not in own:
-            raise DataError(
-                f"the net has no {name!r}", location=user_location(), way_out=f"it has {', '.join(sorted(own))}"
-            )
-    return {name: name for name in own} if names is None else names
-
-
-def _fitted(values: np.ndarray, shape: tuple[int, ...], wanted: str, given: str) -> np.ndarray:
-    """The values in another shape, where only dimensions of one element differ, or those after the first are joined."""
-    theirs, ours = ([extent for extent in of if extent != 1] for of in (values.shape, shape))
-    rows = 2 in (len(theirs), len(ours)) and values.size == int(np.prod(shape)) and theirs[:1] == ours[:1]
-    if theirs != ours and not rows:
-        raise DataError(
-            f"{given} of shape {values.shape} does not fit {wanted} of shape {shape}", location=user_location()
-        )
-    return values.reshape(shape)

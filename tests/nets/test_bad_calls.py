@@ -148,3 +148,21 @@ def test_errors_of_compiling_have_the_callers_line() -> None:
         with pytest.raises(LatteError, match=message) as caught:
             call()
         assert __file__ in str(caught.value.location)
+
+
+def test_states_that_do_not_fit() -> None:
+    net = Net(2, seed=1)
+    FullyConnectedLayer(net, MemoryDataLayer(net, (4,)), 2, name="s")
+    net.compile(threads=1)
+    for arguments, message in (
+        ((5,), "arrays are given by name, as state_dict"),
+        ((net.state_dict(), 5), "names are a dictionary"),
+        (
+            ({"s.weight": np.zeros((2, 4)), "s.bias": np.zeros(2)},),
+            "no 's.weights', for s.weights\n  did you mean s.weights by s.weight[?] all names of the net are needed",
+        ),
+        (({"s.weights": np.zeros((2, 4))},), "no 's.bias', for s.bias\n  all names of the net are needed"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            net.load_state_dict(*arguments)
+        assert __file__ in str(caught.value.location)

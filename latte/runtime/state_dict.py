@@ -1,0 +1,109 @@
+"""What a net has learned as arrays by name: for programs, and weights of other ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from latte.model.source_location import user_location
+from latte.runtime.checkpoint import learned
+from latte.runtime.data import check_ranges
+from latte.runtime.session import Session
+from swirl.errors import DataError, nearest
+
+
+def state_dict(
+    session: Session, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
+) -> dict[str, np.ndarray]:
+    """Copies of the parameters and running statistics of a net by name.
+
+    Args:
+        session: of the compiled net.
+        names: our name (``conv1.weights``) → name in the result; only these. All under our names by default.
+        like: name in the result → array (or tensor) whose shape is taken: PyTorch's biases have one dimension.
+
+    Raises:
+        DataError: the net has no such tensor, or it has another number of elements than ``like``.
+    """
+    own = learned(session)
+    result = {}
+    for name, theirs in _named(own, names).items():
+        wanted = None if like is None else like.get(theirs)
+        shape = own[name].shape if wanted is None else tuple(wanted.shape)
+        result[theirs] = _fitted(own[name], shape, theirs, name)
+    return result
+
+
+def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+    """Set parameters and running statistics from arrays or tensors, as :func:`state_dict` gives them.
+
+    Dimensions of one element may be missing, and those after the first one may be one: PyTorch has biases of one
+    dimension, and rows of fully connected layers.
+
+    Args:
+        session: of the compiled net.
+        state: name → NumPy array or tensor.
+        names: our name → name in ``state``; only these are set. All, under our names, by default.
+
+    Raises:
+        DataError: a name is missing, or a shape does not fit; the message names it. Nothing is set then.
+    """
+    if not isinstance(state, Mapping):
+        raise DataError(
+            f"arrays are given by name, as state_dict() returns them, not {state!r}",
+            location=user_location(),
+            way_out='net.load_state_dict({"conv1.weights": array, …})',
+        )
+    own = learned(session)
+    found: dict[str, np.ndarray] = {}
+    wanted = _named(own, names)
+    for name, theirs in wanted.items():
+        if theirs not in state:
+            strays = [given for given in state if given not in wanted.values()]
+            hint = next((f"did you mean {theirs} by {given}? " for given in strays if nearest(given, [theirs])), "")
+            every = "all names of the net are needed, or names={ours: theirs} for some; " if names is None else ""
+            raise DataError(
+                f"there is no {theirs!r}, for {name}",
+                location=user_location(),
+                way_out=f"{hint}{every}there are {', '.join(map(str, state)) or 'none'}",
+            )
+        given = state[theirs]
+        if hasattr(given, "detach"):  # a tensor; NumPy does not have all of their types
+            given = given.detach().cpu()
+            given = given.float() if given.is_floating_point() else given
+        values = np.asarray(given)
+        if values.dtype.kind not in "fiub":
+            raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
+        found[name] = _fitted(values, own[name].shape, name, theirs)
+    check_ranges(session.graph, found)
+    for name, values in found.items():
+        session.executable.write(name, values)
+    session.forget_runs()
+
+
+def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Mapping[str, str]:
+    if names is not None and not isinstance(names, Mapping):
+        raise DataError(
+            f"names are a dictionary, our name → theirs, not {names!r}",
+            location=user_location(),
+            way_out='{"conv1.weights": "0.weight", …}',
+        )
+    for name in names or ():
+        if name not in own:
+            raise DataError(
+                f"the net has no {name!r}", location=user_location(), way_out=f"it has {', '.join(sorted(own))}"
+            )
+    return {name: name for name in own} if names is None else names
+
+
+def _fitted(values: np.ndarray, shape: tuple[int, ...], wanted: str, given: str) -> np.ndarray:
+    """The values in another shape, where only dimensions of one element differ, or those after the first are joined."""
+    theirs, ours = ([extent for extent in of if extent != 1] for of in (values.shape, shape))
+    rows = 2 in (len(theirs), len(ours)) and values.size == int(np.prod(shape)) and theirs[:1] == ours[:1]
+    if theirs != ours and not rows:
+        raise DataError(
+            f"{given} of shape {values.shape} does not fit {wanted} of shape {shape}", location=user_location()
+        )
+    return values.reshape(shape)
