@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from latte.model.buffers import repeated_sources
-from latte.model.ensemble import Ensemble
+from latte.model.ensemble import Connection, Ensemble
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -19,6 +19,12 @@ def ranges(ensemble: Ensemble, batch_size: int | None = None) -> Mapping[str, in
     edges = (edge for edge in ensemble.connections if edge.name not in repeated)
     found |= {edge.name: edge.source.fields()["value"].below for edge in edges}
     return {name: below for name, below in found.items() if below is not None}
+
+
+def classes_of(edge: Connection) -> int:
+    """The number of classes that labels are of, which a layer with ``class_labels`` reads through ``edge``."""
+    sink = edge.sink
+    return sink.classes or next(len(each.source) for each in sink.connections if not each.is_label)
 
 
 def check_range(values: np.ndarray, below: int | None, what: str) -> None:

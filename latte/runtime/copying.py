@@ -24,16 +24,17 @@ def copied_graph(graph: Graph, memo: dict[int, Any]) -> Graph:
 
 
 def go_on(session: Session, other: Session) -> None:
-    """Let a net go on where another one of the same declaration is: parameters, statistics, random numbers, order of
-    data, values of the data layers. The gradients count as cleared.
+    """Let a net go on where another one of the same declaration is: parameters, statistics, constants, random numbers,
+    order of data, values of the data layers, gradients that the user has given. Those of parameters count as cleared.
 
     Args:
         session: of the net that goes on.
         other: of the net that it follows.
     """
     theirs = other.executable
+    session.seed_like(other)
     for name, buffer in theirs.buffers.items():
-        if buffer.role in ("param", "state"):
+        if buffer.role in ("param", "state", "constant"):  # tables may have changed since
             session.executable.write(name, theirs.read(name))
     for name in ("net.seed", "net.step"):
         if name in theirs.arrays:
@@ -41,7 +42,7 @@ def go_on(session: Session, other: Session) -> None:
     executable = session.use(theirs.batch_size)
     for layer in other.graph.data():
         executable.write(f"{layer.name}.value", theirs.read(f"{layer.name}.value"))
-    session.given = set(other.given)
+    session.given, session.unchecked = set(other.given), set(other.unchecked)
     if other.shuffling is not None:
         session.shuffling = np.random.default_rng()
         session.shuffling.bit_generator.state = other.shuffling.bit_generator.state

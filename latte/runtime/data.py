@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.ensemble import DataEnsemble, Ensemble
 from latte.model.graph import Graph
-from latte.model.ranges import check_range
+from latte.model.ranges import check_range, classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -142,7 +142,7 @@ def check_value(
         if not (edge.is_label and edge.sink.class_labels):
             continue
         sink = edge.sink
-        classes = sink.classes or next(len(e.source) for e in sink.connections if not e.is_label)
+        classes = classes_of(edge)
         outside = (values < 0) | (values >= classes) | (values != np.floor(values))
         if sink.ignored_label is not None:
             outside &= values != sink.ignored_label

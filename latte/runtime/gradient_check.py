@@ -14,6 +14,7 @@ from latte.autodiff.differentiated import LayerPrograms, layer_programs
 from latte.model.checks import is_integer
 from latte.model.ensemble import AccuracyEnsemble, Ensemble
 from latte.model.graph import Graph
+from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
@@ -30,6 +31,8 @@ BOUND = 1e-6
 SMOOTH = 1e-4
 """How far the slopes of two steps may be apart, in the same way, where the layer is smooth."""
 LARGEST_BATCH = 4
+INTEGERS = 8
+"""Data of integers without a range are below this."""
 ELEMENTS = 64
 """How many elements are looked at by themselves when a gradient is wrong."""
 
@@ -76,10 +79,10 @@ def check_gradients(
 ) -> GradientCheck:
     """Compare the gradients of layers, derived or written, with central differences of forward.
 
-    Each layer is taken by itself: its sources get random numbers (labels: class numbers), parameters their initial
-    values and some noise, what comes back from its readers is random. Forward, backward and update are compiled for the
-    portable target in double precision, without a recipe. What is looked at are slopes along random directions; where
-    forward is not smooth (two steps have different slopes) a direction is skipped.
+    Each layer is taken by itself: its sources get random numbers (labels: class numbers; integers: in their range),
+    parameters their initial values and some noise, what comes back from its readers is random. Forward, backward and
+    update are compiled for the portable target in double precision, without a recipe. What is looked at are slopes
+    along random directions; where forward is not smooth (two steps have different slopes) a direction is skipped.
 
     Args:
         graph: of the net, compiled or not.
@@ -148,7 +151,7 @@ class _Check:
             owner, _, field = name.partition(".")
             if name == "net.step":
                 yield name, np.ones(1, np.int32)
-            elif buffer.role in ("param", "state"):
+            elif buffer.role in ("param", "state", "constant"):
                 values = self.graph.find(owner).initial(field)
                 noise = 0.1 * self.generator.standard_normal(values.shape) if buffer.role == "param" else 0
                 yield name, values + noise if values.dtype.kind == "f" else values
@@ -157,10 +160,13 @@ class _Check:
 
     def _source(self, owner: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         edges = [edge for edge in self.ensemble.connections if edge.source.name == owner]
-        if self.ensemble.class_labels and any(edge.is_label for edge in edges):
-            classes = next(len(edge.source) for edge in self.ensemble.connections if not edge.is_label)
-            return self.generator.integers(0, classes, shape)
-        return self.generator.standard_normal(shape) if dtype.startswith("float") else np.zeros(shape, dtype)
+        labels = [edge for edge in edges if edge.is_label and self.ensemble.class_labels]
+        if labels:
+            return self.generator.integers(0, classes_of(labels[0]), shape)
+        if dtype.startswith("float"):
+            return self.generator.standard_normal(shape)
+        below = self.graph.find(owner).fields()["value"].below
+        return self.generator.integers(0, INTEGERS if below is None else below, shape)
 
     # --- running --------------------------------------------------------------------------------------------
     def _run(self, phase: str, given: Mapping[str, np.ndarray]) -> None:

@@ -59,6 +59,12 @@ class SeedGradients:
         self._inner[name] = gradient
         return not known
 
+    def follow(self, other: SeedGradients, executable: Executable) -> None:
+        """Take what was given to another net of the same declaration; what a view of ``executable``, which is that
+        net's, was given there counts as given here."""
+        self._inner, self._tops = dict(other._inner), dict(other._tops)
+        self._tops |= {name: executable.read(f"{name}.grad") for name in other._viewed}
+
     def take_back(self, ensemble: Ensemble) -> None:
         """Forget the gradient of an inner layer."""
         del self._inner[ensemble.name]

@@ -132,6 +132,13 @@ class Session:
                 self.seeds.take_back(ensemble)
                 raise
 
+    def seed_like(self, other: Session) -> None:
+        """Let ``backward`` start from what the user has given to another net of the same declaration."""
+        self.seeds.follow(other.seeds, other.executable)
+        if self.seeds.inner:
+            self._compile_again()
+        self.seeds.start(self.executable)
+
     def _compile_again(self) -> None:
         """The net again, with readers that add to the gradients that the user gives."""
         old = self.executable

@@ -11,6 +11,7 @@ import pytest
 
 from latte import (
     AccuracyLayer,
+    BatchNormLayer,
     ConvLayer,
     DropoutLayer,
     FullyConnectedLayer,
@@ -20,9 +21,9 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.ensemble import ActivationEnsemble, Ensemble
+from latte.ensemble import ActivationEnsemble, Ensemble, LossEnsemble
 from latte.errors import CommandError, DataError, DerivativeError, TrainingError
-from latte.neuron import Neuron, Param, ones, stop_gradient
+from latte.neuron import Constant, Neuron, Param, float32, given, ones, stop_gradient
 from latte.solver import SGD, Adam
 from tests.nets.references import random_data, reused
 
@@ -134,6 +135,55 @@ def test_a_wrong_gradient_is_named() -> None:
         net.check_gradients()
 
 
+class TimesTable(Ensemble):
+    """The source times a table, or a number for each item; its backward is wrong by a factor."""
+
+    table = Constant("c", init=given([2.0, 3.0]))
+
+    def forward(self, inputs, numbers, value, table):
+        for n in range(inputs.shape[0]):
+            for c in range(2):
+                value[n, c] = inputs[n, c] * table[c] * float32(numbers[n, 0] - 1) * float32(numbers[n, 0] - 2)
+
+    def backward(self, grad, grad_inputs, numbers, table):
+        for n in range(grad.shape[0]):
+            for c in range(2):
+                grad_inputs[n, c] += grad[n, c] * table[c] * 2.0 * float32(1 - numbers[n, 0])
+
+
+class PickedLoss(LossEnsemble):
+    """The score of the label, among one class at 64 places: its backward is missing a factor."""
+
+    class_labels = True
+    classes = 1
+
+    def forward(self, inputs, label, value):
+        for n in range(inputs.shape[0]):
+            value[0] += inputs[n, 0] if label[n, 0] == 0.0 else 0.0
+
+    def backward(self, grad, grad_inputs, label):
+        for n in range(grad_inputs.shape[0]):
+            grad_inputs[n, 0] += 2.0 * grad[0] if label[n, 0] == 0.0 else 0.0
+
+
+def test_a_wrong_gradient_shows_with_tables_integers_and_labels() -> None:
+    """Where these were zero, or labels were no class numbers, any gradient was right."""
+    net = Net(3, seed=1)
+    data, numbers = MemoryDataLayer(net, (2,)), MemoryDataLayer(net, (1,), dtype="int32", below=5)
+    table = net.add_ensemble(TimesTable(shape=(2,), dims=("c",)))
+    net.add_connections(data, table)
+    net.add_connections(numbers, table, name="numbers")
+    with pytest.raises(DerivativeError, match="times_table1: the gradient of inputs"):
+        net.check_gradients(table)
+    net = Net(1, seed=1)
+    scores, label = MemoryDataLayer(net, (64,)), MemoryDataLayer(net, (1,))
+    loss = net.add_ensemble(PickedLoss())
+    net.add_loss_connection(scores, loss)
+    net.add_loss_connection(label, loss)
+    with pytest.raises(DerivativeError, match="the gradient of inputs"):
+        net.check_gradients(loss)
+
+
 def test_where_a_layer_is_not_smooth_nothing_is_said() -> None:
     net, layer = with_layer(Steps)
     (found,) = net.check_gradients(layer).gradients
@@ -203,3 +253,29 @@ def test_what_cannot_be_copied_says_what_to_do() -> None:
             act()
         assert __file__ in str(caught.value.location)
     pickle.loads(pickle.dumps(net.state_dict()))
+
+
+def test_a_copy_has_the_gradients_tables_and_doubts_of_the_net() -> None:
+    class Table(Neuron):
+        def forward(self) -> None:
+            self.value = self.input * TABLE[c]  # noqa: F821
+
+    TABLE = np.full(3, 2.0, np.float32)
+    net = Net(2, seed=1)
+    data = MemoryDataLayer(net, (3,))
+    inner = FullyConnectedLayer(net, BatchNormLayer(net, data), 3, name="inner")
+    table = net.add_ensemble(ActivationEnsemble(Table, (3,), dims=("c",), kind="table"))
+    net.add_one_to_one_connections(inner, table)
+    net.compile(threads=1)
+    inner.set_grad(np.full((2, 3), 5.0))
+    table.set_grad(np.ones((2, 3)))
+    TABLE[:] = 7.0
+    data.set_value(np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]]))
+    other = copy.deepcopy(net)
+    for each in (net, other):
+        each.forward()
+        each.backward()
+        np.testing.assert_array_equal(each["inner"].get_grad_bias().ravel(), np.full(3, 2 * (2 + 5.0)))
+    data.set_value(np.full((2, 3), np.nan))
+    with pytest.raises(DataError, match="the data have nan"):
+        copy.deepcopy(net).forward()
