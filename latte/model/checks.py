@@ -26,14 +26,15 @@ def is_flag(value: object) -> bool:
     return isinstance(value, (bool, np.bool_))
 
 
-def takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether ``function`` can be called with so many arguments, as far as Python knows its parameters."""
+def takes(function: Callable[..., Any], arguments: int, *names: str) -> bool:
+    """Whether ``function`` can be called with so many arguments, and others by name, as far as Python knows its
+    parameters."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some of those that are written in C
         return True
     try:
-        signature.bind(*[None] * arguments)
+        signature.bind(*[None] * arguments, **dict.fromkeys(names))
     except TypeError:
         return False
     return True

@@ -382,7 +382,7 @@ class ActivationEnsemble(Ensemble):
 
 
 class LossEnsemble(Ensemble):
-    """An ensemble with one value for the whole batch, shape ``(1,)``."""
+    """One value for a whole batch, shape ``(1,)``: a mean over its items, or over what its field ``counted`` says."""
 
     batched = False
 

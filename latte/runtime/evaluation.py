@@ -41,7 +41,8 @@ class Evaluation:
 def evaluate(
     session: Session, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True
 ) -> Evaluation:
-    """Loss and accuracy over a data set, each item counted once whatever the batch size.
+    """Loss and accuracy over a data set, the same whatever the batch size: a layer with a field ``counted`` of shape
+    ``(1,)`` gives the mean over what counts (of a loss with weights of classes: by weight), others over the items.
 
     Args:
         session: of a compiled net.
@@ -89,32 +90,55 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
     """What :func:`evaluate` says, for batches that have been checked."""
     batches.prepare()
     graph = session.graph
-    measured = [e.name for e in graph.ensembles if isinstance(e, LossEnsemble)]
-    totals = dict.fromkeys(["", *measured], 0.0)
+    means = [_Mean(e) for e in graph.ensembles if isinstance(e, LossEnsemble)]
     scored = outputs(graph, None) if metrics else None
     inputs = data_of(graph, scored) if scored is not None else []
     collected: list[np.ndarray] = []
     labels: list[list[np.ndarray]] = []
-    accuracy = 0.0
     with whole_batches_after(session):
         for numbers, arrays in batches.in_order():
             session.set_batch(*arrays, numbers=numbers, finite=stop_on_nan)
             session.test()
-            totals[""] += session.loss * len(numbers)
-            accuracy += session.accuracy * len(numbers)
-            for name in measured:
-                totals[name] += float(session.executable.arrays[f"{name}.value"][0]) * len(numbers)
+            for mean in means:
+                mean.add(session, len(numbers))
             if scored is not None:
                 collected.append(session.executable.read(f"{scored.name}.value"))
                 given = zip(batches.layers, arrays, strict=True)
                 labels.append([np.reshape(array, (-1, *layer.shape)) for layer, array in given if layer not in inputs])
-    found: dict[str, Any] = {name: total / batches.items for name, total in totals.items() if name}
+    found: dict[str, Any] = {mean.layer.name: mean.result for mean in means}
+    loss = sum((mean.result for mean in means if not isinstance(mean.layer, AccuracyEnsemble)), 0.0)
+    accuracy = next((mean.result for mean in reversed(means) if isinstance(mean.layer, AccuracyEnsemble)), None)
     if scored is not None:
         scores = np.concatenate(collected)
         others = [np.concatenate(parts) for parts in zip(*labels, strict=True)]
         found |= {name: metric(scores, *others) for name, metric in metrics.items()}
-    right = accuracy / batches.items if session.has_accuracy else None
-    return Evaluation(totals[""] / batches.items, right, batches.items, found)
+    return Evaluation(loss, accuracy, batches.items, found)
+
+
+class _Mean:
+    """What a loss or an accuracy says of a data set.
+
+    Args:
+        layer: whose value for a batch is a mean over its items, or over what its field ``counted`` says.
+    """
+
+    def __init__(self, layer: LossEnsemble):
+        self.layer = layer
+        self.total = self.weight = 0.0
+        own = layer.fields().get("counted")
+        self.counted = own.storage if own is not None and own.shape == (1,) else None
+
+    def add(self, session: Session, items: int) -> None:
+        """Count the batch that has run."""
+        executable = session.executable
+        weight = items if self.counted is None else float(executable.read(self.counted)[0])
+        self.total += weight * float(executable.arrays[f"{self.layer.name}.value"][0])
+        self.weight += weight
+
+    @property
+    def result(self) -> float:
+        """Their mean; 0 where nothing counts."""
+        return self.total / self.weight if self.weight else 0.0
 
 
 def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:

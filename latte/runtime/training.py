@@ -203,6 +203,12 @@ def _check_training(session: Session, solver: Any, epochs: int, accumulate: int)
         raise DataError(
             f"accumulate must be a whole number of batches, at least 1, not {accumulate!r}", location=location
         )
+    if accumulate > 1 and not takes(solver.step, 0, "batches"):
+        raise TrainingError(
+            f"accumulate={accumulate}: {type(solver).__name__}.step does not take batches=",
+            location=location,
+            way_out="def step(self, batches=1): …, with the mean of as many gradients; or accumulate=1",
+        )
 
 
 def _progress_bar(*, shown: bool) -> Progress:

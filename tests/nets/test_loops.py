@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import FullyConnectedLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, ReLULayer
+from latte import (
+    AccuracyLayer,
+    FullyConnectedLayer,
+    MeanSquaredErrorLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
 from latte.errors import CommandError, DataError, DeclarationError, TrainingError
 from latte.solver import SGD
 from latte.training import Callback, EarlyStopping, Run
@@ -287,3 +295,39 @@ def test_functions_that_do_not_fit() -> None:
         with pytest.raises((TrainingError, DataError), match=message) as caught:
             fitted(reused(BATCH), **options)
         assert __file__ in str(caught.value.location)
+
+
+def test_accumulating_needs_a_solver_that_takes_batches() -> None:
+    class Plain:
+        steps = 0
+
+        def step(self) -> None:
+            self.steps += 1
+
+    net, solver = reused(BATCH), Plain()
+    before = net.net.state_dict()
+    with pytest.raises(TrainingError, match=r"accumulate=2: Plain\.step does not take batches="):
+        net.net.fit(*DATA, solver=solver, accumulate=2, progress=False)
+    assert solver.steps == 0
+    assert all((values == before[name]).all() for name, values in net.net.state_dict().items())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 5])
+def test_evaluate_weights_batches_by_what_counts(batch_size: int) -> None:
+    scores = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    labels, weights = np.array([0, -1, 2, 1, -1]), np.array([1.0, 5.0, 0.5])
+    net = Net(batch_size, seed=1)
+    data, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
+    SoftmaxLossLayer(net, data, label, ignore_label=-1, class_weights=list(weights))
+    AccuracyLayer(net, data, label, ignore_label=-1)
+    SoftmaxLossLayer(net, data, label, ignore_label=-1, name="plain")
+    net.compile(threads=1)
+    found = net.evaluate(scores, labels)
+    counts = labels >= 0
+    shares = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    each = -shares[counts, labels[counts]]
+    weighted = (each * weights[labels[counts]]).sum() / weights[labels[counts]].sum()
+    assert found.loss == pytest.approx(weighted + each.mean(), rel=1e-5)
+    assert found.metrics["plain"] == pytest.approx(each.mean(), rel=1e-5)
+    assert found.accuracy == pytest.approx((scores.argmax(1) == labels)[counts].mean())
+    assert net.evaluate(scores[1:2], labels[1:2]).loss == 0.0
