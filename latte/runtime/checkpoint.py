@@ -120,7 +120,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     found = read_file(path)
     shuffling = _generator(found.about["shuffling"])
     own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
-    _check_alike(own, learned(session), os.fspath(path), "the net")
+    check_alike(own, learned(session), os.fspath(path), "the net")
     check_ranges(session.graph, own)
     if solver is not None:
         state = _solver_state(found, path)
@@ -131,7 +131,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
                 location=user_location(),
                 way_out="load without a solver, or with one of that kind",
             )
-        _check_alike(state.arrays, mine.arrays, os.fspath(path), "the solver")
+        check_alike(state.arrays, mine.arrays, os.fspath(path), "the solver")
         solver.load_state(state)
     executable = session.executable
     for name, values in own.items():
@@ -183,7 +183,7 @@ def _solver_state(found: Checkpoint, path: str | os.PathLike[str]) -> SolverStat
     return SolverState(about["kind"], about["settings"], arrays)
 
 
-def _check_alike(found: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], path: str, what: str) -> None:
+def check_alike(found: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], path: str, what: str) -> None:
     """DataError, unless the names, shapes and types are the same."""
     location, way_out = user_location(), f"declare {what} as the one that was saved: it has {', '.join(sorted(found))}"
     for name, values in own.items():

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from latte.model.checks import is_integer
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
@@ -23,7 +25,7 @@ class Schedule:
             def at(self, step):
                 return self.rate / (1 + step) ** 0.5
 
-    Its fields are saved with the solver: numbers and other schedules.
+    Its fields are saved with the solver: numbers, NumPy's too, and other schedules.
     """
 
     def at(self, step: int) -> float:
@@ -35,6 +37,25 @@ class Schedule:
             raise DeclarationError(
                 f"{type(self).__name__} has no method at", location=user_location(), way_out="def at(self, step): …"
             )
+
+    def check(self) -> None:
+        """Let its fields be Python's numbers and schedules, which can be saved.
+
+        Raises:
+            DeclarationError: one of them is something else.
+        """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Schedule):
+                value.check()
+            elif isinstance(value, np.generic) and value.dtype.kind in "fiub":
+                object.__setattr__(self, each.name, value.item())
+            elif value is not None and not isinstance(value, (bool, int, float, str)):
+                raise DeclarationError(
+                    f"{type(self).__name__}: {each.name} cannot be saved with a solver: it must be a number or a "
+                    f"schedule, not {value!r}",
+                    location=user_location(),
+                )
 
     def saved(self) -> dict[str, Any]:
         """Its kind and fields, as JSON has them."""

@@ -66,14 +66,10 @@ class Setting:
             return float(value)
 
     def __set__(self, solver: Any, value: Any) -> None:
-        if isinstance(value, Schedule) and not self.switch:
+        self.check(value)
+        if isinstance(value, Schedule):
             solver.__dict__[self.name] = value
             return
-        if not self._allows(value):
-            way_out = None if self.switch else "or a schedule: CosineDecay(rate, steps), a class of your own"
-            raise DeclarationError(
-                f"{self.name} must be {self._wanted}, not {value!r}", location=user_location(), way_out=way_out
-            )
         if self.switch and self.name in solver.__dict__ and solver.built:
             raise DeclarationError(
                 f"{self.name} is compiled into the solver and cannot be changed",
@@ -81,6 +77,16 @@ class Setting:
                 way_out="make another solver",
             )
         solver.__dict__[self.name] = value if self.switch or value is None else float(value)
+
+    def check(self, value: Any) -> None:
+        """DeclarationError where it cannot be set to ``value``."""
+        if isinstance(value, Schedule) and not self.switch:
+            value.check()
+        elif not self._allows(value):
+            way_out = None if self.switch else "or a schedule: CosineDecay(rate, steps), a class of your own"
+            raise DeclarationError(
+                f"{self.name} must be {self._wanted}, not {value!r}", location=user_location(), way_out=way_out
+            )
 
     def held(self, solver: Any) -> Any:
         """What was set: a number, a switch, a schedule, or None."""

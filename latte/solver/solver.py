@@ -14,7 +14,7 @@ from latte.model.helpers import with_helpers
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.runtime.checkpoint import SolverState
+from latte.runtime.checkpoint import SolverState, check_alike
 from latte.runtime.session import Session
 from latte.solver.schedules import Schedule, restored
 from latte.solver.settings import Kept, Setting
@@ -215,15 +215,28 @@ class Solver:
         """Go on from a state of a solver for the same net.
 
         Raises:
-            DataError: a schedule or a switch is another one. Nothing is changed then.
+            DataError: it is of another kind of solver or of other parameters, a schedule or a switch is another one, or
+                a value is out of range. Nothing is changed then.
         """
         own = _settings(type(self))
+        if state.kind != type(self).__name__ or set(state.settings) != {*own, "steps"}:
+            raise DataError(
+                f"this is the state of a solver {state.kind}, not of {type(self).__name__}",
+                location=user_location(),
+                way_out="load it into a solver of that kind",
+            )
+        steps = state.settings["steps"]
+        if not is_integer(steps) or steps < 0:
+            raise DataError(f"steps must be a whole number, at least 0, not {steps!r}", location=user_location())
+        check_alike(state.arrays, self._updates.read(), "the state", "the solver")
         mine = [held for each in own.values() if isinstance(held := each.held(self), Schedule)]
-        settings = {
-            name: restored(value, mine) if isinstance(value, dict) else value
-            for name, value in state.settings.items()
-            if name != "steps"
-        }
+        settings = {name: value for name, value in state.settings.items() if name != "steps"}
+        try:
+            for name, value in settings.items():
+                settings[name] = restored(value, mine) if isinstance(value, dict) else value
+                own[name].check(settings[name])
+        except DeclarationError as error:
+            raise DataError(f"the solver was saved with {error.message}", location=error.location) from error
         for name, value in settings.items():
             if own[name].switch and value != own[name].held(self):
                 raise DataError(
@@ -234,7 +247,7 @@ class Solver:
         for name, value in settings.items():
             if not own[name].switch:
                 setattr(self, name, value)
-        self._steps = int(state.settings["steps"])
+        self._steps = int(steps)
         self._updates.write(state.arrays)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -517,3 +517,36 @@ def test_what_does_not_fit_leaves_the_solver_as_it_was(tmp_path: Path) -> None:
             net.load(path, solver)
         assert json.dumps(dict(solver.state().settings)) == before
     assert read_file(path).about["solver"]["settings"]["learning_rate"] == {"schedule": "Root", "rate": 0.1}
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    net = net_of()
+    solver = SGD(net, 0.1, momentum=0.5)
+    step(net, solver)
+    good = solver.state()
+    name = next(iter(good.arrays))
+    for state, message in (
+        (Adam(net).state(), "the state of a solver Adam, not of SGD"),
+        (replace(good, arrays={}), f"the state has no {name}"),
+        (
+            replace(good, arrays={**good.arrays, name: np.zeros(1, np.float32)}),
+            rf"{name} is float32 \(1,\) in the state",
+        ),
+        (replace(good, settings={**good.settings, "learning_rate": 0.7, "momentum": -1.0}), "momentum must be"),
+        (replace(good, settings={**good.settings, "momentum": {"schedule": "StepDecay", "rate": -1}}), "StepDecay"),
+        (replace(good, settings={**good.settings, "steps": None}), "steps must be a whole number"),
+    ):
+        with pytest.raises(DataError, match=message):
+            solver.load_state(state)
+        now = solver.state()
+        assert now.settings == good.settings
+        assert all((now.arrays[each] == values).all() for each, values in good.arrays.items())
+
+
+def test_schedules_have_numbers_that_can_be_saved(tmp_path: Path) -> None:
+    net = net_of()
+    solver = SGD(net, Root(np.float32(0.5)))  # type: ignore[arg-type]
+    net.save(tmp_path / "net", solver)
+    assert type(solver.state().settings["learning_rate"]["rate"]) is float
+    with pytest.raises(DeclarationError, match=r"Root: rate cannot be saved with a solver: .* not array"):
+        solver.learning_rate = Root(np.ones(2))  # type: ignore[arg-type]
