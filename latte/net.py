@@ -311,9 +311,9 @@ class Net:
 
     @property
     def buffers(self) -> dict[str, np.ndarray]:
-        """Storage by the names of layer and field, ``conv1weights``, in whatever layout; empty before ``compile``."""
-        arrays = self.executable.arrays if self.compiled else {}
-        return {name.replace(".", "", 1): array for name, array in arrays.items()}
+        """Storage by the names of layer and field, ``conv1weights``, in whatever layout; empty before ``compile``.
+        Integers that may be subscripts cannot be written there."""
+        return {n.replace(".", "", 1): a for n, a in self.executable.shown().items()} if self.compiled else {}
 
     @property
     def forward_tasks(self) -> list[Callable[[], None]]:

@@ -100,6 +100,13 @@ class Executable:
         view = buffer.layout.view(self.arrays[storage], buffer.shape)
         return self.views.view(self.arrays[storage], buffer) if view is None else view
 
+    def shown(self) -> dict[str, np.ndarray]:
+        """All memory by storage. Integers, which kernels may use as subscripts without a check, are read-only."""
+        found = {name: array.view() for name, array in self.arrays.items()}
+        for name, array in found.items():
+            array.flags.writeable = self.buffers[name].role == "scalar" or array.dtype.kind not in "iu"
+        return found
+
     def buffer(self, storage: str) -> Buffer:
         """The buffer with its layout.
 

@@ -138,6 +138,8 @@ def test_fields_of_every_layer() -> None:
     np.testing.assert_array_equal(joined.get_grad_inputs2(), pool.get_grad())
     for mask in (pool.get_mask_j(), pool.get_mask_k()):
         assert mask.shape == (3, *pool.shape) and mask.dtype == np.int32
+    for name, array in net.buffers.items():  # kernels use integers as subscripts
+        assert array.flags.writeable == (name not in ("max_pooling1mask_j", "max_pooling1mask_k")), name
     assert drop.get_randval().shape == (3, *drop.shape)
     assert net.buffers["conv1weights"].size >= 19 * 4 * 9  # in blocks, if a recipe has laid it out
     conv.set_weights(np.zeros((19, 4, 3, 3)))  # float64
