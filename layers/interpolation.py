@@ -77,8 +77,10 @@ def InterpolationLayer(
     """The source in another size: extents ``floor(in · resize_factor) - pad``.
 
     Row ``y`` reads the source at ``r = y / resize_factor - pad``, with ``centred`` at ``(y + 0.5) / resize_factor - 0.5
-    - pad``; columns likewise. Bilinear: ``(1 - d) · row ⌊r⌋ + d · row ⌊r⌋ + 1``, with ``d = r - ⌊r⌋``. Nearest: row
-    ``⌊r⌋``, with ``centred`` ``⌊r + 0.5⌋``. What is outside of the source reads its edge.
+    - pad``; columns likewise. Bilinear: ``(1 - d) · row i + d · row j``, with ``d = r - ⌊r⌋``. With ``centred``, ``i =
+    ⌊r⌋`` and ``j = ⌊r⌋ + 1``, each moved to the nearest row of the source. Without it, as in the original Latte, ``i``
+    is ``⌊r⌋`` moved to the nearest row, and ``j`` the row after ``i``, or the last: before the source, ``pad`` > 0, the
+    first two rows are mixed. Nearest: row ``⌊r⌋``, with ``centred`` ``⌊r + 0.5⌋``, moved to the nearest row.
 
     Args:
         net: the net.

@@ -128,6 +128,17 @@ CASES = {
 }
 
 
+def test_original_bilinear_before_the_source_mixes_its_first_two_rows() -> None:
+    """API: ``y0 = clamp(floor(r) - pad, 0, H - 1)``, ``y1 = min(y0 + 1, H - 1)``, with ``d`` of ``r``."""
+    net = Net(1, seed=1)
+    data = MemoryDataLayer(net, (1, 1, 3))
+    wide = InterpolationLayer(net, PaddingLayer(net, data, (0, (0, 1), 0), "edge"), 1, 2.0)
+    net.compile(threads=1)
+    net.set_batch(np.array([[[[10.0, 20.0, 40.0]]]]))
+    net.test()
+    np.testing.assert_allclose(wide.get_value()[0, 0], [[10, 15, 10, 15, 20]] * 3)
+
+
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
 @pytest.mark.parametrize("name", CASES)
 def test_against_pytorch(name: str, target: str) -> None:
