@@ -32,7 +32,7 @@ SETTERS = {
     "swirl/questions.py": "the table, to be asked",
     "swirl/codegen/physical.py": "layouts made physical",
     "latte/runtime/executable.py": "the table, for the memory that is bound",
-    "latte/solver.py": "programs of no plan, for parameters as they lie",
+    "latte/solver/updates.py": "programs of no plan, for parameters as they lie",
 }
 """What may give a buffer a layout, besides the commands on layouts, and copies, which follow those."""
 COMMANDS_ON_LAYOUTS = {"tile", "transpose", "set_padding", "untile", "layout", "relayout"}
