@@ -152,16 +152,17 @@ def one_to_one(net: Net, source: Ensemble, ensemble: Ensemble) -> Ensemble:
     return ensemble
 
 
-def own_or_shared(name: str, given: Shared | None, own: Param) -> Param:
+def own_or_shared(name: str, given: Shared | None, own: Param, *extents: int) -> Param:
     """The declaration of a parameter: the layer's own, or what was given in its place.
 
     Args:
         name: of the parameter.
         given: another layer's (``conv1.weights``), which then has the dimensions of ``own``; None for its own.
         own: its own.
+        extents: of the dimensions of ``own``.
 
     Raises:
-        DeclarationError: it is not another layer's parameter.
+        DeclarationError: it is not another layer's parameter, or has another shape than its own.
     """
     if given is None:
         return own
@@ -170,5 +171,12 @@ def own_or_shared(name: str, given: Shared | None, own: Param) -> Param:
             f"{name} must be a parameter of another layer, not {given!r}",
             location=user_location(),
             way_out=f"{name}=other.{name}; values are set by set_{name}(array) after net.compile()",
+        )
+    shape = (*extents, *own.shape)
+    if given.extents != shape:
+        raise DeclarationError(
+            f"{name} must have the shape {shape}, {given.of} has {given.extents}",
+            location=user_location(),
+            way_out=f"without {name}= the layer has its own",
         )
     return given.over(*own.dims)

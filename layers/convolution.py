@@ -61,7 +61,8 @@ def ConvLayer(
     kernel_y, kernel_x = pair("kernel", kernel, 1)
     channels = _channels_of_group(source, filters, groups)
     taps = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
-    w, b = own_or_shared("weights", weights, taps), own_or_shared("bias", bias, Param("k", shape=(1,), init=zeros))
+    w = own_or_shared("weights", weights, taps, filters)
+    b = own_or_shared("bias", bias, Param("k", shape=(1,), init=zeros), filters)
 
     class ConvNeuron(Neuron):
         weights = w
@@ -94,7 +95,8 @@ def ConvLayerNoBias(
     filters = count("num_filters", num_filters)
     kernel_y, kernel_x = pair("kernel", kernel, 1)
     channels = _channels_of_group(source, filters, groups)
-    w = own_or_shared("weights", weights, Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in))
+    taps = Param("k", shape=(channels, kernel_y, kernel_x), init=uniform_fan_in)
+    w = own_or_shared("weights", weights, taps, filters)
 
     class ConvNeuron(Neuron):
         weights = w

@@ -37,8 +37,9 @@ def FullyConnectedLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "FullyConnectedLayer")
-    w = own_or_shared("weights", weights, Param("k", shape=source.shape, init=uniform_fan_in))
-    b = own_or_shared("bias", bias, Param("k", shape=(1,), init=zeros))
+    outputs = count("num_outputs", num_outputs)
+    w = own_or_shared("weights", weights, Param("k", shape=source.shape, init=uniform_fan_in), outputs)
+    b = own_or_shared("bias", bias, Param("k", shape=(1,), init=zeros), outputs)
 
     class FullyConnectedNeuron(Neuron):
         weights = w
@@ -49,7 +50,7 @@ def FullyConnectedLayer(
             for i in eachindex(self.inputs):
                 self.value += self.weights[i] * self.inputs[i]
 
-    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs, name)
+    return _fully_connected(net, source, FullyConnectedNeuron, outputs, name)
 
 
 def FullyConnectedLayerNoBias(
@@ -62,7 +63,8 @@ def FullyConnectedLayerNoBias(
 ) -> Ensemble:
     """Fully connected without bias; arguments, result and errors as :func:`FullyConnectedLayer`'s."""
     source = source_of(net, input_ensemble, "FullyConnectedLayerNoBias")
-    w = own_or_shared("weights", weights, Param("k", shape=source.shape, init=uniform_fan_in))
+    outputs = count("num_outputs", num_outputs)
+    w = own_or_shared("weights", weights, Param("k", shape=source.shape, init=uniform_fan_in), outputs)
 
     class FullyConnectedNeuron(Neuron):
         weights = w
@@ -72,16 +74,15 @@ def FullyConnectedLayerNoBias(
             for i in eachindex(self.inputs):
                 self.value += self.weights[i] * self.inputs[i]
 
-    return _fully_connected(net, source, FullyConnectedNeuron, num_outputs, name)
+    return _fully_connected(net, source, FullyConnectedNeuron, outputs, name)
 
 
-def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], num_outputs: int, name: str | None) -> Ensemble:
+def _fully_connected(net: Net, source: Ensemble, neuron: type[Neuron], outputs: int, name: str | None) -> Ensemble:
     extents = source.shape
 
     def mapping(k):
         return tuple(range(extent) for extent in extents)
 
-    outputs = count("num_outputs", num_outputs)
     ensemble = net.add_ensemble(Ensemble(neuron, (outputs,), ("k",), kind="fully_connected", name=name))
     net.add_connections(source, ensemble, mapping, padding=(0,) * source.ndim)
     return ensemble

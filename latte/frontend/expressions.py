@@ -79,7 +79,10 @@ class Expressions:
                 ]
                 return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
             case ast.BoolOp(operation, values):
-                parts = [self.expression(value) for value in self._deciding(operation, values)]
+                first, *rest = self._deciding(operation, values)
+                parts = [self.expression(first)]
+                with self.scope.under_condition():  # the first may decide it
+                    parts += [self.expression(value) for value in rest]
                 return parts[0] if len(parts) == 1 else ast.BoolOp(operation, parts)
             case ast.IfExp(test, body, orelse):
                 chosen = self.scope.constants.fold(test)

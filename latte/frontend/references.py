@@ -12,7 +12,7 @@ import numpy as np
 
 from latte.frontend.padding import INSIDE
 from latte.frontend.scope import BodyScope, Source
-from latte.frontend.subscripts import check_constant_subscripts, index_of, subscript_list
+from latte.frontend.subscripts import check_subscripts, index_of, subscript_list
 from latte.model.body import MISSING
 from latte.model.buffers import repeated_sources
 from latte.model.ensemble import Connection, Ensemble
@@ -197,7 +197,7 @@ class NeuronReferences(References):
             own: list[Position] = [as_index(0)]
         else:
             own = self._indices(node, indices or [], list(element))
-            check_constant_subscripts(self.scope, _written(node, indices), own, list(element))
+            check_subscripts(self.scope, _written(node, indices), own, list(element))
         leading = [self.scope.ranges[self.scope.ensemble.batch_dim if dim == "n" else dim] for dim in spec.dims]
         return reference(attribute, [_tree(index) for index in (*leading, *own)])
 
@@ -212,7 +212,7 @@ class NeuronReferences(References):
         """An element of the source: through the windows, then padding, clamping, and the view of its
         shape."""
         windows = connection.windows or ()
-        check_constant_subscripts(self.scope, node, relative, [window.extent for window in windows])
+        check_subscripts(self.scope, node, relative, [window.extent for window in windows])
         conditions: list[ast.expr] = []
         positions: list[Position] = []
         for window, index, extent, pads in zip(windows, relative, connection.shape, connection.padding, strict=True):
@@ -358,7 +358,7 @@ class ArrayReferences(References):
         if len(indices) != len(shape):
             self.scope.fail(node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts")
         positions = self.positions(node, indices, shape)
-        check_constant_subscripts(self.scope, _written(node, indices), positions, list(shape))
+        check_subscripts(self.scope, _written(node, indices), positions, list(shape))
         return reference(name, [_tree(position) for position in positions])
 
 

@@ -87,15 +87,25 @@ def subscript_list(scope: BodyScope, node: ast.Subscript) -> list[ast.expr]:
     return result
 
 
-def check_constant_subscripts(
+def check_subscripts(
     scope: BodyScope, node: ast.expr, indices: Sequence[Index | ast.expr], extents: Sequence[int | None]
 ) -> None:
-    """Refuse constants and plain loop variables that leave an array."""
+    """Refuse subscripts that certainly leave an array."""
     for index, extent in zip(indices, extents, strict=True):
         if not isinstance(index, Index):
             continue
-        # Under a condition the loop may stay inside.
-        plain = index.value is not None or (index.text in scope.ranges and not scope.conditional)
-        if extent is not None and plain and (index.low < 0 or index.high >= extent):
+        if extent is not None and _is_reached(scope, index) and (index.low < 0 or index.high >= extent):
             reach = "is outside" if index.value is not None else f"runs from {index.low} to {index.high}"
             scope.fail(node, f"{ast.unparse(node)}: {index} {reach}, the extent is {extent}")
+
+
+def _is_reached(scope: BodyScope, index: Index) -> bool:
+    """Whether the subscript certainly has its least and its greatest value: no condition keeps a loop inside, and its
+    variables do not depend on each other."""
+    if index.value is not None:
+        return True
+    names = [name for atom in index.terms for name, _, _ in atom.variables]
+    windows = [scope.loops[name] for name in names]
+    independent = len(names) == 1 or all(w.start.value is not None and w.stop.value is not None for w in windows)
+    exact = len(names) == len(set(names)) and all(atom.exact for atom in index.terms)
+    return exact and independent and not scope.conditional

@@ -12,6 +12,7 @@ import pytest
 
 from latte import (
     ConvLayer,
+    EmbeddingLayer,
     FullyConnectedLayer,
     FullyConnectedLayerNoBias,
     MemoryDataLayer,
@@ -21,7 +22,7 @@ from latte import (
     TanhLayer,
 )
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.errors import DeclarationError, UnknownName
+from latte.errors import BodyError, DeclarationError, UnknownName
 from latte.layers.normalization import BatchNormEnsemble
 from latte.neuron import Neuron, eachindex, stop_gradient
 from latte.solver import SGD
@@ -289,12 +290,42 @@ def of(declared: Any, shape: tuple[int, ...] = (5,), dims: tuple[str, ...] = ("k
     return Ensemble(Sharing, shape, dims)
 
 
+def biased(net: Net, source: Ensemble) -> Ensemble:
+    return FullyConnectedLayer(net, source, 5)
+
+
+def images(net: Net) -> Ensemble:
+    return MemoryDataLayer(net, (3, 6, 6))
+
+
+def words(net: Net) -> Ensemble:
+    return MemoryDataLayer(net, 3, dtype="int32", below=7)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (
             lambda net, first: FullyConnectedLayer(net, first, 4, weights=first.weights),
-            r"weights' of .* is fully_connected1.weights, which has the shape \(5, 5\), not \(4, 5\)",
+            r"weights must have the shape \(4, 5\), fully_connected1.weights has \(5, 5\)\n  without weights=",
+        ),
+        (
+            lambda net, first: FullyConnectedLayer(net, first, 5, weights=biased(net, first).bias),
+            r"weights must have the shape \(5, 5\), fully_connected\d.bias has \(5, 1\)",
+        ),
+        (
+            lambda net, first: FullyConnectedLayer(net, first, 5, bias=first.weights),
+            r"bias must have the shape \(5, 1\), fully_connected1.weights has \(5, 5\)",
+        ),
+        (
+            lambda net, first: ConvLayer(net, images(net), 3, weights=ConvLayer(net, images(net), 3, 5, pad=2).weights),
+            r"weights must have the shape \(3, 3, 3, 3\), conv1.weights has \(3, 3, 5, 5\)",
+        ),
+        (
+            lambda net, first: EmbeddingLayer(
+                net, words(net), 7, 4, weights=EmbeddingLayer(net, words(net), 7, 8).weights
+            ),
+            r"weights must have the shape \(7, 4\), embedding1.weights has \(7, 8\)",
         ),
         (lambda net, first: net.add_ensemble(of(first.weights, dims=("c",))), r"the dimension 'k'(.|\n)*\.over\("),
         (
@@ -316,6 +347,31 @@ def test_what_cannot_be_shared(make: Callable[[Net, Ensemble], Any], message: st
         make(net, first)
     assert "test_sharing.py" in str(caught.value)
     net.compile(threads=1)
+
+
+def test_a_body_that_reads_outside_of_a_shared_array() -> None:
+    """A sum of loop variables is looked at, too, unless a condition keeps it inside."""
+    for inside in (True, False):
+        net, first, _ = tied()
+
+        class Diagonal(Neuron):
+            weights = first.weights.over()
+
+            def forward(self):
+                self.value = 0.0
+                if k < 4 and self.weights[k + 1, 0] > 0.0:  # noqa: F821 (a dimension)
+                    self.value += self.input
+                for i in range(2 if inside else 3):  # noqa: B023
+                    self.value += self.weights[0, k // 2 + i + 1] * self.input  # noqa: F821
+
+        layer = net.add_ensemble(ActivationEnsemble(Diagonal, (5,), ("k",), kind="diagonal"))
+        net.add_one_to_one_connections(first, layer)
+        if inside:
+            net.compile(threads=1)
+            continue
+        with pytest.raises(BodyError, match=r"k // 2 \+ i \+ 1 runs from 1 to 5, the extent is 5") as caught:
+            net.compile(threads=1)
+        assert f"test_sharing.py:{Diagonal.forward.__code__.co_firstlineno + 5}:" in str(caught.value)
 
 
 def test_a_field_twice_later_and_too_late() -> None:
