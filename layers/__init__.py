@@ -24,6 +24,7 @@ from latte.layers.interpolation import InterpolationLayer
 from latte.layers.loss import SoftmaxLossLayer
 from latte.layers.normalization import BatchNormLayer
 from latte.layers.pooling import GlobalMeanPoolingLayer, MaxPoolingLayer, MeanPoolingLayer
+from latte.layers.positionwise import PositionwiseLinearLayer
 from latte.layers.rearranging import FlattenLayer, PaddingLayer, PermuteLayer, ReshapeLayer, SplitLayer
 from latte.layers.recurrent import GRULayer, LSTMLayer, RNNLayer
 from latte.layers.regression import BinaryCrossEntropyLayer, HuberLossLayer, L1LossLayer, MeanSquaredErrorLayer
@@ -65,6 +66,7 @@ __all__ = [
     "PReLULayer",
     "PaddingLayer",
     "PermuteLayer",
+    "PositionwiseLinearLayer",
     "RNNLayer",
     "ReLU6Layer",
     "ReLULayer",

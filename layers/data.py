@@ -13,7 +13,7 @@ def MemoryDataLayer(
     net: Net,
     shape: int | Sequence[int],
     *,
-    dtype: str = "float32",
+    dtype: str | type = "float32",
     below: int | None = None,
     name: str | None = None,
 ) -> Ensemble:
@@ -22,7 +22,7 @@ def MemoryDataLayer(
     Args:
         net: the net.
         shape: without the batch: ``(channels, height, width)``, ``(features,)``, or ``(1,)`` for labels.
-        dtype: ``"float32"``, or ``"int32"`` for whole numbers, which have no gradient.
+        dtype: ``"float32"``, or ``"int32"`` for whole numbers, which have no gradient; or NumPy's types of these names.
         below: of whole numbers: all data are 0, 1, … up to the number before, which is checked when they are set. So
             they may be subscripts: the words of a vocabulary of ``below`` words.
         name: of the layer, unique in the net; by default its kind and a number.
@@ -31,4 +31,5 @@ def MemoryDataLayer(
         DeclarationError: for an invalid shape, type or range.
     """
     check_net(net, "MemoryDataLayer")
-    return net.add_ensemble(DataEnsemble(shape, dtype, below, name=name))
+    type_name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
+    return net.add_ensemble(DataEnsemble(shape, type_name, below, name=name))

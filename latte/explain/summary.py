@@ -28,10 +28,11 @@ class LayerRow:
     Args:
         name, kind, shape: of the layer; the shape without the batch.
         sources: names of the layers that it reads.
-        parameters: number of elements that are trained; of all arrays.
+        parameters: number of elements that are trained, of all arrays of its own.
         memory: bytes of its values, gradients, parameters and other arrays, for a batch.
         operations: floating-point operations of forward, for a batch; of a fused multiply-add two.
         exact: whether it is exactly that number of operations, not at most that.
+        shared: parameters of other layers that it reads (``conv1.weights``): they count in the rows of these.
     """
 
     name: str
@@ -42,17 +43,19 @@ class LayerRow:
     memory: int
     operations: int
     exact: bool
+    shared: tuple[str, ...] = ()
 
     @property
     def cells(self) -> tuple[str, ...]:
         """What a table shows of it."""
+        parameters = [f"{self.parameters:,}"] if self.parameters else []
         operations = f"{'' if self.exact else '≤ '}{amount(self.operations, 'flop')}" if self.operations else ""
         return (
             self.name,
             self.kind,
             " × ".join(map(str, self.shape)),
             ", ".join(self.sources),
-            f"{self.parameters:,}" if self.parameters else "",
+            " + ".join([*parameters, "shared"] if self.shared else parameters),
             amount(self.memory, "B") if self.memory else "",
             operations,
         )
@@ -157,7 +160,8 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
         bytes_of = {name: array.nbytes for name, array in executable.arrays.items()}
     rows = []
     for ensemble in graph.ensembles:
-        fields = ensemble.fields(batch_size).values()
+        trained = [spec for spec in ensemble.fields(batch_size).values() if spec.role == "param"]
+        shared = [spec.storage for spec in trained if spec.storage.split(".")[0] != ensemble.name]
         work = works.get(ensemble.name)
         rows.append(
             LayerRow(
@@ -165,10 +169,11 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
                 ensemble.kind,
                 ensemble.shape,
                 tuple(dict.fromkeys(edge.source.name for edge in ensemble.connections)),
-                sum(prod(spec.shape) for spec in fields if spec.role == "param"),
+                sum(prod(spec.shape) for spec in trained if spec.storage not in shared),
                 sum(size for name, size in bytes_of.items() if name.split(".")[0] == ensemble.name),
                 work.operations if work is not None else 0,
                 work is None or work.exact,
+                tuple(shared),
             )
         )
     return Summary(

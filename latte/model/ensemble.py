@@ -155,11 +155,11 @@ class Ensemble:
                 return found
         if name in self.declared_fields():
             return share(repr(self), name, self.declared_fields()[name], self.fields(), self._known, self.position)
-        hint = nearest(name, [attribute for attribute in dir(self) if not attribute.startswith("_")])
+        known = [*self.declared_fields(), *(attribute for attribute in dir(self) if not attribute.startswith("_"))]
         raise UnknownName(
             f"{self!r} has no command or attribute {name!r}",
             location=user_location(),
-            way_out=f"{hint}the commands are {', '.join(sorted(COMMANDS))}",
+            way_out=f"{nearest(name, known)}the commands are {', '.join(sorted(COMMANDS))}",
         )
 
     def __dir__(self) -> list[str]:

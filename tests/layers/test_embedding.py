@@ -321,7 +321,7 @@ def test_constants_out_of_range() -> None:
 def test_integers_have_no_gradient() -> None:
     net = Net(2, seed=1)
     net.force_backward = True
-    numbers = MemoryDataLayer(net, (3,), dtype="int32", name="numbers")
+    numbers = MemoryDataLayer(net, (3,), dtype=np.int32, name="numbers")
     scores = FullyConnectedLayer(net, numbers, 2)
     net.compile(threads=1)
     numbers.set_value([[1, -2, 3], [4, 5, 2**31 - 1]])

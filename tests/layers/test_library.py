@@ -28,6 +28,7 @@ from latte import (
     MeanSquaredErrorLayer,
     MemoryDataLayer,
     Net,
+    PositionwiseLinearLayer,
     PReLULayer,
     ReLU6Layer,
     SigmoidLayer,
@@ -106,6 +107,18 @@ CASES = {
         lambda x: F.avg_pool2d(F.pad(x, (1, 2, 1, 2), mode="replicate"), 3, 2),
         ((3, 17, 6, 8),),
         {"kernel": 3, "pad": 1},
+    ),
+    "linear of positions": Case(
+        PositionwiseLinearLayer,
+        lambda x, weights, bias: F.linear(x, weights, bias),
+        ((3, 5, 7), (2, 16, 32), (1, 1, 1)),
+        {"num_outputs": 19},
+    ),
+    "linear of positions without bias": Case(
+        PositionwiseLinearLayer,
+        lambda x, weights: F.linear(x, weights),
+        ((3, 5, 7),),
+        {"num_outputs": 16, "bias": False},
     ),
     "global mean": Case(GlobalMeanPoolingLayer, lambda x: F.adaptive_avg_pool2d(x, 1), IMAGES),
 }
@@ -301,6 +314,7 @@ def test_layers_take_a_name(name: str) -> None:
             lambda net: MeanPoolingLayer(net, source(net), 3, 2, 1, clamp=False),
             "the last windows go beyond the zeros that are to be counted",
         ),
+        (lambda net: PositionwiseLinearLayer(net, source(net), 3), "reads 2 dimensions without the batch"),
         (lambda net: GELULayer(net, source(net), name="a b"), "'a b' cannot name an ensemble"),
     ],
 )
