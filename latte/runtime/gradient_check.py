@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from latte.autodiff.differentiated import LayerPrograms, layer_programs
+from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.checks import is_integer
 from latte.model.ensemble import AccuracyEnsemble, Ensemble
 from latte.model.graph import Graph
@@ -18,7 +20,7 @@ from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
-from swirl.ir.nest import Program, expr, make_nest, substitute
+from swirl.ir.nest import Program, clone, expr, fresh, make_nest, substitute
 from swirl.jit import TranslationUnit, build, load
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.runner import Phase, Runner
@@ -83,6 +85,7 @@ def check_gradients(
     parameters their initial values and some noise, what comes back from its readers is random. Forward, backward and
     update are compiled for the portable target in double precision, without a recipe. What is looked at are slopes
     along random directions; where forward is not smooth (two steps have different slopes) a direction is skipped.
+    In ``stop_gradient(…)``, elements of parameters and sources stay as they are: so does a row that is not trained.
 
     Args:
         graph: of the net, compiled or not.
@@ -101,11 +104,13 @@ def check_gradients(
             raise DataError(f"{name} must be a whole number, at least 1, not {value!r}", location=user_location())
     chosen = None if layer is None else graph.find(layer)
     found = [each for each in _programs(graph, batch_size) if chosen in (None, each.ensemble)]
+    lowered = lower_layers(graph, batch_size)
     runner, generator = Runner(), np.random.default_rng(graph.settings.seed)
     checked: list[CheckedGradient] = []
     for each in found:
         if "forward" in each.programs and not isinstance(each.ensemble, AccuracyEnsemble):
-            checked += _Check(graph, each, batch_size, runner, generator).results(directions)
+            written = lowered[each.ensemble.name]
+            checked += _Check(graph, each, written, runner, generator).results(directions)
     return GradientCheck(tuple(checked))
 
 
@@ -123,16 +128,16 @@ class _Check:
     Args:
         graph: of the net.
         layer: its programs.
-        batch_size: items.
+        written: the layer as it is written.
         runner: that runs them.
         generator: of random numbers.
     """
 
     def __init__(
-        self, graph: Graph, layer: LayerPrograms, batch_size: int, runner: Runner, generator: np.random.Generator
+        self, graph: Graph, layer: LayerPrograms, written: LoweredLayer, runner: Runner, generator: np.random.Generator
     ):
         self.graph, self.ensemble, self.generator = graph, layer.ensemble, generator
-        self.fields = layer.ensemble.fields(batch_size)
+        self.fields = layer.ensemble.fields(written.batch_size)
         programs = {phase: in_double(p) for phase, p in layer.programs.items() if phase != "inference"}
         self.buffers = {b.name: b for program in programs.values() for b in program.buffers.values()}
         self.arrays: dict[str, np.ndarray] = {
@@ -143,7 +148,10 @@ class _Check:
         self.gradient = self.fields["grad"].storage
         self.seed = generator.standard_normal(self.fields["value"].shape)
         self.names = {b.name: local for local, b in layer.programs["forward"].buffers.items()}
-        self.phases = _phases(programs, self.arrays, runner)
+        moved, self.held = held_in_differences(written.forward, self.start)
+        for held, storage in self.held.items():
+            self.arrays[held] = np.zeros_like(self.arrays[storage])
+        self.phases = _phases({**programs, "moved": in_double(moved)}, self.arrays, runner)
 
     def _given(self) -> Iterator[tuple[str, np.ndarray]]:
         """Storage and its first values: what forward reads without computing it."""
@@ -179,12 +187,15 @@ class _Check:
         """What comes back from the readers, times the value, in all; and the sum of its terms' absolute values."""
         for array in self.arrays.values():
             array[...] = 0
-        self._run("forward", {**self.start, **given})
+        held = {name: self.start[storage] for name, storage in self.held.items()}
+        self._run("moved", {**self.start, **held, **given})
         terms = self.seed * self.arrays[self.value]
         return float(terms.sum()), float(abs(terms).sum())
 
     def _gradients(self) -> dict[str, np.ndarray]:
-        self._loss({})
+        for array in self.arrays.values():
+            array[...] = 0
+        self._run("forward", self.start)
         for phase in ("backward", "update"):
             if phase in self.phases:
                 self._run(phase, {self.gradient: self.seed})
@@ -256,6 +267,44 @@ class _Check:
             if written
             else "stop_gradient(…) in forward explains it; else this is a defect of Latte's",
         )
+
+
+def held_in_differences(forward: Program, given: Mapping[str, np.ndarray]) -> tuple[Program, dict[str, str]]:
+    """Forward that reads copies of what it is given where it stops gradients.
+
+    Args:
+        forward: with ``stop_gradient(…)``.
+        given: parameters and sources, by storage.
+
+    Returns:
+        The program, and the storage of each copy → that which it is a copy of.
+    """
+    floats = {name: b for name, b in forward.buffers.items() if b.name in given and b.dtype.startswith("float")}
+    copies = {name: fresh(f"{name}_held", set(forward.buffers)) for name in floats}
+    stopped = _Stopped({name: expr(copy) for name, copy in copies.items()})
+    held = {copies[name]: replace(buffer, name=f"{buffer.name}.held") for name, buffer in floats.items()}
+    buffers = {**forward.buffers, **held}
+    nests = tuple(
+        make_nest(nest.label, [stopped.visit(clone(s)) for s in nest.body], buffers) for nest in forward.nests
+    )
+    used = {name for nest in nests for name in nest.arguments}
+    buffers = {name: buffer for name, buffer in buffers.items() if name in used}
+    return replace(forward, nests=nests, buffers=buffers), {
+        held[copy].name: floats[name].name for name, copy in copies.items() if copy in used
+    }
+
+
+class _Stopped(ast.NodeTransformer):
+    """``stop_gradient(x)`` → ``x`` with other names."""
+
+    def __init__(self, names: Mapping[str, ast.expr]):
+        self.names = names
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if isinstance(node.func, ast.Name) and node.func.id == "stop_gradient":
+            return substitute(self.visit(node.args[0]), self.names)
+        self.generic_visit(node)
+        return node
 
 
 def in_double(program: Program) -> Program:

@@ -14,6 +14,7 @@ from latte import (
     BatchNormLayer,
     ConvLayer,
     DropoutLayer,
+    EmbeddingLayer,
     FullyConnectedLayer,
     MaxPoolingLayer,
     MemoryDataLayer,
@@ -22,7 +23,7 @@ from latte import (
     SoftmaxLossLayer,
 )
 from latte.ensemble import ActivationEnsemble, Ensemble, LossEnsemble
-from latte.errors import CommandError, DataError, DerivativeError, TrainingError
+from latte.errors import CommandError, DataError, DerivativeError, TrainingError, UnknownName
 from latte.neuron import Constant, Neuron, Param, float32, given, ones, stop_gradient
 from latte.solver import SGD, Adam
 from tests.nets.references import random_data, reused
@@ -59,6 +60,23 @@ def test_summary_before_and_after_compiling() -> None:
     assert net[scores.name] is scores
 
 
+def test_shared_parameters_count_once() -> None:
+    net = Net(2)
+    first = FullyConnectedLayer(net, MemoryDataLayer(net, 5), 5)
+    FullyConnectedLayer(net, first, 5, weights=first.weights)
+    found = net.summary()
+    assert [row.parameters for row in found.layers] == [0, 30, 5] and found.parameters == 35
+    assert found.layers[2].shared == ("fully_connected1.weights",)
+    assert found.layers[2].memory == 4 * 2 * (5 + 2 * 5)  # the bias, values, and gradients of both
+    assert found.rows[2][4] == "5 + shared" and found.rows[1][4] == "30"
+
+
+def test_a_misspelt_parameter_is_named() -> None:
+    first = FullyConnectedLayer(net := Net(2), MemoryDataLayer(net, 5), 5)
+    with pytest.raises(UnknownName, match=r"no command or attribute 'weight'\n  did you mean 'weights'\?"):
+        first.weight  # noqa: B018 (an error)
+
+
 # --- gradients --------------------------------------------------------------------------------------------
 class Squared(Neuron):
     """Its own backward and update, both right."""
@@ -87,7 +105,8 @@ class WrongUpdate(Squared):
 
 class Stopped(Neuron):
     def forward(self) -> None:
-        self.value = self.input * stop_gradient(self.input)
+        doubled = self.input * 2.0
+        self.value = self.input * stop_gradient(doubled)
 
 
 class Steps(Neuron):
@@ -182,6 +201,26 @@ def test_a_wrong_gradient_shows_with_tables_integers_and_labels() -> None:
     net.add_loss_connection(label, loss)
     with pytest.raises(DerivativeError, match="the gradient of inputs"):
         net.check_gradients(loss)
+
+
+class Held(Neuron):
+    """What is stopped is a constant: of a parameter and of the source, which also have gradients."""
+
+    factor = Param("c", init=ones)
+
+    def forward(self) -> None:
+        self.value = self.factor * self.input * stop_gradient(self.input * self.factor)
+
+
+def test_what_is_stopped_does_not_move() -> None:
+    net, layer = with_layer(Held)
+    found = net.check_gradients(layer).gradients
+    assert {each.array for each in found} == {"inputs", "factor"} and all(each.directions == 3 for each in found)
+    net = Net(3, seed=0)
+    words = MemoryDataLayer(net, 5, dtype="int32", below=4)
+    table = EmbeddingLayer(net, words, 4, 6, padding_index=2)
+    (found,) = net.check_gradients(table).gradients
+    assert found.directions == 3 and found.error < 1e-8
 
 
 def test_where_a_layer_is_not_smooth_nothing_is_said() -> None:
