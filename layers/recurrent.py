@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import count, source_of
+from latte.layers.arguments import choice, count, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Constant, Field, Neuron, Param, constant, eachindex, tanh, uniform
@@ -212,10 +212,9 @@ def RNNLayer(
     Source: Elman, *Finding structure in time*, Cognitive Science 14, 1990.
     """
     cells = {"tanh": TanhCell, "relu": ReLUCell}
-    if nonlinearity not in list(cells):
-        raise DeclarationError(f"nonlinearity must be 'tanh' or 'relu', not {nonlinearity!r}", location=user_location())
+    cell = cells[choice("nonlinearity", nonlinearity, list(cells))]
     source = source_of(net, input_ensemble, "RNNLayer", 2)
-    return _recurrent(net, source, hidden_size, cells[nonlinearity], "rnn", return_sequence, name)
+    return _recurrent(net, source, hidden_size, cell, "rnn", return_sequence, name)
 
 
 def LSTMLayer(

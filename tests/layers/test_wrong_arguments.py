@@ -24,6 +24,11 @@ SOURCES: dict[str, list[tuple[int, ...]]] = {
     "BinaryCrossEntropyLayer": [VECTOR, VECTOR],
     "ResidualSumLayer": [IMAGE, IMAGE],
     "ScaledDotProductAttentionLayer": [SEQUENCE] * 3,
+    "PositionwiseLinearLayer": [SEQUENCE],
+    "RNNLayer": [SEQUENCE],
+    "LSTMLayer": [SEQUENCE],
+    "GRULayer": [SEQUENCE],
+    "EmbeddingLayer": [VECTOR],
     "MemoryDataLayer": [],
 }
 """Shapes of what a layer reads; an image, if nothing else is said."""
@@ -34,6 +39,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     "TransposedConvLayer": {"num_filters": 2},
     "FullyConnectedLayer": {"num_outputs": 2},
     "FullyConnectedLayerNoBias": {"num_outputs": 2},
+    "PositionwiseLinearLayer": {"num_outputs": 2},
+    "RNNLayer": {"hidden_size": 2},
+    "LSTMLayer": {"hidden_size": 2},
+    "GRULayer": {"hidden_size": 2},
+    "EmbeddingLayer": {"num_embeddings": 4, "embedding_dim": 2},
     "GroupNormLayer": {"groups": 2},
     "MemoryDataLayer": {"shape": (3,)},
     "SplitLayer": {"sizes": [1, 3]},
@@ -66,7 +76,8 @@ WRONG = (
 
 def arguments(name: str, net: Net) -> dict[str, Any]:
     """Good ones, by name."""
-    sources: list[Any] = [MemoryDataLayer(net, shape) for shape in SOURCES.get(name, [IMAGE])]
+    numbers: dict[str, Any] = {"dtype": "int32", "below": 4} if name == "EmbeddingLayer" else {}
+    sources: list[Any] = [MemoryDataLayer(net, shape, **numbers) for shape in SOURCES.get(name, [IMAGE])]
     if name in OF_LISTS:
         sources = [[MemoryDataLayer(net, IMAGE), MemoryDataLayer(net, IMAGE)]]
     signature = inspect.signature(getattr(latte, name))
