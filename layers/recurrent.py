@@ -42,6 +42,16 @@ class Cell(Ensemble):
         self.add_field("weights_hh", layer.weights_hh)
         self.add_field("bias_hh", layer.bias_hh)
 
+    def add_up(self, inputs, gate, position, weights_hh, bias_hh):
+        """``gate = x + b + W h`` of a cell with one gate."""
+        N, _, K = inputs.shape
+        for n in range(N):
+            for k in range(K):
+                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
+                if not self.first:
+                    for j in range(K):
+                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+
 
 class TanhCell(Cell):
     """``h' = tanh(x + b + W h)``."""
@@ -50,12 +60,7 @@ class TanhCell(Cell):
 
     def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
         N, _, K = inputs.shape
-        for n in range(N):
-            for k in range(K):
-                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
-                if not self.first:
-                    for j in range(K):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        self.add_up(inputs, gate, position, weights_hh, bias_hh)
         for n in range(N):
             for h in range(K):
                 value[n, 0, h] = tanh(gate[n, h])
@@ -68,12 +73,7 @@ class ReLUCell(Cell):
 
     def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
         N, _, K = inputs.shape
-        for n in range(N):
-            for k in range(K):
-                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
-                if not self.first:
-                    for j in range(K):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        self.add_up(inputs, gate, position, weights_hh, bias_hh)
         for n in range(N):
             for h in range(K):
                 value[n, 0, h] = max(0.0, gate[n, h])

@@ -132,7 +132,7 @@ def check_below(below: int | None, dtype: str, what: str, location: str | None =
         raise DeclarationError(
             f"{what}: below is for integers, not for {dtype}", location=location, way_out="dtype='int32'"
         )
-    if not isinstance(below, (int, np.integer)) or isinstance(below, bool) or not 1 <= below < 2**31:
+    if not is_integer(below) or not 1 <= below < 2**31:
         raise DeclarationError(f"{what}: below must be an integer, at least 1, not {below!r}", location=location)
 
 
