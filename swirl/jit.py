@@ -30,7 +30,7 @@ from swirl.cache import (
 from swirl.compiler import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, Compiler, find_compiler
 from swirl.config import available_cores
 from swirl.errors import CompilerFailed, LatteError
-from swirl.precompiled import first_header, include_flag, precompile, precompiled_key
+from swirl.precompiled import Headers, headers_of, include_flag, precompile, precompiled_key
 from swirl.target import Target
 
 if TYPE_CHECKING:
@@ -263,20 +263,20 @@ def _compile_all(
     progress: Progress | None,
 ) -> dict[str, Built]:
     found: dict[str, Built] = {}
-    precompiled: dict[str, tuple[str, tuple[str, ...]]] = {}
+    precompiled: dict[str, tuple[Headers, tuple[str, ...]]] = {}
     folders: dict[str, str] = {}
     for key, unit in missing.items():
-        header, unit_flags = first_header(unit.source), _flags_for(unit, flags)
-        folder = precompiled_key(header, compiler, unit_flags) if header else None
-        if header and folder:
-            precompiled[folder], folders[key] = (header, unit_flags), folder
+        headers, unit_flags = headers_of(unit.source), _flags_for(unit, flags)
+        folder = precompiled_key(headers, compiler, unit_flags)
+        if folder is not None:
+            precompiled[folder], folders[key] = (headers, unit_flags), folder
     # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
     # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
     with ThreadPoolExecutor(max_workers=min(len(missing) + len(precompiled), available_cores())) as pool:
         # Kernels do not wait for a header that is being made: they find it or read the system's.
         making = [
-            pool.submit(precompile, header, folder, compiler, unit_flags)
-            for folder, (header, unit_flags) in precompiled.items()
+            pool.submit(precompile, headers, folder, compiler, unit_flags)
+            for folder, (headers, unit_flags) in precompiled.items()
         ]
         jobs = {}
         for key, unit in missing.items():

@@ -13,6 +13,7 @@ from swirl.ir.footprint import footprint
 from swirl.ir.nest import Loop, Nest, loop_of, names_in
 from swirl.ir.paths import Path, loops
 from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.strides import memory_stride
 
 NEAR = 4
@@ -276,7 +277,7 @@ def longest_row(found: Contraction, buffers: Mapping[str, Buffer]) -> int:
 
 def divided(node: ast.AST) -> Iterator[tuple[str, int]]:
     """Loop variables of which a subscript has the quotient or the remainder by a constant, with the constant."""
-    for part in ast.walk(node):
+    for part in nodes(node):
         if (
             isinstance(part, ast.BinOp)
             and isinstance(part.op, (ast.FloorDiv, ast.Mod))

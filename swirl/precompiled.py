@@ -13,32 +13,35 @@ from collections.abc import Sequence
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
 from swirl.compiler import Compiler
 
-# What a kernel includes first → all that it includes: a compilation can use one precompiled header, its first.
-HEADERS = {"immintrin.h": ("immintrin.h", "cmath"), "cmath": ("cmath",)}
+Headers = tuple[str, ...]
 
-_FIRST = re.compile(r"(?:\s|//.*\n)*#include <([\w.]+)>")
+_PRECOMPILED = {"immintrin.h", "cmath"}
+
+_INCLUDES = re.compile(r"(?:(?:\s|//.*\n)*#include <[\w.]+>)*")
 _ready: set[tuple[str, str]] = set()
 
 
-def first_header(source: str) -> str | None:
-    """The header with which a kernel begins, if precompiling it pays."""
-    match = _FIRST.match(source)
-    return match[1] if match and match[1] in HEADERS else None
+def headers_of(source: str) -> Headers:
+    """The headers with which a kernel begins, if precompiling them pays."""
+    start = _INCLUDES.match(source)
+    assert start is not None, "it matches nothing, too"
+    found = tuple(re.findall(r"#include <([\w.]+)>", start[0]))
+    return found if _PRECOMPILED.issuperset(found) else ()
 
 
-def precompiled_key(header: str, compiler: Compiler, flags: Sequence[str]) -> str | None:
-    """The cache's key of a header read with these flags, or None where the compiler finds none by ``-I`` (clang)."""
-    if "clang" in compiler.version:
+def precompiled_key(headers: Headers, compiler: Compiler, flags: Sequence[str]) -> str | None:
+    """The cache's key of headers read with these flags, or None where the compiler finds none by ``-I`` (clang)."""
+    if not headers or "clang" in compiler.version:
         return None
-    return cache_key("precompiled", header, _text(header), *compiler.command, compiler.version, *flags)
+    return cache_key("precompiled", _text(headers), *compiler.command, compiler.version, *flags)
 
 
 def include_flag(key: str) -> str:
-    """The flag by which a kernel finds the header, from its own entry's folder."""
+    """The flag by which a kernel finds the headers, from its own entry's folder."""
     return f"-I../{key}"
 
 
-def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) -> None:
+def precompile(headers: Headers, key: str, compiler: Compiler, flags: Sequence[str]) -> None:
     """Make the entry, if it does not exist; if the compiler refuses, kernels are compiled without.
 
     Raises:
@@ -50,7 +53,9 @@ def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) 
     with entry_lock(key):
         if read_entry(key) is None:
             with draft_folder(key) as draft:
-                (draft / "headers.h").write_text(_text(header))
+                # A compilation can use one precompiled header, its first: all of them are in that one.
+                header = headers[0]
+                (draft / "headers.h").write_text(_text(headers))
                 # Read if the compiler refuses the precompiled one: a user ran the command with other flags.
                 (draft / header).write_text(f"#include_next <{header}>\n")
                 made = f"{header}.gch"
@@ -60,5 +65,5 @@ def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) 
     _ready.add(known)
 
 
-def _text(header: str) -> str:
-    return "".join(f"#include <{name}>\n" for name in HEADERS[header])
+def _text(headers: Headers) -> str:
+    return "".join(f"#include <{name}>\n" for name in headers)

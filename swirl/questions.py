@@ -11,7 +11,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Program, loop_of, references, subscripts
 from swirl.ir.statements import statements
-from swirl.ir.trees import name_of, statements_in, target_of
+from swirl.ir.trees import name_of, nodes, statements_in, target_of
 from swirl.loop_facts import LoopFacts, facts
 from swirl.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.plan_state import PlanState, Region
@@ -169,7 +169,7 @@ class Questions:
         found = [
             (not isinstance(getattr(node, "target", None), ast.Subscript), reference)
             for nest in program.nests
-            for node in ast.walk(nest.function)
+            for node in nodes(nest.function)
             if isinstance(node, (ast.AugAssign, ast.Assign, ast.AnnAssign))
             for reference in references(node)
             if ast.unparse(reference.value) == buffer

@@ -14,6 +14,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.congruence import Congruence, congruence
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
+from swirl.ir.trees import nodes
 
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
 
@@ -198,7 +199,7 @@ class Context:
 
     def is_loop_arithmetic(self, node: ast.expr) -> bool:
         """Whether an expression is of loop variables and constants alone."""
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - {"min", "max"}
+        names = {n.id for n in nodes(node) if isinstance(n, ast.Name)} - {"min", "max"}
         return names <= set(self.ranges)
 
 

@@ -12,6 +12,7 @@ from swirl.codegen.to_c import Statements
 from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import references
+from swirl.ir.trees import nodes
 from swirl.ir.types import CASTS
 
 
@@ -26,7 +27,7 @@ class LaneValues(LaneIndices):
         self.memory = LaneMemory(instructions, statements, lane, self)
 
     def varies(self, node: ast.expr) -> bool:
-        for part in ast.walk(node):
+        for part in nodes(node):
             if isinstance(part, ast.Name):
                 local = self.context.locals.get(part.id)
                 if part.id == self.lane or (local is not None and local.storage == "lanes"):

@@ -18,8 +18,8 @@ from swirl.codegen.ctree_compat import Block, Declaration, For, If, Node, Pragma
 from swirl.codegen.to_c import Statements
 from swirl.ir.hints import streams
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, loop_of, names_in
-from swirl.ir.trees import declared_in
+from swirl.ir.nest import Loop, kind_of, loop_of, names_in
+from swirl.ir.trees import declared_in, nodes
 
 BARRIER = "omp barrier"
 
@@ -175,4 +175,4 @@ def _literal_bounds(loop: Loop) -> tuple[int, int, int]:
 
 
 def _has_parallel(statement: ast.stmt) -> bool:
-    return any(isinstance(node, ast.For) and loop_of(node).kind == "parallel" for node in ast.walk(statement))
+    return any(isinstance(node, ast.For) and kind_of(node) == "parallel" for node in nodes(statement))

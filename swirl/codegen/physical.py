@@ -11,6 +11,7 @@ from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.hints import prefetch_of
 from swirl.ir.layouts import in_memory
 from swirl.ir.nest import Nest, Program, loop_of, make_nest, reference, subscripts
+from swirl.ir.trees import Transformer
 
 
 def physical(program: Program) -> Program:
@@ -34,7 +35,7 @@ def _physical_nest(nest: Nest, laid_out: Mapping[str, Buffer], buffers: Mapping[
     return make_nest(nest.label, body, {name: buffers[name] for name in nest.arguments})
 
 
-class _Physical(ast.NodeTransformer):
+class _Physical(Transformer):
     """Rewrites references; builds new nodes, so the nest given stays unchanged."""
 
     def __init__(self, laid_out: Mapping[str, Buffer], ranges: Ranges):

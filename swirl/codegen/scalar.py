@@ -37,6 +37,8 @@ from swirl.ir.types import CASTS
 _BESIDE_ZERO = {"+": "plain_sum", "-": "plain_difference"}
 _WRAPPED = {"+": "wrapped_sum", "-": "wrapped_difference", "*": "wrapped_product"}
 _LIBRARY = {**{name: name for name in FUNCTIONS}, "abs": "fabs"}
+FROM_CMATH = frozenset({name + end for name in _LIBRARY.values() for end in ("", "f")} | {"INFINITY", "NAN"})
+"""What generated code needs ``<cmath>`` for."""
 
 
 class ScalarExpressions:

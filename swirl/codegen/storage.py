@@ -13,11 +13,11 @@ from math import prod
 
 from swirl.ir.affine import affine
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Program, local_type, loop_of, references, subscripts
+from swirl.ir.nest import Loop, Program, kind_of, local_type, loop_of, references, subscripts
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import local_uses
-from swirl.ir.trees import name_of, statements_in
+from swirl.ir.trees import name_of, nodes, statements_in
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
@@ -88,7 +88,7 @@ def stores_in_one_place(program: Program, lanes: bool) -> bool:
             inside = {
                 id(s)
                 for _, loop in walk(nest.body)
-                if isinstance(loop, ast.For) and loop_of(loop).kind == "vector"
+                if isinstance(loop, ast.For) and kind_of(loop) == "vector"
                 for s in statements_in(loop)
             }
             scalar = [s for s in scalar if id(s) not in inside]
@@ -105,11 +105,11 @@ def _conditional(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.If):
         parts += [*statement.body, *statement.orelse]
     if not isinstance(statement, ast.For):
-        for node in ast.walk(statement):
+        for node in nodes(statement):
             if isinstance(node, ast.IfExp):
                 parts += [node.body, node.orelse]
             elif isinstance(node, ast.BoolOp):
                 parts += node.values[1:]
             elif isinstance(node, ast.Compare):
                 parts += node.comparators[1:]
-    return any(isinstance(node, ast.Subscript) for part in parts for node in ast.walk(part))
+    return any(isinstance(node, ast.Subscript) for part in parts for node in nodes(part))

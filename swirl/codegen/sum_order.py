@@ -8,9 +8,9 @@ from functools import reduce
 
 from swirl.codegen.context import Context
 from swirl.ir.affine import Affine, Ranges, affine
-from swirl.ir.nest import loop_of, names_in, subscripts, substitute
+from swirl.ir.nest import kind_of, loop_of, names_in, subscripts, substitute, variable_of
 from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in, name_of
+from swirl.ir.trees import children, declared_in, name_of
 
 UNROLLED = 16  # iterations, and
 COPIES = 512  # up to this many copies of a statement, g++ may unroll loops before it vectorises the one around
@@ -28,7 +28,7 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
     g++ 12 at -O3 vectorises such a loop and then adds wrong elements, wherever the terms are not in memory in the order
     in which they are added (tests/regress/test_gcc_sums_in_order.py). Terms may go through locals on the way.
     """
-    declared, var = declared_in(node), loop_of(node).var
+    declared, var = declared_in(node), variable_of(node)
     low, high = context.ranges.get(var, (0, 1))
     if low == high:
         return False  # one iteration
@@ -113,7 +113,7 @@ def _sources(statement: ast.stmt) -> Iterator[tuple[ast.expr, int]]:
         if isinstance(node, (ast.Name, ast.Subscript)):
             yield node, operations
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 yield from below(child, operations + isinstance(node, ast.BinOp))
 
     if isinstance(statement, ast.AugAssign):
@@ -143,7 +143,7 @@ def _one_lane(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _one_lane([*statement.body, *statement.orelse])
         elif not isinstance(statement, ast.For):
             yield statement
-        elif loop_of(statement).kind != "vector":
+        elif kind_of(statement) != "vector":
             yield from _one_lane(statement.body)
 
 

@@ -16,6 +16,7 @@ from swirl.errors import LatteError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.execute import execute
 from swirl.ir.nest import Nest, Program, declare, local_type, make_nest
+from swirl.ir.trees import Transformer
 from swirl.ir.validate import validate
 from swirl.jit import Kernel, TranslationUnit, build, load
 from swirl.memory import allocate
@@ -86,7 +87,7 @@ def _nest(function: ast.FunctionDef, buffers: Mapping[str, Buffer]) -> Nest:
     return make_nest(function.name, [_Declared().visit(statement) for statement in function.body], buffers)
 
 
-class _Declared(ast.NodeTransformer):
+class _Declared(Transformer):
     """Declarations as the grammar has them: ``mean_t: float32 = 0.0``."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:

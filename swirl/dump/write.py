@@ -16,6 +16,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
 from swirl.ir.paths import loops
+from swirl.ir.trees import Transformer, nodes
 from swirl.ir.types import explicit
 from swirl.pipeline import Stage
 
@@ -132,7 +133,7 @@ def _entry(name: str, buffer: Buffer, physical: bool, values: Mapping[str, int |
     return f"    {name!r}: {fields!r},\n"
 
 
-class _Explicit(ast.NodeTransformer):
+class _Explicit(Transformer):
     """Makes declared types explicit: ``mean_t: float32 = float32(0.0)``."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
@@ -164,7 +165,7 @@ def contents(program: Program) -> dict[str, int | str]:
     for nest in program.nests:
         heads = [loop_of(node) for _, node in loops(nest.body)]
         extents = {head.var: head.extent for head in heads}
-        for node in ast.walk(nest.function):
+        for node in nodes(nest.function):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in POSITIVE:
                 for name in _buffers_in(node, program):
                     found.setdefault(name, "positive")

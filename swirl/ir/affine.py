@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swirl.ir.names import on_loops
-from swirl.ir.nest import Loop, clone, constant, expr, loop_of
+from swirl.ir.nest import Loop, clone, constant, expr, kind_of, loop_of
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import nodes
+from swirl.ir.trees import Transformer, nodes
 
 Ranges = Mapping[str, tuple[int, int]]
 """Least and greatest value (both included) of each loop variable in scope. A name that is not here may be a local of
@@ -225,7 +225,7 @@ def literal_lanes(stop: ast.expr) -> int | None:
     return constant(stop)
 
 
-class _Simplifier(ast.NodeTransformer):
+class _Simplifier(Transformer):
     """Simplifies subscripts, loop bounds and integer comparisons in place (of a copy)."""
 
     def __init__(self, ranges: dict[str, tuple[int, int]]):
@@ -233,9 +233,10 @@ class _Simplifier(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> ast.For:
         assert isinstance(node.iter, ast.Call)
-        lanes = literal_lanes(node.iter.args[0]) if loop_of(node).kind == "vector" else None
+        vector = kind_of(node) == "vector"
+        lanes = literal_lanes(node.iter.args[0]) if vector else None
         # A vector loop keeps its bound on the number of lanes, whatever that number is here.
-        fix = loop_of(node).kind != "vector"
+        fix = not vector
         node.iter.args = [simplify(arg, self.ranges, fix=fix) for arg in node.iter.args]
         if lanes is not None and literal_lanes(node.iter.args[0]) is None:  # the number of lanes stays visible
             node.iter.args = [ast.Call(ast.Name("min", ast.Load()), [ast.Constant(lanes), node.iter.args[0]], [])]
@@ -253,6 +254,8 @@ class _Simplifier(ast.NodeTransformer):
         return node
 
     def _index(self, node: ast.expr) -> ast.expr:
+        if node.__class__ is ast.Name:  # most are
+            return node
         return simplify(node, self.ranges) if affine(node) is not None else self.visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:

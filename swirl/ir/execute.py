@@ -23,7 +23,7 @@ from swirl.ir.arithmetic import Literals, calls
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
-from swirl.ir.trees import declared_in, located
+from swirl.ir.trees import Transformer, declared_in, located
 from swirl.ir.types import Conversions
 
 
@@ -38,7 +38,7 @@ def _loops() -> dict[str, Callable[..., Any]]:
     return {"range": plain, "parallel": plain, "vector": plain, "unrolled": plain}
 
 
-class _Python(ast.NodeTransformer):
+class _Python(Transformer):
     """Declarations as Python runs them, and rational division."""
 
     def __init__(self, rational: bool):
@@ -156,7 +156,7 @@ def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: obje
         readers |= dict.fromkeys(frame["reads"], iteration)
 
 
-class _Lanes(ast.NodeTransformer):
+class _Lanes(Transformer):
     """Distributes each vector loop over its statements; a local declared in one becomes an array with one element for
     each lane."""
 
@@ -195,7 +195,7 @@ class _Lanes(ast.NodeTransformer):
 
 
 def _subscript_locals(tree: Any, declared: set[str], lane: str) -> Any:
-    class Rewrite(ast.NodeTransformer):
+    class Rewrite(Transformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
             if node.id not in declared:
                 return node

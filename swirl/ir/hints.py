@@ -7,6 +7,7 @@ import keyword
 from dataclasses import dataclass
 
 from swirl.ir.nest import CALLS, LOOP_KINDS, constant
+from swirl.ir.trees import nodes
 
 STREAM, PREFETCH = "stream", "prefetch"
 LEVELS = (0, 1, 2, 3)
@@ -49,7 +50,7 @@ def stream(value: ast.expr) -> ast.Call:
 
 def streams(tree: ast.AST) -> bool:
     """Whether a statement, or one inside it, has a non-temporal store."""
-    return any(isinstance(node, ast.Assign) and streamed(node.value) is not None for node in ast.walk(tree))
+    return any(isinstance(node, ast.Assign) and streamed(node.value) is not None for node in nodes(tree))
 
 
 @dataclass(frozen=True)
@@ -85,4 +86,4 @@ def prefetch_of(node: ast.AST) -> Prefetch | None:
 
 def prefetches(tree: ast.AST) -> bool:
     """Whether a statement is a prefetch, or has one inside."""
-    return any(prefetch_of(node) is not None for node in ast.walk(tree))
+    return any(prefetch_of(node) is not None for node in nodes(tree))

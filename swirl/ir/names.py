@@ -17,7 +17,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import LocalType, Nest, fresh, local_type, names_in, substitute
 from swirl.ir.paths import Path, walk
 from swirl.ir.paths import loops as loops_of
-from swirl.ir.trees import ASSIGNMENTS, name_of, statements_in, target_of, targets_in
+from swirl.ir.trees import ASSIGNMENTS, name_of, nodes, statements_in, target_of, targets_in
 
 Kind = Literal["loop", "local", "buffer"]
 
@@ -188,5 +188,5 @@ def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[
     """
     if any(isinstance(part, (ast.Subscript, ast.Div, ast.IfExp)) for part in ast.walk(node)):
         return False
-    whole = all(type(part.value) in (int, bool) for part in ast.walk(node) if isinstance(part, ast.Constant))
+    whole = all(type(part.value) in (int, bool) for part in nodes(node) if isinstance(part, ast.Constant))
     return whole and names_in(node) - INDEX_CALLS <= set(loops)

@@ -15,8 +15,8 @@ from typing import TypeVar
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
+from swirl.ir.trees import Transformer, located
 from swirl.ir.trees import clone as clone
-from swirl.ir.trees import located
 from swirl.ir.trees import names_in as names_in
 from swirl.ir.trees import reference as reference
 from swirl.ir.trees import references as references
@@ -67,7 +67,7 @@ def clones(body: list[T]) -> list[T]:
     return [clone(node) for node in body]
 
 
-class _Substitute(ast.NodeTransformer):
+class _Substitute(Transformer):
     def __init__(self, mapping: Mapping[str, ast.expr]):
         self.mapping = mapping
 
@@ -156,6 +156,18 @@ def loop_of(node: ast.For) -> Loop:
     assert step is not None
     options = tuple((k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
     return Loop(node.target.id, node.iter.func.id, start, stop, step, options, getattr(node, "mark", None))
+
+
+def variable_of(node: ast.For) -> str:
+    """The variable of a loop, without the rest of its head."""
+    assert isinstance(node.target, ast.Name)
+    return node.target.id
+
+
+def kind_of(node: ast.For) -> str:
+    """The kind of a loop, without the rest of its head."""
+    assert isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name)
+    return node.iter.func.id
 
 
 def for_loop(

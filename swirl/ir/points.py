@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -96,6 +97,10 @@ class Values:
         return bool(np.intersect1d(self.listed(), other.listed()).size)
 
 
+Constraint = tuple[frozenset[str], ast.expr]
+"""A condition on loop variables, and these variables."""
+
+
 @dataclass(frozen=True)
 class Domain:
     """The iterations of the loops around a statement.
@@ -108,13 +113,14 @@ class Domain:
     loops: tuple[Loop, ...]
     conditions: tuple[ast.expr, ...] = ()
 
-    @property
+    @cached_property
     def on_data(self) -> bool:
         """Whether a condition depends on more than loop variables."""
         names = {loop.var for loop in self.loops}
         return any(not _known(condition, names) for condition in self.conditions)
 
-    def boxes(self) -> dict[str, Values] | None:
+    @cached_property
+    def boxes(self) -> Mapping[str, Values] | None:
         """Every value that each variable may take, whatever the others are; None where a bound is unknown."""
         ranges: dict[str, tuple[int, int]] = {}
         result = {}
@@ -133,13 +139,24 @@ class Domain:
                 result[loop.var] = Values(low, 1, high - low + 1)
         return result
 
-    def constraints(self, around: Domain | None = None) -> list[tuple[frozenset[str], ast.expr]]:
+    def constraints(self, around: Domain | None = None) -> list[Constraint]:
         """The conditions that make the domain smaller than a box, each with its variables; without those of a domain
         around."""
-        names = {loop.var for loop in self.loops}
         outer_loops, outer_conditions = (0, 0) if around is None else (len(around.loops), len(around.conditions))
-        found = [condition for condition in self.conditions[outer_conditions:] if _known(condition, names)]
-        for loop in self.loops[outer_loops:]:
+        found = [c for condition in self._conditions[outer_conditions:] for c in condition]
+        return found + [c for bounds in self._bounds[outer_loops:] for c in bounds]
+
+    @cached_property
+    def _conditions(self) -> list[list[Constraint]]:
+        names = {loop.var for loop in self.loops}
+        return [[(frozenset(variables(c)), c)] if _known(c, names) else [] for c in self.conditions]
+
+    @cached_property
+    def _bounds(self) -> list[list[Constraint]]:
+        """For each loop, what its bounds and its step say beyond a box."""
+        result = []
+        for loop in self.loops:
+            found: list[ast.expr] = []
             if loop.extent is None:
                 var = ast.Name(loop.var, ast.Load())
                 low, high = (loop.start, loop.stop) if loop.step > 0 else (loop.stop, loop.start)
@@ -148,11 +165,13 @@ class Domain:
                 if abs(loop.step) != 1:
                     gap = ast.BinOp(ast.BinOp(var, ast.Sub(), loop.start), ast.Mod(), ast.Constant(abs(loop.step)))
                     found.append(ast.Compare(gap, [ast.Eq()], [ast.Constant(0)]))
-        return [(frozenset(variables(condition)), condition) for condition in found]
+            result.append([(frozenset(variables(condition)), condition) for condition in found])
+        return result
 
+    @cached_property
     def count(self) -> tuple[int, bool]:
         """Number of iterations, and whether it is exact (else it is at most that)."""
-        boxes = self.boxes()
+        boxes = self.boxes
         if boxes is None:
             return 0, False
         constraints = self.constraints()

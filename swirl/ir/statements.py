@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
@@ -13,7 +13,7 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, statements_in, target_of
+from swirl.ir.trees import ASSIGNMENTS, children, declared_in, name_of, nodes, statements_in, target_of
 
 
 @lru_cache(maxsize=4096)
@@ -292,7 +292,7 @@ def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
             reads += subscripts(target)
     for tree in reads:
         for part, when in _outer_references(tree, scope):
-            yield replace(_access(part, "read", scope), when=when)
+            yield _access(part, "read", scope, when)
 
 
 def _is_empty(value: ast.expr | None) -> bool:
@@ -322,17 +322,17 @@ def _outer_references(
             test = unparse(value)
             when = (*when, test if isinstance(tree.op, ast.And) else f"not ({test})")
     else:
-        for child in ast.iter_child_nodes(tree):
+        for child in children(tree):
             if isinstance(child, ast.expr):
                 yield from _outer_references(child, scope, when)
 
 
-def _access(target: ast.expr, kind: str, scope: LocalLoops) -> Access:
+def _access(target: ast.expr, kind: str, scope: LocalLoops, when: tuple[str, ...] = ()) -> Access:
     text = unparse(target)
     name, own = name_of(target), subscripts(target) if isinstance(target, ast.Subscript) else []
     # A local is a new variable in each iteration of the loops around its declaration.
     instance: list[ast.expr] = [ast.Name(var, ast.Load()) for var in scope.get(name, ())]
-    return Access(name, (*instance, *own), kind, text)
+    return Access(name, (*instance, *own), kind, text, when)
 
 
 def reduction_extremum(node: ast.Assign) -> tuple[str, ast.expr] | None:

@@ -4,8 +4,8 @@ and operators included; these know which fields hold trees, and take a sixth of 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T", bound=ast.AST)
 
@@ -34,6 +34,60 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
                 found += value
             elif isinstance(value, ast.AST):
                 found.append(value)
+
+
+def children(tree: ast.AST) -> list[ast.AST]:
+    """The statements and expressions directly in ``tree``; no contexts and operators."""
+    kind, found = tree.__class__, []
+    fields = _CHILDREN.get(kind)
+    for name in _children(kind) if fields is None else fields:
+        value = getattr(tree, name, None)
+        if value.__class__ is list:
+            found += value
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+class Transformer(ast.NodeTransformer):
+    """``ast.NodeTransformer``, which here visits no contexts and operators."""
+
+    _visitors: ClassVar[dict[type, Callable[[Any, Any], Any]]]
+
+    def __init_subclass__(cls) -> None:
+        cls._visitors = {}
+
+    def visit(self, node: ast.AST) -> Any:
+        kind = node.__class__
+        visitor = self._visitors.get(kind)
+        if visitor is None:
+            visitor = getattr(type(self), f"visit_{kind.__name__}", None)
+            if visitor is None or kind is ast.Constant and visitor is ast.NodeVisitor.visit_Constant:
+                visitor = type(self).generic_visit
+            self._visitors[kind] = visitor
+        return visitor(self, node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        kind = node.__class__
+        fields = _CHILDREN.get(kind)
+        for name in _children(kind) if fields is None else fields:
+            value = getattr(node, name, None)
+            if value.__class__ is list:
+                new: list[Any] = []
+                for item in value:
+                    visited = self.visit(item)
+                    if isinstance(visited, ast.AST):
+                        new.append(visited)
+                    elif visited is not None:
+                        new += visited
+                value[:] = new
+            elif isinstance(value, ast.AST):
+                visited = self.visit(value)
+                if visited is None:
+                    delattr(node, name)
+                elif visited is not value:
+                    setattr(node, name, visited)
+        return node
 
 
 def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -17,6 +16,7 @@ from swirl.ir.names import apart
 from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
+from swirl.ir.trees import children
 
 NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
@@ -69,44 +69,52 @@ class _Leaf:
     node: ast.AST
     domain: Domain
 
-    @cached_property
-    def count(self) -> tuple[int, bool]:
-        """How often it runs, see :meth:`Domain.count`."""
-        return self.domain.count()
-
 
 def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
     """The work of each loop of a nest, in the order of :func:`swirl.ir.nest.loops`."""
     nest = apart(nest)
-    return [_work(nest, buffers, path) for path, _ in loops(nest.body)]
+    leaves, floats = list(_leaves(nest)), _floats(nest, buffers)
+    return [_work(nest, buffers, path, leaves, floats) for path, _ in loops(nest.body)]
 
 
 def program_work(program: Program) -> Work:
     """The work of all nests; a buffer that several of them touch counts once."""
     nests = [apart(nest) for nest in program.nests]
-    found = [_work(nest, program.buffers, ()) for nest in nests]
-    leaves = [leaf for nest in nests for leaf in _leaves(nest)]
-    operations = sum(work.operations for work in found)
-    return Work(1, operations, all(work.exact for work in found), _touched(leaves, Domain(()), program.buffers))
+    counted = []
+    leaves: list[_Leaf] = []
+    for nest in nests:
+        inside = list(_leaves(nest))
+        counted.append(_counted(inside, _floats(nest, program.buffers)))
+        leaves += inside
+    operations, exact = sum(count for count, _ in counted), all(sure for _, sure in counted)
+    return Work(1, operations, exact, _touched(leaves, Domain(()), program.buffers))
 
 
-def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path) -> Work:
-    inside = [leaf for leaf in _leaves(nest) if leaf.path[: len(path)] == path]
-    floats = _floats(nest, buffers)
+def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path, leaves: Sequence[_Leaf], floats: set[str]) -> Work:
+    inside = [leaf for leaf in leaves if leaf.path[: len(path)] == path]
+    around = _domain(nest, path)
+    executions, _ = around.count
+    return Work(executions, *_counted(inside, floats), _touched(inside, around, buffers))
+
+
+def _counted(leaves: Sequence[_Leaf], floats: set[str]) -> tuple[int, bool]:
+    """The operations of statements in all their iterations, and whether their number is exact."""
     operations, exact = 0, True
-    for leaf in inside:
+    for leaf in leaves:
         each = _operations(leaf.node, floats)
         if each:
-            count, sure = leaf.count
+            count, sure = leaf.domain.count
             operations, exact = operations + each * count, exact and sure
-    around = _domain(nest, path)
-    executions, _ = around.count()
-    return Work(executions, operations, exact, _touched(inside, around, buffers))
+    return operations, exact
 
 
 def _leaves(nest: Nest) -> Iterator[_Leaf]:
+    domains: dict[tuple[object, ...], Domain] = {}  # one for all statements of a body: what it finds out, it keeps
     for path, statement in walk(nest.body):
-        domain = _domain(nest, path)
+        around = (*path[:-1], path[-1][:1])
+        domain = domains.get(around)
+        if domain is None:
+            domain = domains[around] = _domain(nest, path)
         if isinstance(statement, ast.If):
             yield _Leaf(path, statement.test, domain)
         elif not isinstance(statement, ast.For):
@@ -157,7 +165,7 @@ def _operations(node: ast.AST, floats: set[str]) -> int:
         # max(a, b, c) is two comparisons
         count = max(1, len(node.args) - 1) if node.func.id in ("min", "max") else 1
         own = count if _is_float(node, floats) else 0
-    return own + sum(_operations(child, floats) for child in ast.iter_child_nodes(node))
+    return own + sum(_operations(child, floats) for child in children(node))
 
 
 def _is_float(node: ast.expr, floats: set[str]) -> bool:
@@ -174,7 +182,7 @@ def _is_float(node: ast.expr, floats: set[str]) -> bool:
     if isinstance(node, ast.IfExp):
         return _is_float(node.body, floats) or _is_float(node.orelse, floats)
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        return any(_is_float(c, floats) for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr))
+        return any(_is_float(c, floats) for c in children(node) if isinstance(c, ast.expr))
     return False
 
 
@@ -203,12 +211,12 @@ def _evaluated(node: ast.AST, domain: Domain) -> Iterator[tuple[ast.Subscript, D
         yield from _evaluated(node.test, domain)
         for branch, test in ((node.body, node.test), (node.orelse, ast.UnaryOp(ast.Not(), node.test))):
             chosen = Domain(domain.loops, (*domain.conditions, test))
-            if chosen.count() != (0, True):
+            if chosen.count != (0, True):
                 yield from _evaluated(branch, chosen)
         return
     if isinstance(node, ast.Subscript):
         yield node, domain
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         yield from _evaluated(child, domain)
 
 
@@ -216,7 +224,7 @@ def _touched(leaves: list[_Leaf], around: Domain, buffers: Mapping[str, Buffer])
     found: dict[str, list[_Reference]] = {}
     written: set[str] = set()
     for leaf in leaves:
-        if leaf.count == (0, True):
+        if leaf.domain.count == (0, True):
             continue
         for node, domain in _evaluated(leaf.node, leaf.domain):
             assert isinstance(node.value, ast.Name)
@@ -296,7 +304,7 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...]) -> 
     """
     indices, extents = [use.indices[d] for d in group], [shape[d] for d in group]
     most = Values(0, 1, prod(extents))
-    boxes = use.domain.boxes()
+    boxes = use.domain.boxes
     if boxes is None or any(affine(index) is None for index in indices):
         return most, False  # a bound or an index that is data
     moving = {var: box for var, box in boxes.items() if var in use.moving}

@@ -261,4 +261,4 @@ def test_values() -> None:
 
 
 def test_a_domain_without_loops_is_one_point() -> None:
-    assert Domain(()).count() == (1, True)
+    assert Domain(()).count == (1, True)

@@ -16,7 +16,7 @@ from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.trials import NAME, Trials
 from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import fresh, loop_of
+from swirl.ir.nest import fresh, loop_of, variable_of
 from swirl.ir.paths import loops
 from swirl.ir.statements import Access, Statement, statements
 from swirl.loop_facts import contractions, divided, longest_row, perfect_chains
@@ -226,7 +226,7 @@ class PhaseSchedule:
             else:
                 refused.add(shared)
         if distributed:
-            self.name_apart(own, {loop_of(node).var for _, node in loops(own.nests[0].body)})
+            self.name_apart(own, {variable_of(node) for _, node in loops(own.nests[0].body)})
         for chain in perfect_chains(own.nests[0]):
             self._order(own, [loop.var for loop in chain])
 
@@ -236,8 +236,8 @@ class PhaseSchedule:
         found = contractions(nest, own.program.buffers)
         for path, node in sorted(loops(nest.body), key=lambda item: -len(item[0])):
             targets = {c.target.text for c in found if c.statement.path[: len(path)] == path}
-            if len(path) > 1 and len(targets) > 1 and len(node.body) > 1 and loop_of(node).var not in refused:
-                return loop_of(node).var
+            if len(path) > 1 and len(targets) > 1 and len(node.body) > 1 and variable_of(node) not in refused:
+                return variable_of(node)
         return None
 
     def _order(self, own: Trials, names: Sequence[str]) -> None:
@@ -256,7 +256,7 @@ class PhaseSchedule:
 
     def name_apart(self, own: Trials, wanted: Collection[str]) -> None:
         """Each of the loops of these names gets a name of its own."""
-        names = [loop_of(node).var for _, node in loops(own.nests[0].body)]
+        names = [variable_of(node) for _, node in loops(own.nests[0].body)]
         for name in dict.fromkeys(name for name in names if name in wanted):
             for number in range(names.count(name) - 1, 0, -1):
                 new = fresh(f"{name}_{number}", taken_names(own.program))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.ir.nest import Program, loop_of, names_in
+from swirl.ir.nest import Program, names_in, variable_of
 from swirl.ir.paths import at, replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
@@ -62,7 +62,7 @@ def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = 
 def _parted(program: Program, site: Site) -> Callable[[], str | None]:
     """The command that gives each iteration its own locals, so that the loop can be cut between their uses."""
     node = loop_at(program, site)
-    var, only = loop_of(node).var, nest_of(program, site)
+    var, only = variable_of(node), nest_of(program, site)
     names = [ast.unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
     expanded = step("scalar_expand", names[0] if len(names) == 1 else names, var, nest=only)
     return tried(program, (expanded, step("distribute", var, nest=only)))

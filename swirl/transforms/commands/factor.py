@@ -16,15 +16,16 @@ from swirl.ir.nest import (
     clone,
     declare,
     fresh,
-    loop_of,
+    kind_of,
     names_in,
     references,
     substitute,
+    variable_of,
     with_inner,
 )
 from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
-from swirl.ir.trees import name_of, targets_in
+from swirl.ir.trees import name_of, nodes, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
@@ -105,8 +106,8 @@ class _Factoring:
         self.joined = self.nest != program.nests[site.nest]
         self.loop = plain_loop(self.nest, site.path, self.node, "asked to be factored")
         for _, inner in loops(self.node.body):
-            if loop_of(inner).kind != "range":
-                kind = f"{self.loop.var} holds the {loop_of(inner).kind} loop {loop_of(inner).var}"
+            if kind_of(inner) != "range":
+                kind = f"{self.loop.var} holds the {kind_of(inner)} loop {variable_of(inner)}"
                 raise self._refusal(kind, way_out="give this command before the one that made it so")
         self.moving = Moving(self.node, keep_differences)
         self.taken = taken_names(program, [self.nest])
@@ -337,7 +338,7 @@ class _Factoring:
     def _words(self, node: ast.expr) -> str:
         """The parts of an expression, for a name."""
         moving = [ast.unparse(ref.value) for ref in references(node) if self.moving.moves(ref)]
-        moving += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.moving.locals]
+        moving += [n.id for n in nodes(node) if isinstance(n, ast.Name) and n.id in self.moving.locals]
         others = [ast.unparse(ref.value) for ref in references(node)]
         return "_".join([*dict.fromkeys(moving)][:3] or others[:1] or [self.loop.var])
 

@@ -10,8 +10,9 @@ from math import prod
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
-from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts
+from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops, replace_at, walk
+from swirl.ir.trees import Transformer
 from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -96,7 +97,7 @@ def _flatten_in(
 ) -> Nest:
     """Every place in one nest where the loops of ``group`` are directly nested."""
     for path, node in reversed(list(loops(nest.body))):
-        if loop_of(node).var != group[0]:
+        if variable_of(node) != group[0]:
             continue
         chain = _chain(nest, path, group)
         if chain is None:
@@ -134,7 +135,7 @@ def _chain(nest: Nest, path: Path, group: tuple[str, ...]) -> tuple[list[Loop], 
     heads = []
     node = at(nest.body, path)
     for position, name in enumerate(group):
-        if not isinstance(node, ast.For) or loop_of(node).var != name:
+        if not isinstance(node, ast.For) or variable_of(node) != name:
             return None
         heads.append(loop_of(node))
         if position + 1 < len(group):
@@ -145,7 +146,7 @@ def _chain(nest: Nest, path: Path, group: tuple[str, ...]) -> tuple[list[Loop], 
     return heads, node.body
 
 
-class _Join(ast.NodeTransformer):
+class _Join(Transformer):
     """Replaces the subscripts ``y, x`` by ``yx``; any other use of the variables is refused."""
 
     def __init__(

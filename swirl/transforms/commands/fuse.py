@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from swirl.errors import Refused
-from swirl.ir.nest import Nest, Program, constant, loop_of, substitute
+from swirl.ir.nest import Nest, Program, constant, loop_of, substitute, variable_of
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import Iterations, LoopName, NestName
 from swirl.transforms.command import command
@@ -65,7 +65,7 @@ def fuse(
     sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
     for site in sites:
         neighbour = _next_loop(program, site)
-        if neighbour is not None and loop_of(neighbour).var in seconds:
+        if neighbour is not None and variable_of(neighbour) in seconds:
             try:
                 return fuse_at(program, site, shift, offer)
             except Refused as refusal:
@@ -114,7 +114,7 @@ def _fuse_past_nests(
         Refused: a dependence would be violated, or the bounds differ.
     """
     outermost = [
-        (index, position, loop_of(statement).var)
+        (index, position, variable_of(statement))
         for index, nest in enumerate(program.nests)
         for position, statement in enumerate(nest.body)
         if isinstance(statement, ast.For)
@@ -225,7 +225,7 @@ def _delayed(trial: Trial, first: str, second: str | None, nest: int | str | Non
 
 def _by_another_loop(trial: Trial, first: str, second: str | None, node: ast.For, following: ast.For) -> str | None:
     """A loop inside both that can be fused once it is outermost."""
-    for inner in sorted(vars_below(node) & {*vars_below(following), loop_of(following).var}):
+    for inner in sorted(vars_below(node) & {*vars_below(following), variable_of(following)}):
         names = dict.fromkeys(name for name in (first, second or first) if name != inner)
         steps = (*(step("interchange", [name, inner]) for name in names), step("fuse", inner))
         if trial.works(*steps):

@@ -6,7 +6,7 @@ import ast
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, loop_of
+from swirl.ir.nest import Program, variable_of
 from swirl.ir.paths import at
 from swirl.ir.types import explicit
 from swirl.transforms.arguments import BufferNames
@@ -72,5 +72,5 @@ def _apart(program: Program) -> Refused:
         nest,
         path,
         "asked to fuse layers",
-        way_out=tried(program, (step("fuse", loop_of(first).var, loop_of(second).var),)),
+        way_out=tried(program, (step("fuse", variable_of(first), variable_of(second)),)),
     )

@@ -18,16 +18,16 @@ from swirl.ir.nest import (
     expr,
     fresh,
     local_type,
-    loop_of,
     names_in,
     reference,
     subscripts,
     substitute,
+    variable_of,
     with_inner,
 )
 from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.statements import Statement, reduction_extremum, statements
-from swirl.ir.trees import name_of, target_of
+from swirl.ir.trees import name_of, nodes, target_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
@@ -122,7 +122,7 @@ class _Convert:
                 name, type_ = ast.unparse(node.target), local_type(node)
                 self.types[name] = type_ if self.types.get(name, type_) == type_ else None
                 self.declared[name] += 1
-        self.variables = {loop_of(node).var for _, node in loops(nest.body)} - set(self.types) | {"min", "max"}
+        self.variables = {variable_of(node) for _, node in loops(nest.body)} - set(self.types) | {"min", "max"}
         self.taken = taken_names(program, [nest])
 
     # --- which branches, and what they store --------------------------------------------------------------
@@ -273,7 +273,7 @@ def _load(target: ast.expr) -> ast.expr:
 
 def _several(node: ast.If) -> bool:
     """Whether the branches need the condition more than once: for several statements, or those of a loop."""
-    inner = [other for other in ast.walk(node) if isinstance(other, ast.stmt) and other is not node]
+    inner = [other for other in nodes(node) if isinstance(other, ast.stmt) and other is not node]
     return (
         any(isinstance(other, ast.For) for other in inner)
         or sum(not isinstance(other, (ast.If, ast.Pass)) for other in inner) > 1

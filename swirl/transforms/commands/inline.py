@@ -27,6 +27,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.sets import NotProved, limited
 from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.trees import Transformer, children, nodes
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -143,7 +144,7 @@ def _formula_problem(
     if solved is None:
         return f"the subscripts of {access.text} do not determine the loops' variables"
     value = statement.node.value
-    called = {n.func.id for n in ast.walk(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    called = {n.func.id for n in nodes(value) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     others = names_in(value) - called - set(program.buffers)
     if buffer in names_in(value):
         return f"{buffer} is computed from itself"
@@ -198,7 +199,7 @@ def _between(
 
 
 # --- rewriting ------------------------------------------------------------------------------------------
-class _Formula(ast.NodeTransformer):
+class _Formula(Transformer):
     """Replaces a reference by the value, for its subscripts."""
 
     def __init__(self, buffer: str, solved: Mapping[str, tuple[int, ast.expr]], value: ast.expr):
@@ -259,7 +260,7 @@ class _Inliner:
         return result
 
 
-class _Named(ast.NodeTransformer):
+class _Named(Transformer):
     def __init__(self, locals_: dict[str, str]):
         self.locals = locals_
 
@@ -277,7 +278,7 @@ def _certain(tree: ast.AST) -> Iterator[str]:
     elif isinstance(tree, ast.BoolOp):
         yield from _certain(tree.values[0])
     else:
-        for child in ast.iter_child_nodes(tree):
+        for child in children(tree):
             yield from _certain(child)
 
 

@@ -14,6 +14,7 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in
 from swirl.ir.paths import enclosing
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
+from swirl.ir.trees import Transformer
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
@@ -370,7 +371,7 @@ def _forget(values: dict[str, ast.expr], stored: set[str]) -> None:
         del values[key]
 
 
-class _Followed(ast.NodeTransformer):
+class _Followed(Transformer):
     """Replaces references by what they stand for."""
 
     def __init__(self, values: dict[str, ast.expr]):

@@ -28,6 +28,7 @@ from swirl.ir.nest import (
     names_in,
     reference,
     subscripts,
+    variable_of,
     with_inner,
 )
 from swirl.ir.paths import enclosing, replace_at
@@ -237,7 +238,7 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
     if not reads:
         return None
     _check_only_read(target, buffer, site.path)
-    around = [loop_of(n).var for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
+    around = [variable_of(n) for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
     try:
         spans = footprint(reads, storage, [*around, loop.var])
     except NotProved:

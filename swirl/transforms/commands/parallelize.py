@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swirl.ir.affine import affine
 from swirl.ir.deps import Conflict, NotProved, carried
-from swirl.ir.nest import Program, fresh, loop_of
+from swirl.ir.nest import Program, fresh, kind_of, loop_of, variable_of
 from swirl.ir.paths import at, loops, replace_at
 from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
 from swirl.transforms.command import command
@@ -61,18 +61,18 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
         raise refuse(f"{loop.var} is a {loop.kind} loop", target, site.path, note)
     for depth in range(1, len(site.path)):
         around = at(target.body, site.path[:depth])
-        if isinstance(around, ast.For) and loop_of(around).kind == "parallel" and not _directly(around, node):
+        if isinstance(around, ast.For) and kind_of(around) == "parallel" and not _directly(around, node):
             raise refuse(
-                f"{loop.var} is inside the parallel loop {loop_of(around).var}, not directly",
+                f"{loop.var} is inside the parallel loop {variable_of(around)}, not directly",
                 target,
                 site.path,
                 note,
                 way_out="parallelize one of them",
             )
     for _, inner in loops(node.body):
-        if loop_of(inner).kind == "parallel" and not _directly(node, inner):
+        if kind_of(inner) == "parallel" and not _directly(node, inner):
             raise refuse(
-                f"{loop.var} holds the parallel loop {loop_of(inner).var}, not directly",
+                f"{loop.var} holds the parallel loop {variable_of(inner)}, not directly",
                 target,
                 site.path,
                 note,
@@ -100,7 +100,7 @@ def _directly(outer: ast.For, inner: ast.For) -> bool:
         node = node.body[0]
         if node is inner:
             return True
-        if not isinstance(node, ast.For) or loop_of(node).kind != "parallel":
+        if not isinstance(node, ast.For) or kind_of(node) != "parallel":
             return False
     return False
 

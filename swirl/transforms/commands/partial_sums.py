@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, clones, declare, expr, fresh, loop_of, reference, subscripts, with_inner
+from swirl.ir.nest import Program, clones, declare, expr, fresh, kind_of, loop_of, reference, subscripts, with_inner
 from swirl.ir.paths import replace_at
+from swirl.ir.trees import nodes
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.reductions import (
@@ -122,11 +123,11 @@ def _renamed(target: ast.expr, name: str) -> ast.expr:
 
 
 def _inner_loops(node: ast.For) -> list[ast.For]:
-    loops = [n for s in node.body for n in ast.walk(s) if isinstance(n, ast.For)]
-    return [loop for loop in loops if loop_of(loop).kind == "range"]
+    loops = [n for s in node.body for n in nodes(s) if isinstance(n, ast.For)]
+    return [loop for loop in loops if kind_of(loop) == "range"]
 
 
 def _added(node: ast.For) -> set[str]:
     """The targets of additions in a loop."""
-    found = [accumulation(n) for n in ast.walk(node) if isinstance(n, ast.AugAssign)]
+    found = [accumulation(n) for n in nodes(node) if isinstance(n, ast.AugAssign)]
     return {reduction.text for reduction in found if reduction is not None and reduction.kind == "add"}

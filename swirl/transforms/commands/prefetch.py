@@ -20,6 +20,7 @@ from swirl.ir.nest import (
     references,
     subscripts,
     substitute,
+    variable_of,
     with_inner,
 )
 from swirl.ir.paths import Path, edit_at, enclosing, walk
@@ -83,7 +84,7 @@ def prefetch(
 
 def _moved(node: ast.For, buffer: str) -> bool:
     """Whether a loop moves an element of the buffer."""
-    var = loop_of(node).var
+    var = variable_of(node)
     return any(var in names_in(index) for _, ref in _touching(node, buffer) for index in subscripts(ref))
 
 
@@ -113,7 +114,7 @@ def _ahead(program: Program, site: Site, buffer: str, distance: int, level: int)
     found: dict[str, ast.stmt] = {}
     seen: list[tuple[str, ast.expr]] = []
     declared = declared_in(nest.function)
-    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
+    around = {variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
     touching = list(_touching(node, buffer))
     why = f"{ast.unparse(touching[0][1])} does not move with {loop.var}" if touching else ""
     for path, reference in touching:

@@ -29,11 +29,12 @@ from swirl.ir.nest import (
     references,
     subscripts,
     substitute,
+    variable_of,
     with_inner,
 )
 from swirl.ir.paths import enclosing, loops, replace_at
 from swirl.ir.statements import Access, Statement, statements
-from swirl.ir.trees import declared_in
+from swirl.ir.trees import Transformer, declared_in, nodes
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -250,7 +251,7 @@ def _constant_loop(program: Program, site: Site) -> tuple[Loop, int, int]:
 def _moving(node: ast.For, touching: list[Access]) -> list[int]:
     """The dimensions in which the loop touches more than one element."""
     rank = len(touching[0].indices)
-    inside = declared_in(node) | {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
+    inside = declared_in(node) | {variable_of(n) for n in nodes(node) if isinstance(n, ast.For)}
     result = []
     for dim in range(rank):
         texts = {ast.unparse(access.indices[dim]) for access in touching}
@@ -334,7 +335,7 @@ def _check_own(program: Program, site: Site, buffer: str) -> None:
                 )
 
 
-class _Private(ast.NodeTransformer):
+class _Private(Transformer):
     """Puts the private copy in place of the buffer."""
 
     def __init__(self, buffer: str, private: Callable[[Sequence[ast.expr], bool], ast.expr]):

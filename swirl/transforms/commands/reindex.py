@@ -10,8 +10,9 @@ from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
-from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute
+from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, replace_at
+from swirl.ir.trees import Transformer, nodes
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts, restricted
@@ -114,7 +115,7 @@ def _variables(form: Affine) -> set[str]:
 
 
 def _sites(program: Program, loop_var: str, nest: int) -> list[Site]:
-    if not any(isinstance(n, ast.For) and loop_of(n).var == loop_var for n in ast.walk(program.nests[nest].function)):
+    if not any(isinstance(n, ast.For) and variable_of(n) == loop_var for n in nodes(program.nests[nest].function)):
         return []
     return find_loops(program, loop_var, nest)
 
@@ -124,7 +125,7 @@ def _in_scope(nest: Nest, path: Path) -> set[str]:
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     around = (at(nest.body, path[:depth]) for depth in range(1, len(path)))
-    return vars_below(node) | {loop_of(outer).var for outer in around if isinstance(outer, ast.For)}
+    return vars_below(node) | {variable_of(outer) for outer in around if isinstance(outer, ast.For)}
 
 
 def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
@@ -223,7 +224,7 @@ def _innermost(nest: Nest, path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class _Solution(ast.NodeTransformer):
+class _Solution(Transformer):
     """``step * var = moved``: ``var`` in terms of the new loop and the others."""
 
     var: str

@@ -20,10 +20,12 @@ from swirl.ir.nest import (
     declare,
     expr,
     fresh,
+    kind_of,
     local_type,
     loop_of,
     names_in,
     substitute,
+    variable_of,
 )
 from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.statements import statements
@@ -119,7 +121,7 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     around = [
         path
         for path, head in loops(nest.body)
-        if declared[: len(path)] == path and (wanted is None or loop_of(head).var in wanted)
+        if declared[: len(path)] == path and (wanted is None or variable_of(head) in wanted)
     ]
     path = around[-1] if around else _loop_of_uses(nest, declared, name, wanted)
     try:
@@ -127,10 +129,10 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     except Refused as refusal:
         head = at(nest.body, path)
         assert isinstance(head, ast.For)
-        var = loop_of(head).var
+        var = variable_of(head)
         tail = "peel" if loop_of(head).extent is None else None
         inner = step("tile_loop", var, 16, tail=tail), step("scalar_expand", name, f"{var}_inner")
-        raise refusal.offering(tried(program, inner)) if loop_of(head).kind == "range" else refusal from None
+        raise refusal.offering(tried(program, inner)) if kind_of(head) == "range" else refusal from None
     if not around:
         _check_private(program, nest, declared, path, name)
     # The array is visible around the loop: another local of that name may be, too.
@@ -197,7 +199,7 @@ def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None
     for path, head in loops(nest.body):
         following = len(path) >= len(declared) and path[: len(declared) - 1] == declared[:-1]
         if (
-            loop_of(head).var in wanted
+            variable_of(head) in wanted
             and following
             and path[len(declared) - 1][0] == field
             and path[len(declared) - 1][1] > index
@@ -241,7 +243,7 @@ def _check_private(program: Program, nest: Nest, declared: Path, path: Path, nam
     first = next(statement for statement in node.body if name in names_in(statement))
     assigned = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == name
     if not assigned or not isinstance(first, ast.Assign) or name in names_in(first.value):
-        partial = (step("unroll", loop_of(node).var, 4),), (step("vectorize", loop_of(node).var),)
+        partial = (step("unroll", variable_of(node), 4),), (step("vectorize", variable_of(node)),)
         raise refuse(
             f"{name} is read before it is assigned: its value is carried between iterations",
             nest,
@@ -263,7 +265,7 @@ def _carried_value(nest: Nest, path: Path, name: str) -> Conflict | None:
     uses = [replace(s, accesses=tuple(a for a in s.accesses if a.name == name)) for s in inside]
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
-    var = loop_of(node).var
+    var = variable_of(node)
     for writer in uses:
         outer = [loop.var for loop in writer.loops if loop.var != var and var in writer.variables()]
         outer = outer[: writer.variables().index(var)]

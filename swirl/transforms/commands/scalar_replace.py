@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
-from swirl.ir.nest import Program, loop_of, names_in, references
+from swirl.ir.nest import Program, names_in, references, variable_of
 from swirl.ir.paths import at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
@@ -68,7 +68,7 @@ def _none(program: Program, holders: list[int], buffer: str) -> Refused:
         for depth in range(len(path))
         if isinstance(head := at(nest.body, path[: depth + 1]), ast.For)
     ]
-    variables = [loop_of(head).var for _, head in around]
+    variables = [variable_of(head) for _, head in around]
     moving = [var for var in variables if text is not None and var in names_in(parsed(text))]
     problem = f"{buffer} is touched in conditions alone" if text is None else f"{text} is touched once"
     if text is not None and variables and moving[-1:] == variables[-1:]:

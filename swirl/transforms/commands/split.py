@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from swirl.errors import CommandError
-from swirl.ir.nest import Program, constant, loop_of
+from swirl.ir.nest import Program, constant, loop_of, variable_of
 from swirl.ir.paths import enclosing
 from swirl.transforms.arguments import Cuts, LoopName, NestName
 from swirl.transforms.command import command
@@ -63,5 +63,5 @@ def _outermost(program: Program, site: Site, at: Sequence[int]) -> list[tuple[St
     """Interchanges after which the loop at ``site`` may have constant bounds, each with the split."""
     var, only = loop_of(loop_at(program, site)).var, nest_of(program, site)
     around = enclosing(program.nests[site.nest].body, site.path)
-    outer = [loop_of(node).var for node in around if isinstance(node, ast.For)]
+    outer = [variable_of(node) for node in around if isinstance(node, ast.For)]
     return [(step("interchange", [other, var], nest=only), step("split", var, list(at), nest=only)) for other in outer]

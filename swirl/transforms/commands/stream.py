@@ -11,7 +11,7 @@ from swirl.ir.affine import ranges_at
 from swirl.ir.deps import Conflict, NotProved, before, find
 from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
-from swirl.ir.nest import Nest, Program, loop_of, subscripts
+from swirl.ir.nest import Nest, Program, kind_of, subscripts, variable_of
 from swirl.ir.paths import at, edit_at, enclosing
 from swirl.ir.statements import Access, Statement, statements
 from swirl.transforms.arguments import BufferName, LoopName, NestName
@@ -110,7 +110,7 @@ def _check_store(program: Program, nest: Nest, statement: Statement, access: Acc
         (
             node
             for node in enclosing(nest.body, statement.path)
-            if isinstance(node, ast.For) and loop_of(node).kind == "vector"
+            if isinstance(node, ast.For) and kind_of(node) == "vector"
         ),
         None,
     )
@@ -122,7 +122,7 @@ def _check_store(program: Program, nest: Nest, statement: Statement, access: Acc
             NOTE,
             way_out=_lanes(program, statement, access.name),
         )
-    lane = loop_of(lanes).var
+    lane = variable_of(lanes)
     if isinstance(at(nest.body, statement.path[:-1]), ast.If):
         raise refuse(
             f"{access.text} is stored by some lanes only",

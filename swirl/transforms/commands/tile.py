@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import LayoutError
-from swirl.ir.nest import Program, loop_of, references, subscripts
+from swirl.ir.nest import Program, loop_of, references, subscripts, variable_of
 from swirl.ir.paths import loops
 from swirl.transforms.arguments import BufferName, Dimension, Positive
 from swirl.transforms.command import command
@@ -58,7 +58,7 @@ def tile(program: Program, buffer: BufferName, dim: Dimension, factor: Positive,
 def _loops_over(program: Program, buffer: str, axis: int, nest: int) -> list[str]:
     """Variables of a nest's loops that are the plain subscript of the dimension."""
     target = program.nests[nest]
-    variables = {loop_of(node).var for _, node in loops(target.body)}
+    variables = {variable_of(node) for _, node in loops(target.body)}
     indices = [
         ast.unparse(subscripts(ref)[axis]) for ref in references(target.function) if ast.unparse(ref.value) == buffer
     ]

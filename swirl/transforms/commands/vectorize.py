@@ -10,10 +10,10 @@ from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
-from swirl.ir.nest import Nest, Program, constant, loop_of, names_in, references, subscripts
+from swirl.ir.nest import Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops
 from swirl.ir.statements import outer_locals, statements
-from swirl.ir.trees import declared_in
+from swirl.ir.trees import declared_in, nodes
 from swirl.transforms.arguments import Gather, Lanes, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import lane_conflict
@@ -74,7 +74,7 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
     if loop.kind != "range" or loop.step != 1:
         what = f"a {loop.kind} loop" if loop.kind != "range" else f"a loop of step {loop.step}"
         raise refuse(f"{loop.var} is {what}", target, site.path, note)
-    inner = [loop_of(n).var for _, n in loops(loop_at(program, site).body) if loop_of(n).kind == "vector"]
+    inner = [variable_of(n) for _, n in loops(loop_at(program, site).body) if kind_of(n) == "vector"]
     if inner:
         raise refuse(
             f"{loop.var} holds the vector loop {inner[0]}",
@@ -113,7 +113,7 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
     nest = program.nests[site.nest]
     known = statements(nest.body)
     for path, node in loops(nest.body):
-        if loop_of(node).var == lane:
+        if variable_of(node) == lane:
             conflict = lane_conflict(known, path)
             if conflict is not None:
                 raise refuse(
@@ -167,7 +167,7 @@ def check_contiguous(program: Program, nest: Nest, path: Path, way_out: WayOut =
     loop."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
-    var = loop_of(node).var
+    var = variable_of(node)
     for ref, stride in _apart(program, nest, path):
         name = ast.unparse(ref.value)
         raise refuse(
@@ -190,7 +190,7 @@ def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subsc
     for ref in references(node):
         buffer = program.buffers.get(ast.unparse(ref.value))
         if buffer is not None:
-            stride = memory_stride(buffer, subscripts(ref), loop_of(node).var, ranges)
+            stride = memory_stride(buffer, subscripts(ref), variable_of(node), ranges)
             if stride not in (0, 1):
                 yield ref, stride
 
@@ -244,7 +244,7 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
 def _cuts(node: ast.For) -> list[int]:
     """Cuts around the one iteration for which a condition ``i == 3`` in the loop holds."""
     loop, cuts = loop_of(node), set[int]()
-    for test in (n for s in node.body for n in ast.walk(s) if isinstance(n, ast.Compare)):
+    for test in (n for s in node.body for n in nodes(s) if isinstance(n, ast.Compare)):
         value = constant(test.comparators[0])
         if ast.unparse(test.left) == loop.var and isinstance(test.ops[0], ast.Eq) and value is not None:
             cuts |= {value, value + 1}
@@ -278,9 +278,9 @@ def _inside_blocks(program: Program, site: Site) -> list[Site]:
     """The other loops of the nest that run through a block of some buffer."""
     nest = program.nests[site.nest]
     found = {
-        loop_of(node).var: Site(site.nest, path)
+        variable_of(node): Site(site.nest, path)
         for path, node in loops(nest.body)
-        if loop_of(node).kind == "range" and loop_of(node).var.endswith("_inner")
+        if kind_of(node) == "range" and variable_of(node).endswith("_inner")
     }
     return [place for place in found.values() if place != site]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from swirl.ir.nest import Nest, Program, local_type, names_in, with_inner
 from swirl.ir.paths import Path, at, edit_at, walk
-from swirl.ir.trees import name_of
+from swirl.ir.trees import name_of, nodes
 
 
 def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
@@ -54,7 +54,7 @@ def rebuilt(body: list[ast.stmt], replaced: dict[int, list[ast.stmt]]) -> list[a
 def without_dead(body: list[ast.stmt]) -> list[ast.stmt]:
     """The statements without declarations of scalars that nothing uses, and without loops left empty by that."""
     while True:
-        uses = Counter(n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name))
+        uses = Counter(n.id for s in body for n in nodes(s) if isinstance(n, ast.Name))
         dead: dict[int, list[ast.stmt]] = {
             id(s): []
             for _, s in walk(body)

@@ -11,11 +11,11 @@ from math import prod
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved, find
 from swirl.ir.hints import stored_value
-from swirl.ir.nest import Loop, Nest, Program, constant, loop_of, names_in, references, subscripts
+from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements
-from swirl.ir.trees import declared_in, name_of, statements_in, targets_in
+from swirl.ir.trees import children, declared_in, name_of, statements_in, targets_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.references import in_bounds
 
@@ -111,7 +111,7 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
         if parent < start or _has_parallel(block):
             continue
         around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
-        outside = {loop_of(node).var for node in around if isinstance(node, ast.For)}
+        outside = {variable_of(node) for node in around if isinstance(node, ast.For)}
         ranges = ranges_at(nest.body, (*parent, ("body", 0)))
         uses = _uses(block, buffer, program)
         inside = _Inside(block)
@@ -149,7 +149,7 @@ def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
 
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
-    return any(isinstance(n, ast.For) and loop_of(n).kind == "parallel" for s in block for n in statements_in(s))
+    return any(isinstance(n, ast.For) and kind_of(n) == "parallel" for s in block for n in statements_in(s))
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _evaluated(tree: ast.AST, text: str) -> bool:
         return _evaluated(tree.test, text)
     if isinstance(tree, ast.BoolOp):
         return _evaluated(tree.values[0], text)
-    return any(_evaluated(child, text) for child in ast.iter_child_nodes(tree))
+    return any(_evaluated(child, text) for child in children(tree))
 
 
 def _is_move(node: ast.AST, text: str) -> bool:

@@ -9,7 +9,7 @@ from swirl.errors import CommandError
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
 from swirl.ir.integers import LARGEST, too_large
-from swirl.ir.nest import Nest, Program, loop_of
+from swirl.ir.nest import Nest, Program, kind_of
 from swirl.ir.paths import Path, at, loops, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements
@@ -69,7 +69,7 @@ def check_marks(nest: Nest) -> None:
     other."""
     known = statements(nest.body)
     for path, node in loops(nest.body):
-        kind = loop_of(node).kind
+        kind = kind_of(node)
         try:
             if kind == "parallel":
                 conflict = carried(nest.body, path, reductions=True, known=known)

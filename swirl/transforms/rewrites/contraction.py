@@ -19,6 +19,7 @@ from swirl.ir.footprint import Span, footprint
 from swirl.ir.nest import LocalType, Nest, Program, clone, declare, expr, fresh, names_in, reference, subscripts
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import Statement, statements
+from swirl.ir.trees import Transformer
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.refusals import refuse
@@ -233,7 +234,7 @@ class _Shape:
         return reference(local, moved, isinstance(node.ctx, ast.Store))
 
 
-class _Locals(ast.NodeTransformer):
+class _Locals(Transformer):
     def __init__(self, buffer: str, local: str, shape: _Shape):
         self.buffer, self.local, self.shape = buffer, local, shape
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from swirl.ir.affine import affine, bounds, loop_range
 from swirl.ir.names import Unwrapping, on_loops
 from swirl.ir.nest import clone, loop_of, with_inner
+from swirl.ir.trees import Transformer
 
 
 def drop_decided_guards(
@@ -49,7 +50,7 @@ def _statement(node: ast.stmt, ranges: dict[str, tuple[int, int]], names: Unwrap
     return [new]
 
 
-class _Selects(ast.NodeTransformer):
+class _Selects(Transformer):
     def __init__(self, ranges: dict[str, tuple[int, int]]):
         self.ranges = ranges
 

@@ -12,6 +12,7 @@ from swirl.ir.names import Scope, Unwrapping, scope_at
 from swirl.ir.nest import Nest, Program, clone, names_in, references, subscripts
 from swirl.ir.paths import Path, replace_at, walk
 from swirl.ir.statements import Statement, statements
+from swirl.ir.trees import Transformer, nodes
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.refusals import refuse
 
@@ -81,7 +82,7 @@ def _parts(test: ast.expr) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
 
 def _selects(node: ast.AST) -> list[ast.IfExp]:
     """The selects ``value if condition else 0.0`` of a statement."""
-    return [n for n in ast.walk(node) if isinstance(n, ast.IfExp) and _is_zero(n.orelse)]
+    return [n for n in nodes(node) if isinstance(n, ast.IfExp) and _is_zero(n.orelse)]
 
 
 def _is_zero(node: ast.expr) -> bool:
@@ -93,7 +94,7 @@ def _without(statement: ast.stmt, number: int, rest: list[ast.expr]) -> ast.stmt
     new = clone(statement)
     found = _selects(new)[number]
 
-    class Replace(ast.NodeTransformer):
+    class Replace(Transformer):
         def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
             if node is not found:
                 self.generic_visit(node)

@@ -8,10 +8,21 @@ from typing import TypeVar
 from swirl.ir.affine import ranges_at
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
-from swirl.ir.nest import LocalType, Nest, Program, clone, declare, fresh, local_type, loop_of, names_in, references
+from swirl.ir.nest import (
+    LocalType,
+    Nest,
+    Program,
+    clone,
+    declare,
+    fresh,
+    kind_of,
+    local_type,
+    names_in,
+    references,
+)
 from swirl.ir.paths import Path, at, edit_at, loops, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import Transformer, statements_in
 from swirl.ir.types import WEAK_INT, dtype_of, folded, joint, resolved
 from swirl.transforms.rewrites.references import in_bounds, runs
 from swirl.transforms.rewrites.sites import taken_names
@@ -27,7 +38,7 @@ def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Ne
         path = remaining.pop(0)
         node = at(nest.body, path)
         assert isinstance(node, ast.For)
-        if loop_of(node).kind == "parallel":
+        if kind_of(node) == "parallel":
             continue
         new, before = _out_of(program, nest, path)
         if before:
@@ -55,7 +66,7 @@ def _out_of(program: Program, nest: Nest, path: Path) -> tuple[ast.For, list[ast
     return new, collector.before
 
 
-class _Invariants(ast.NodeTransformer):
+class _Invariants(Transformer):
     """Replaces the largest invariant expressions in a loop by locals declared before it."""
 
     def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For):

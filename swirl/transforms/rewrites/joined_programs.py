@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in, substitute
+from swirl.ir.nest import Nest, Program, fresh, make_nest, names_in, substitute, variable_of
 from swirl.ir.paths import loops
 from swirl.ir.trees import declared_in
 
@@ -71,4 +71,4 @@ def _renamed(nest: Nest, own: Mapping[str, str], wanted: Mapping[str, str], buff
 
 def _bound(nest: Nest) -> set[str]:
     """The loop variables and locals of a nest."""
-    return declared_in(nest.function) | {loop_of(node).var for _, node in loops(nest.body)}
+    return declared_in(nest.function) | {variable_of(node) for _, node in loops(nest.body)}

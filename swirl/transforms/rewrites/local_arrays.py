@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import ast
 
-from swirl.ir.nest import LocalType, Loop, Nest, clone, declare, local_type, loop_of, names_in, reference, subscripts
+from swirl.ir.nest import (
+    LocalType,
+    Loop,
+    Nest,
+    clone,
+    declare,
+    kind_of,
+    local_type,
+    names_in,
+    reference,
+    subscripts,
+)
 from swirl.ir.paths import Path, at
-from swirl.ir.trees import statements_in
+from swirl.ir.trees import Transformer, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.refusals import refuse
 
@@ -45,7 +56,7 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
     lanes_only = {
         statement.target.id
         for inner in statements_in(node)
-        if isinstance(inner, ast.For) and inner is not node and loop_of(inner).kind == "vector"
+        if isinstance(inner, ast.For) and inner is not node and kind_of(inner) == "vector"
         for statement in statements_in(inner)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
@@ -74,7 +85,7 @@ def moving_locals(node: ast.For, var: str) -> set[str]:
     return moving - lanes_only
 
 
-class ExpandLocals(ast.NodeTransformer):
+class ExpandLocals(Transformer):
     """Gives locals one more dimension of ``extent``, the last or the first one, and each use the subscript
     ``position`` there."""
 

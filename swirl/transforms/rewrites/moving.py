@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from swirl.ir.nest import Loop, Nest, local_type, loop_of, names_in, substitute
+from swirl.ir.nest import Loop, Nest, local_type, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.polynomial import Monomial, Polynomial, polynomial
-from swirl.ir.trees import name_of, targets_in
+from swirl.ir.trees import children, name_of, nodes, targets_in
 
 
 def arithmetic(tree: ast.expr) -> Iterator[ast.expr]:
@@ -18,7 +18,7 @@ def arithmetic(tree: ast.expr) -> Iterator[ast.expr]:
         return
     if isinstance(tree, (ast.BinOp, ast.UnaryOp)):
         yield tree
-    for child in ast.iter_child_nodes(tree):
+    for child in children(tree):
         if isinstance(child, ast.expr):
             yield from arithmetic(child)
 
@@ -35,7 +35,7 @@ class Moving:
         self.keep_differences = keep_differences
         stored = [name_of(target) for target in targets_in([node], declared=True)]
         self.stored = set(stored)
-        self.names = self.stored | {loop_of(n).var for n in ast.walk(node) if isinstance(n, ast.For)}
+        self.names = self.stored | {variable_of(n) for n in nodes(node) if isinstance(n, ast.For)}
         self.locals: set[str] = set()
         self.definitions: dict[str, ast.expr] = {}
         for _, statement in walk(node.body):

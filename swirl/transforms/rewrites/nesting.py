@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from itertools import pairwise
 
-from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in
+from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in, variable_of
 from swirl.ir.paths import Path, at
 from swirl.ir.trees import statements_in
 
@@ -32,7 +32,7 @@ def chain_to(body: list[ast.stmt], path: Path, names: set[str]) -> Path | None:
         node = at(body, path)
         if not isinstance(node, ast.For):
             return None
-        missing.discard(loop_of(node).var)
+        missing.discard(variable_of(node))
         if not missing:
             return path
         if len(node.body) != 1:
@@ -41,7 +41,7 @@ def chain_to(body: list[ast.stmt], path: Path, names: set[str]) -> Path | None:
 
 
 def vars_below(node: ast.stmt) -> set[str]:
-    return {loop_of(inner).var for inner in statements_in(node) if isinstance(inner, ast.For)}
+    return {variable_of(inner) for inner in statements_in(node) if isinstance(inner, ast.For)}
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:
@@ -50,7 +50,7 @@ def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:
 
     Whether the distribution is legal is checked with the permutation that follows.
     """
-    rest = names - {loop_of(node).var}
+    rest = names - {variable_of(node)}
     if not rest:
         return [node]
     holders = [i for i, s in enumerate(node.body) if isinstance(s, ast.For) and rest <= vars_below(s)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in
+from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -32,7 +32,7 @@ def nests_with(program: Program, names: tuple[str, ...], nest: int | str | None)
 
 def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
     nodes = [at(body, path[: depth + 1]) for depth in range(len(path))]
-    return {loop_of(node).var for node in nodes if isinstance(node, ast.For)}
+    return {variable_of(node) for node in nodes if isinstance(node, ast.For)}
 
 
 def permuted(
@@ -47,7 +47,7 @@ def permuted(
     result = program
     for path, node in reversed(list(loops(nest.body))):
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
-        if loop_of(node).var in wanted and not wanted & outside and wanted <= vars_below(node):
+        if variable_of(node) in wanted and not wanted & outside and wanted <= vars_below(node):
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
             site = Site(index, path)
             way_out = way_to_nest(result, site, again)
@@ -63,7 +63,7 @@ def permuted(
 
 def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:
     """Variables of the loops from ``node`` inwards, along the path that holds all of ``wanted``."""
-    found = [loop_of(node).var]
+    found = [variable_of(node)]
     rest = wanted - set(found)
     for statement in node.body:
         if rest and isinstance(statement, ast.For) and rest <= vars_below(statement):
@@ -158,7 +158,7 @@ def way_to_nest(program: Program, site: Site, again: Step) -> Callable[[], str |
         again: the command that was refused.
     """
     loop = loop_at(program, site)
-    var, only = loop_of(loop).var, nest_of(program, site)
+    var, only = variable_of(loop), nest_of(program, site)
     locals_ = [ast.unparse(node.target) for node in loop.body if isinstance(node, ast.AnnAssign)]
     alternatives = [(step("scalar_expand", name, var, nest=only), again) for name in locals_]
     if len(locals_) > 1:

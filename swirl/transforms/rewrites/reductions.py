@@ -18,15 +18,17 @@ from swirl.ir.nest import (
     expr,
     for_loop,
     fresh,
+    kind_of,
     loop_of,
     names_in,
     reference,
     subscripts,
+    variable_of,
 )
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
-from swirl.ir.trees import declared_in, name_of, nodes, statements_in
+from swirl.ir.trees import Transformer, declared_in, name_of, nodes, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
 
@@ -74,7 +76,7 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
     """
     node = at(body, path)
     assert isinstance(node, ast.For)
-    own = loop_of(node).var
+    own = variable_of(node)
     declared = declared_in(node)
     found: dict[str, Reduction] = {}
     for statement in statements_in(node):
@@ -92,7 +94,7 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
 def _moving_inside(node: ast.For, names: set[str]) -> bool:
     """Whether one of ``names`` is a loop inside that is neither unrolled nor a vector loop."""
     return any(
-        loop_of(inner).var in names and loop_of(inner).kind not in ("unrolled", "vector")
+        variable_of(inner) in names and kind_of(inner) not in ("unrolled", "vector")
         for inner in statements_in(node)
         if isinstance(inner, ast.For) and inner is not node
     )
@@ -136,9 +138,9 @@ def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
         node = at(body, path[:depth])
         if not isinstance(node, ast.For):
             continue
-        if loop_of(node).kind == "parallel" or _declares(node, reduction.name):
+        if kind_of(node) == "parallel" or _declares(node, reduction.name):
             break
-        if names_in(reduction.target) & {loop_of(node).var} or not _only_accumulated(node, reduction):
+        if names_in(reduction.target) & {variable_of(node)} or not _only_accumulated(node, reduction):
             break
         best = path[:depth]
     return best
@@ -171,12 +173,12 @@ def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
     """The loops that the target's subscripts name; None where a subscript is more than a variable or a
     literal."""
     own = []
-    inside = {loop_of(n).var for n in statements_in(region) if isinstance(n, ast.For)}
+    inside = {variable_of(n) for n in statements_in(region) if isinstance(n, ast.For)}
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
         if constant(index) is not None:
             continue
-        heads = [n for n in statements_in(region) if isinstance(n, ast.For) and loop_of(n).var == unparse(index)]
-        extents = {vector_lanes(n) if loop_of(n).kind == "vector" else loop_of(n).extent for n in heads}
+        heads = [n for n in statements_in(region) if isinstance(n, ast.For) and variable_of(n) == unparse(index)]
+        extents = {vector_lanes(n) if kind_of(n) == "vector" else loop_of(n).extent for n in heads}
         if len(extents) != 1 or any(constant(loop_of(n).start) != 0 for n in heads):
             return None
         extent = extents.pop()
@@ -227,7 +229,7 @@ def over(statement: ast.stmt, heads: list[OwnLoop]) -> ast.stmt:
     return statement
 
 
-class _Retarget(ast.NodeTransformer):
+class _Retarget(Transformer):
     """Accumulates into another element instead of the target."""
 
     def __init__(self, text: str, element: ast.expr):

@@ -19,6 +19,7 @@ from swirl.ir.nest import (
     expr,
     for_loop,
     fresh,
+    kind_of,
     loop_of,
     reference,
     references,
@@ -27,7 +28,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed
-from swirl.ir.trees import targets_in
+from swirl.ir.trees import Transformer, targets_in
 from swirl.transforms.rewrites.candidates import Candidate, candidates
 from swirl.transforms.rewrites.checked import check_marks
 from swirl.transforms.rewrites.reductions import reductions_over
@@ -58,7 +59,7 @@ def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
             given_up.add((candidate.parent, candidate.text))
 
 
-class _Replace(ast.NodeTransformer):
+class _Replace(Transformer):
     """Replaces the reference by the local; ``streamed`` tells whether a store of it was non-temporal."""
 
     streamed = False
@@ -173,7 +174,7 @@ def _writes(node: ast.stmt, text: str) -> bool:
 
 def _assigns_first(node: ast.stmt, text: str) -> bool:
     """Whether the statement certainly assigns every element of the reference before reading it."""
-    while isinstance(node, ast.For) and (loop_of(node).kind == "vector" or loop_of(node).extent):
+    while isinstance(node, ast.For) and (kind_of(node) == "vector" or loop_of(node).extent):
         node = node.body[0]
     return (
         isinstance(node, ast.Assign)

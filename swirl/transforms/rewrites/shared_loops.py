@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import Nest, Program, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.nest import Nest, Program, kind_of, loop_of, names_in, references, subscripts, substitute, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
+from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.joining import fuse_at
 from swirl.transforms.rewrites.permutation import permute_at
 from swirl.transforms.rewrites.sites import Site
@@ -63,7 +64,7 @@ def _rotations(nest: Nest) -> list[Nest]:
     result = [nest]
     chain: list[str] = []
     for _, node in loops(nest.body):
-        name = loop_of(node).var
+        name = variable_of(node)
         if name in chain:
             continue
         chain.append(name)
@@ -78,9 +79,7 @@ def _rotations(nest: Nest) -> list[Nest]:
 def _plain(node: ast.stmt) -> bool:
     """Whether the statement is a loop of which every loop inside is a ``range`` too: not scheduled by hand
     yet."""
-    return isinstance(node, ast.For) and all(
-        loop_of(n).kind == "range" for n in ast.walk(node) if isinstance(n, ast.For)
-    )
+    return isinstance(node, ast.For) and all(kind_of(n) == "range" for n in nodes(node) if isinstance(n, ast.For))
 
 
 def _rotated(nest: Nest, root: Path, chain: list[str]) -> Nest | None:
@@ -122,7 +121,7 @@ def _same_name_first(rotations: list[Nest], first: Nest, path: Path, second_path
     fitting = [r for r in rotations if _same_dimension(head, other(r))]
     return sorted(
         fitting,
-        key=lambda r: not (isinstance(o := other(r), ast.For) and loop_of(o).var == loop_of(head).var),
+        key=lambda r: not (isinstance(o := other(r), ast.For) and variable_of(o) == variable_of(head)),
     )
 
 
@@ -132,8 +131,8 @@ def _named_by_author(program: Program, nest: Nest, path: Path, name: str) -> Nes
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     given = {target for targets in program.aliases.values() for target in targets}
-    var = loop_of(node).var
-    around = {loop_of(n).var for n in enclosing(nest.body, path) if isinstance(n, ast.For)}
+    var = variable_of(node)
+    around = {variable_of(n) for n in enclosing(nest.body, path) if isinstance(n, ast.For)}
     if var == name or var in given or name not in given or name in names_in(node) | around:
         return nest
     return nest.with_body(replace_at(nest.body, path, [substitute(node, {var: ast.Name(name, ast.Load())})]))
@@ -156,7 +155,7 @@ def _same_dimension(first: ast.For, second: ast.stmt) -> bool:
 
 def _dimensions(node: ast.For) -> set[tuple[str, int]]:
     """(array, dimension) of every subscript that the loop's variable occurs in."""
-    var = loop_of(node).var
+    var = variable_of(node)
     return {
         (ast.unparse(ref.value), dim)
         for ref in references(node)
@@ -245,7 +244,7 @@ def _independent(loop: ast.stmt, statement: ast.stmt) -> bool:
     calls = {
         n.func.id
         for s in (loop, statement)
-        for n in ast.walk(s)
+        for n in nodes(s)
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
     }
     stored = _stored(loop) | _stored(statement)
@@ -254,7 +253,7 @@ def _independent(loop: ast.stmt, statement: ast.stmt) -> bool:
 
 def _stored(tree: ast.AST) -> set[str]:
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         targets = (
             node.targets
             if isinstance(node, ast.Assign)
@@ -279,7 +278,7 @@ def _fused_pair(program: Program, nest: Nest, path: Path) -> Nest | None:
     for rotated in _same_name_first(_rotated_inside(nest, second_path), nest, path, second_path):
         partner = at(rotated.body, second_path)
         assert isinstance(partner, ast.For)
-        named = _named_by_author(program, rotated, path, loop_of(partner).var)
+        named = _named_by_author(program, rotated, path, variable_of(partner))
         try:
             fused = fuse_at(program.with_nests([named]), Site(0, path)).nests[0]
         except (Refused, NotProved):
@@ -295,7 +294,7 @@ def _rotated_inside(nest: Nest, path: Path) -> list[Nest]:
     node = at(nest.body, path)
     chain: list[str] = []
     while isinstance(node, ast.For):
-        chain.append(loop_of(node).var)
+        chain.append(variable_of(node))
         if len(chain) > 1:
             rotated = _rotated_at(nest, path, chain)
             if rotated is not None:

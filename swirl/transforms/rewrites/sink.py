@@ -18,10 +18,12 @@ from swirl.ir.nest import (
     declare,
     expr,
     fresh,
+    kind_of,
     local_type,
     loop_of,
     names_in,
     substitute,
+    variable_of,
     with_inner,
 )
 from swirl.ir.paths import Path, at, enclosing, replace_at
@@ -46,9 +48,9 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     nest = program.nests[site.nest]
     loop = loop_of(loop_at(program, site))
     node = own_names(nest, loop_at(program, site))
-    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
+    around = {variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
     taken = taken_names(Program("", (nest,), program.buffers)) | names_in(node)
-    variables = around | {loop_of(n).var for n in statements_in(node) if isinstance(n, ast.For)}
+    variables = around | {variable_of(n) for n in statements_in(node) if isinstance(n, ast.For)}
     inside = _ConditionsInside(loop.kind == "vector", moving_locals(node, loop.var) | {loop.var}, variables, taken)
     node = with_inner(node, inside.block(node.body))
     nest = nest.with_body(replace_at(nest.body, site.path, [node]))
@@ -99,10 +101,10 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
             run.clear()
 
     for node in body:
-        if isinstance(node, ast.For) and not (loop_of(node).kind == "vector" and loop.kind != "vector"):
+        if isinstance(node, ast.For) and not (kind_of(node) == "vector" and loop.kind != "vector"):
             flush()
             if loop.var in names_in(node.iter):
-                raise refuse(f"the bounds of {loop_of(node).var} move with {loop.var}", nest, path, note)
+                raise refuse(f"the bounds of {variable_of(node)} move with {loop.var}", nest, path, note)
             result.append(with_inner(node, _sunk(node.body, loop, nest, path, note)))
         elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
             flush()
@@ -197,7 +199,7 @@ class _ConditionsInside:
 
     def _parted(self, node: ast.stmt, test: ast.expr) -> tuple[list[ast.stmt], list[ast.stmt]]:
         """What stands outside of the condition for a statement, and then what stands under it."""
-        if isinstance(node, ast.For) and loop_of(node).kind != "vector":
+        if isinstance(node, ast.For) and kind_of(node) != "vector":
             return [with_inner(node, self._under(node.body, test))], []
         if isinstance(node, ast.If) and self._on_data(node):  # what it looks at may not be there otherwise
             own = self._local()
@@ -236,4 +238,4 @@ def _without_arrays(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt
 
 
 def _has_loop(node: ast.stmt) -> bool:
-    return any(isinstance(inner, ast.For) and loop_of(inner).kind != "vector" for inner in statements_in(node))
+    return any(isinstance(inner, ast.For) and kind_of(inner) != "vector" for inner in statements_in(node))

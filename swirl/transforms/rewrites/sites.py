@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from swirl.errors import CommandError, ValidationError, nearest
-from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in
+from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.trees import declared_in
 from swirl.transforms.rewrites.checked import checked
@@ -26,7 +26,7 @@ class Site:
 
 def loop_names(program: Program) -> list[str]:
     """Every loop variable of the program, in order of first appearance."""
-    return list(dict.fromkeys(loop_of(node).var for nest in program.nests for _, node in loops(nest.body)))
+    return list(dict.fromkeys(variable_of(node) for nest in program.nests for _, node in loops(nest.body)))
 
 
 def resolve(program: Program, name: str) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def find_loops(program: Program, name: str, nest: int | str | None = None) -> li
     for index, candidate in enumerate(program.nests):
         if nest is not None and nest not in (index, candidate.label):
             continue
-        sites += [Site(index, path) for path, node in loops(candidate.body) if loop_of(node).var in wanted]
+        sites += [Site(index, path) for path, node in loops(candidate.body) if variable_of(node) in wanted]
     if not sites:
         labels = ", ".join(candidate.label for candidate in program.nests)
         raise CommandError(f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}")
@@ -169,7 +169,7 @@ class LeftAlone:
             yield
         except CommandError as error:
             nest = program.nests[site.nest]
-            around = [loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)]
+            around = [variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)]
             inside = f" inside {', '.join(around)}" if around else ""
             self._refused.append((f"loop {loop_of(loop_at(program, site)).var}{inside} of {nest.label}", error))
 
@@ -192,7 +192,7 @@ def inner_name(program: Program, site: Site, base: str) -> str:
     Loops that do not enclose each other may share a name; a command on that name then means all of them.
     """
     nest = program.nests[site.nest]
-    around = {loop_of(n).var for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
+    around = {variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
     inside = names_in(at(nest.body, site.path))
     return fresh(base, set(program.buffers) | declared_in(nest.function) | around | inside)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from swirl.errors import CommandError, LayoutError, ValidationError
 from swirl.ir.deps import NotProved
-from swirl.ir.nest import Program, constant, loop_of
+from swirl.ir.nest import Program, constant, kind_of, loop_of, variable_of
 from swirl.ir.paths import loops
 from swirl.transforms.command import COMMANDS
 from swirl.transforms.rewrites.borders import interior
@@ -91,7 +91,7 @@ def others(trial: Trial, site: Site, make: Make, *, apart: bool = True) -> list[
     nest = trial.program.nests[site.nest]
     own = loop_of(loop_at(trial.program, site)).var
     found: list[Sequence[Step]] = []
-    names = dict.fromkeys(loop_of(node).var for _, node in loops(nest.body) if loop_of(node).kind == "range")
+    names = dict.fromkeys(variable_of(node) for _, node in loops(nest.body) if kind_of(node) == "range")
     for name in names:
         if name != own:
             found += _first(trial, site, name, make, apart)
