@@ -64,19 +64,30 @@ class PhaseExplanation:
 
     def __str__(self) -> str:
         buffers = [f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}" for b in self.buffers]
+        title, *work = self._work()
         return "\n\n".join(
             [
-                f"── {self.phase} " + "─" * (97 - len(self.phase)),
+                title,
                 _section("stages", [" → ".join(self.stages)]),
                 _section("buffers", buffers),
                 _section("nests after the recipe", self.after_recipe.splitlines()),
                 _section("final nests", self.final.splitlines()),
-                _section("loops", loop_lines(self.loops)),
-                _section("in all", [f"{operations(self.work)}, {memory(self.work)}: {parts(self.work)}"]),
+                *work,
                 _section("C++", self.listing.splitlines()),
                 _section("compiled by", [self.command, f"in {self.folder}"]),
             ]
         )
+
+    def summary(self) -> str:
+        """What its loops do; without buffers, nests and C++."""
+        return "\n\n".join(self._work())
+
+    def _work(self) -> list[str]:
+        return [
+            f"── {self.phase} " + "─" * (97 - len(self.phase)),
+            _section("loops", loop_lines(self.loops)),
+            _section("in all", [f"{operations(self.work)}, {memory(self.work)}: {parts(self.work)}"]),
+        ]
 
 
 @dataclass(frozen=True)
@@ -109,17 +120,21 @@ class Explanation:
     lanes: int
 
     def __str__(self) -> str:
+        return "\n\n".join([*self._head(), *map(str, self.phases)])
+
+    def summary(self) -> str:
+        """The commands and notes, and what the loops of each phase do; without buffers, nests and C++."""
+        return "\n\n".join([*self._head(), *(phase.summary() for phase in self.phases)])
+
+    def _head(self) -> list[str]:
         head = f"{self.ensemble} ({self.kind}), shape {self.shape}, batch size {self.batch_size}"
         head += f", for {self.target}"
         if not self.phases:
-            return f"{head}\n\nnothing is computed here: the values are set"
+            return [head, "nothing is computed here: the values are set"]
         recipe = "no recipe: as the automatic passes left it"
         if self.recipe or self.commands:
             recipe = _section(f"recipe {self.recipe}", _shown_commands(self.commands))
-        parts = [head, recipe]
-        if self.notes:
-            parts.append(_section("notes", self.notes))
-        return "\n\n".join([*parts, *map(str, self.phases)])
+        return [head, recipe, *([_section("notes", self.notes)] if self.notes else [])]
 
     def as_recipe(self) -> str:
         """The commands that were applied to this layer, as a recipe file to copy and edit, each after its reason.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,13 @@ def dumped_layers(folder: Path) -> set[str]:
 
 
 def bisect_stages(
-    folder: Path, *, seed: int = 0, tolerance: float = TOLERANCE, target: str | None = None, code: str | None = None
+    folder: Path,
+    *,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    target: str | None = None,
+    code: str | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Bisection:
     """Compare every stage of a folder with the one before, up to the first that differs.
 
@@ -83,26 +89,33 @@ def bisect_stages(
             takes too long, they are compiled for the portable target with ``-O2``: ``compiled`` of the result says so.
         code: also run the last stage compiled for this target with the flags of nets, and compare it with the other run
             of it; not where ``target`` is given.
+        progress: told what is done next, before it is done.
 
     Raises:
         LatteError: there are no stages, or one cannot be read or run.
     """
     paths = _paths(folder)
+    told = progress or (lambda _: None)
+    told(f"reading {len(paths)} stages")
     stages: Iterable[DumpedStage] = map(read_stage, paths)  # read when needed: one after a wrong one may be broken
     if target is not None:
         code = None
+        told(f"compiling {len(paths)} stages for {target}")
         stages = _compiled(list(stages), target)
     elif _too_long(read_stage(paths[0]).program):
         target = LARGE
+        told(f"compiling {len(paths)} stages for {target}")
         stages = _compiled(list(stages), target, optimize=QUICKLY)
     before: DumpedStage | None = None
     for stage in stages:
         if before is not None and _body(before.path) != _body(stage.path):  # or a pass had nothing to do
+            told(f"{stage.path.name}, of {len(paths)} stages")
             found = compared(before, stage, seed=seed, tolerance=tolerance)
             if not found.agree:
                 return Bisection(folder, len(paths), found, target)
         before = stage
     if code is not None and before is not None:
+        told(f"the C++ for {code}")
         (translated,) = compiled_stages([before], code)
         translated = replace(translated, path=before.path.with_name(f"the C++ for {code}"))
         found = compared(before, translated, seed=seed, tolerance=tolerance)

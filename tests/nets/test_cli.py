@@ -298,3 +298,41 @@ def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_help_says_how_to_guard_training() -> None:
     assert "__main__" in call("show", "--help").output
+
+
+def test_an_explanation_without_nests_and_code(file: Path) -> None:
+    whole, brief = call("show", file, "--layer", "relu1"), call("show", file, "--layer", "relu1", "--summary")
+    assert brief.exit_code == 0, brief.output
+    assert "\nloops:" in brief.output and "\nrecipe" in brief.output
+    assert "\nC++:" in whole.output and "\nC++:" not in brief.output and "\nfinal nests:" not in brief.output
+    assert call("explain", file, "relu1").output == brief.output
+
+
+def test_every_layer_is_explained_or_one_phase(file: Path) -> None:
+    every = call("explain", file)
+    assert every.exit_code == 0, every.output
+    assert all(f"\n{name} (" in f"\n{every.output}" for name in ("data1", "fully_connected1", "relu1", "softmax_loss1"))
+    one = call("explain", file, "relu1", "--phase", "backward")
+    assert "── backward" in one.output and "── forward" not in one.output
+    wrong = call("explain", file, "--phase", "backward")
+    assert wrong.exit_code == 1 and "name it after the file" in wrong.output
+
+
+@pytest.mark.parametrize(
+    "options", [("--layer", "relu1"), ("--layer", "relu1", "--phase", "forward", "--stage", "c++"), ()]
+)
+def test_lines_are_cut(file: Path, options: tuple[str, ...]) -> None:
+    wide, narrow = call("show", file, *options), call("show", file, *options, "--width", 40)
+    assert narrow.exit_code == 0, narrow.output
+    cut = [line if len(line) <= 40 else f"{line[:39]}…" for line in wide.output.split("\n")]
+    assert narrow.output.split("\n") == cut and max(map(len, cut)) == 40
+
+
+def test_bisect_tells_what_it_does(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = file.parent / "stages"
+    monkeypatch.setenv("SWIRL_DUMP", str(folder))
+    assert call("show", file).exit_code == 0
+    told: list[str] = []
+    bisect_module.bisect_stages(folder / "relu1" / "forward", code="portable", progress=told.append)
+    assert told[0].startswith("reading ") and told[-1] == "the C++ for portable"
+    assert any(step.endswith(" stages") and ".py, of " in step for step in told)
