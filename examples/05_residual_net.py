@@ -14,7 +14,7 @@ from latte.ensemble import Ensemble
 from latte.solver import AdamW, OneCycle
 from latte.training import EarlyStopping
 
-EPOCHS = 15
+EPOCHS, BATCH = 15, 54  # a net is compiled for each size of a batch: 270 are five of 54
 
 digits = load_digits()
 images, held_images, labels, held_labels = train_test_split(
@@ -22,7 +22,7 @@ images, held_images, labels, held_labels = train_test_split(
 )
 to_check, to_test = slice(0, 270), slice(270, None)  # of the images that are not trained on
 scaled = Normalise.of(images)
-training = DataLoader(images, labels, batch_size=60, transforms=[scaled, Crop(8, pad=1)])
+training = DataLoader(images, labels, batch_size=BATCH, drop_last=True, transforms=[scaled, Crop(8, pad=1)])
 
 
 def block(net: Net, source: Ensemble, filters: int) -> Ensemble:
@@ -34,7 +34,7 @@ def block(net: Net, source: Ensemble, filters: int) -> Ensemble:
     return GELULayer(net, ResidualSumLayer(net, shortcut, branch))
 
 
-net = Net(batch_size=60, seed=0)
+net = Net(batch_size=BATCH, seed=0)
 image, label = MemoryDataLayer(net, (1, 8, 8)), MemoryDataLayer(net, (1,))
 layer = MaxPoolingLayer(net, block(net, image, 16))
 layer = DropoutLayer(net, GlobalMeanPoolingLayer(net, block(net, layer, 32)), 0.1)

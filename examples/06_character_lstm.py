@@ -14,8 +14,8 @@ from latte.solver import AdamW, OneCycle
 
 STEPS, HIDDEN, EPOCHS = 32, 128, 3
 
-# Pieces of the text; the labels are the same one character later. One piece in ten is kept for the test.
-text = "\n".join(topics[name] for name in sorted(topics))[:200_000]
+# 6,000 pieces of the text; the labels are the same one character later. One piece in ten is kept for the test.
+text = "\n".join(topics[name] for name in sorted(topics))[: 6000 * STEPS + 1]
 letters = sorted(set(text))
 numbers = np.searchsorted(letters, list(text)).astype(np.int32)
 starts = np.arange(0, len(numbers) - STEPS, STEPS)
@@ -45,8 +45,8 @@ print(f"bits a character, frequencies alone   {-np.sum(shares * np.log2(shares))
 print(f"bits a character, text not seen       {test.loss / np.log(2):.2f}")
 print(f"training                              {history.items_per_second * STEPS:,.0f} characters per second")
 
-# Write: the net says what may follow the last 32 characters, and one is drawn.
-generator, written = np.random.default_rng(1), list(numbers[:STEPS])
+# Write on from a piece it has not seen: the net says what may follow the last 32 characters, and one is drawn.
+generator, written = np.random.default_rng(1), list(held[0][:STEPS])
 for _ in range(200):
     likely = net.predict(np.array([written[-STEPS:]], dtype=np.int32), layer=scores)[0, :, -1, 0].astype(np.float64)
     chances = np.exp((likely - likely.max()) / 0.5)
