@@ -131,14 +131,14 @@ EXAMPLES = [
             "Further inside, the part is smaller.",
             nests(
                 """
-                for n in range(8):
+                for n in range(2):
                     for c in range(64):
                         for y in range(56):
                             for x in range(56):
                                 value[n, c, x] += inputs[n, c, y, x]
                 """,
-                value=(8, 64, 56),
-                inputs=(8, 64, 56, 56),
+                value=(2, 64, 56),
+                inputs=(2, 64, 56, 56),
             ),
         ),
         "At a loop, a local array holds the part that an iteration reads.",

@@ -162,12 +162,12 @@ EXAMPLES = [
         nests(
             """
             for c in range(4):
-                for n in range(64):
-                    for i in range(3136):
+                for n in range(16):
+                    for i in range(784):
                         s[c] += x[n, c, i]
             """,
             s=(4,),
-            x=(64, 4, 3136),
+            x=(16, 4, 784),
         ),
         's.vectorize("forward", "i", 16)\ns.partial_sums("forward", "n")',
         Refusal(
