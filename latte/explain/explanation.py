@@ -224,7 +224,7 @@ def _layer(executable: Executable, layer: Ensemble | str) -> tuple[tuple[Ensembl
     """A layer and the units that contain it; for a chain's name, its layers and itself."""
     units = executable.plan.units
     for unit in units:
-        if unit.joined and unit.name == layer:
+        if unit.joined and isinstance(layer, str) and unit.name == layer:
             return unit.members, [unit]
     found = executable.graph.find(layer, [unit.name for unit in units if unit.joined])
     return (found,), [unit for unit in units if found in unit.members]
@@ -241,7 +241,13 @@ def phases_of(executable: Executable, layer: Ensemble | str, phase: str | None =
     compiled = [item for item in executable.compiled if item.unit.name in names]
     if phase is None:
         return compiled
-    asked = PHASE_ALIASES.get(phase, phase) if isinstance(phase, str) else phase
+    if not isinstance(phase, str):
+        raise CommandError(
+            f"phase is a name, not {phase!r}",
+            location=user_location(),
+            way_out=f"one of {', '.join(dict.fromkeys(item.phase for item in executable.compiled))}",
+        )
+    asked = PHASE_ALIASES.get(phase, phase)
     found = [item for item in compiled if item.phase == asked]
     if found:
         return found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.source_location import user_location
-from swirl.errors import DeclarationError
+from swirl.errors import DeclarationError, LatteError
 from swirl.ir.hints import is_name
 
 # Each phase with the methods that may spell it, in order of preference.
@@ -24,6 +24,13 @@ def is_integer(value: object) -> bool:
 def is_flag(value: object) -> bool:
     """Whether ``value`` is True or False, Python's or NumPy's."""
     return isinstance(value, (bool, np.bool_))
+
+
+def check_flags(error: type[LatteError], **flags: object) -> None:
+    """Raise ``error`` if one of these arguments, by name, is neither True nor False."""
+    for name, value in flags.items():
+        if not is_flag(value):
+            raise error(f"{name} must be True or False, not {value!r}", location=user_location())
 
 
 def takes(function: Callable[..., Any], arguments: int, *names: str) -> bool:
@@ -47,9 +54,9 @@ def check_phase(phase: str) -> str:
         DeclarationError: for an unknown one.
     """
     for canonical, names in PHASES.items():
-        if phase in names:
+        if isinstance(phase, str) and phase in names:
             return canonical
-    raise DeclarationError(f"unknown phase {phase!r}", way_out=f"one of {', '.join(PHASES)}")
+    raise DeclarationError(f"unknown phase {phase!r}", location=user_location(), way_out=f"one of {', '.join(PHASES)}")
 
 
 def check_shape(shape: int | Sequence[int], location: str | None = None) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class Graph:
             CommandError: there is none; the message has the nearest name and the list.
         """
         for candidate in self.ensembles:
-            if candidate is ensemble or candidate.name == ensemble:
+            if candidate is ensemble or (isinstance(ensemble, str) and candidate.name == ensemble):
                 return candidate
         names = [candidate.name for candidate in self.ensembles]
         there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")

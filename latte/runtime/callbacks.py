@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from latte.model.checks import is_integer, takes
+from latte.model.checks import is_flag, is_integer, takes
 from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import save
@@ -130,7 +130,12 @@ class EarlyStopping(Callback):
         for name, good, wanted, value in (
             ("patience", is_integer(patience) and patience >= 1, "a whole number, at least 1", patience),
             ("by", isinstance(by, str) and by, "the name of a measure", by),
-            ("larger_is_better", larger_is_better in (None, True, False), "True, False or None", larger_is_better),
+            (
+                "larger_is_better",
+                larger_is_better is None or is_flag(larger_is_better),
+                "True, False or None",
+                larger_is_better,
+            ),
             (
                 "least_change",
                 is_number(least_change) and not isinstance(least_change, bool) and 0 <= least_change < math.inf,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import takes
+from latte.model.checks import check_flags, takes
 from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
@@ -54,6 +54,7 @@ def evaluate(
     Raises:
         DataError: the data do not fit, or hold NaN or infinity.
     """
+    check_flags(DataError, stop_on_nan=stop_on_nan)
     metrics = check_metrics(session.graph, metrics)
     return _evaluated(session, Batches(session, data), metrics, stop_on_nan)
 
@@ -157,6 +158,7 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
     Raises:
         DataError: the data do not fit, or hold NaN or infinity; there is no such layer; or its values are fused away.
     """
+    check_flags(DataError, stop_on_nan=stop_on_nan)
     chosen = outputs(session.graph, layer)
     if not chosen.batched:
         raise DataError(

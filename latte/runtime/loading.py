@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import is_integer, takes
+from latte.model.checks import check_flags, is_integer, takes
 from latte.model.source_location import Located, user_location
 from latte.runtime.batches import Batch
 from swirl.errors import DataError
@@ -55,9 +55,7 @@ class DataLoader:
                 raise DataError(
                     f"{name} must be a whole number, at least {least}, not {value!r}", location=user_location()
                 )
-        for name, switch in (("shuffle", shuffle), ("drop_last", drop_last)):
-            if not isinstance(switch, bool):
-                raise DataError(f"{name} must be True or False, not {switch!r}", location=user_location())
+        check_flags(DataError, shuffle=shuffle, drop_last=drop_last)
         if not isinstance(transforms, (list, tuple)) or not all(callable(t) for t in transforms):
             raise DataError(
                 f"transforms must be a list of functions, not {transforms!r}",

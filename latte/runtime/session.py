@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from latte.model.checks import is_integer
+from latte.model.checks import check_flags, is_integer
 from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
@@ -170,6 +170,7 @@ class Session:
             numbers: of the items in their data set, for messages.
             layers: the data layers; all by default.
         """
+        check_flags(DataError, finite=finite)
         checked = check_data(self.graph, arrays, layers, numbers)
         if finite:
             check_finite(checked, numbers)
@@ -184,10 +185,11 @@ class Session:
 
     def _check_size(self, items: int) -> None:
         if not is_integer(items) or not 1 <= items <= self.batch_size:
+            more = is_integer(items) and items > 0
             raise DataError(
                 f"a batch has 1 to {self.batch_size} items, not {items}",
                 location=user_location(),
-                way_out="net.fit and net.evaluate cut larger data into batches" if items else None,
+                way_out="net.fit and net.evaluate cut larger data into batches" if more else None,
             )
 
     # --- phases ---------------------------------------------------------------------------------------------

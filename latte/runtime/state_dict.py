@@ -27,6 +27,12 @@ def state_dict(
     Raises:
         DataError: the net has no such tensor, or it has another number of elements than ``like``.
     """
+    if like is not None and not (isinstance(like, Mapping) and all(hasattr(a, "shape") for a in like.values())):
+        raise DataError(
+            f"like is a dictionary of arrays or tensors by name, not {like!r}",
+            location=user_location(),
+            way_out="like=module.state_dict()",
+        )
     own = learned(session)
     result = {}
     for name, theirs in _named(own, names).items():

@@ -109,8 +109,8 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
         CommandError: there is no such phase, or nothing to repeat.
     """
     executable = session.executable
-    if phase not in TIMED:
-        way_out = f"{nearest(phase, TIMED)}it takes {', '.join(TIMED)}"
+    if not isinstance(phase, str) or phase not in TIMED:
+        way_out = f"{nearest(str(phase), TIMED)}it takes {', '.join(TIMED)}"
         raise CommandError(f"timings: no phase named {phase!r}", location=user_location(), way_out=way_out)
     check_repeat("timings", repeat)
     with as_before(executable):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from latte.model.checks import is_integer, takes
+from latte.model.checks import check_flags, is_integer, takes
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
@@ -60,9 +60,7 @@ def fit(
     """
     batches = Batches(session, data)
     _check_training(session, solver, epochs, accumulate)
-    for name, switch in (("shuffle", shuffle), ("stop_on_nan", stop_on_nan), ("progress", progress)):
-        if not isinstance(switch, (bool, np.bool_)):
-            raise TrainingError(f"{name} must be True or False, not {switch!r}", location=user_location())
+    check_flags(TrainingError, shuffle=shuffle, stop_on_nan=stop_on_nan, progress=progress)
     told, asked = as_callbacks(callbacks), check_metrics(session.graph, metrics)
     if asked and validation is None:
         raise TrainingError(
