@@ -94,6 +94,23 @@ def test_unused_helpers_are_left_out():
     assert "immintrin" not in source
 
 
+@pytest.mark.parametrize("target", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize(
+    ("value", "needed"),
+    [
+        ("x[i] * 2.0", False),
+        ("max(x[i], 0.0)", False),
+        ("sqrt(x[i])", True),
+        ("abs(x[i])", True),
+        ("tanh(x[i])", True),
+        ("max(x[i], -INFINITY)", True),
+    ],
+)
+def test_the_mathematical_library_is_read_where_it_is_needed(value, needed, target):
+    source = emit(small(f"for i in range(4):\n    y[i] = {value}\n", x=(4,), y=(4,)), TARGETS[target]).source
+    assert ("#include <cmath>" in source) == needed
+
+
 def test_work_sharing():
     program = small(
         """

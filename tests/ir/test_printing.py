@@ -8,7 +8,7 @@ import pytest
 
 from swirl.ir.nest import Program
 from swirl.ir.printing import unparse
-from swirl.ir.trees import clone, located, nodes
+from swirl.ir.trees import Transformer, children, clone, located, nodes
 from tests.fuzz.checks import make_case, random_pick
 
 EXPRESSIONS = """
@@ -70,6 +70,47 @@ def test_nodes_in_the_order_of_walk() -> None:
         for nest in program.nests:
             expected = [node for node in ast.walk(nest.function) if not isinstance(node, skipped)]
             assert list(nodes(nest.function)) == expected
+
+
+def test_children_in_the_order_of_the_standard_library() -> None:
+    skipped = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+    for program in programs():
+        for nest in program.nests:
+            for node in nodes(nest.function):
+                assert children(node) == [c for c in ast.iter_child_nodes(node) if not isinstance(c, skipped)]
+
+
+class Changes:
+    """Replaces names and numbers, takes statements out, and makes two of one."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Name(f"{node.id}_2", node.ctx)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return node if node.value != 1 else ast.BinOp(node, ast.Add(), ast.Constant(0))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        return [node, node]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        return None
+
+
+class Ours(Changes, Transformer):
+    pass
+
+
+class Theirs(Changes, ast.NodeTransformer):
+    pass
+
+
+def test_transformers_do_what_the_standard_library_s_do() -> None:
+    for program in programs():
+        for nest in program.nests:
+            ours, theirs = (made().visit(clone(nest.function)) for made in (Ours, Theirs))
+            assert ast.dump(ours) == ast.dump(theirs)
+    leaves = ast.parse("x[i] = -y if a < 1 else b").body[0]
+    assert ast.dump(Ours().visit(clone(leaves))) == ast.dump(Theirs().visit(clone(leaves)))
 
 
 def test_clone_shares_nothing() -> None:
