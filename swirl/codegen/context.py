@@ -14,7 +14,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.congruence import Congruence, congruence
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
-from swirl.ir.trees import nodes
+from swirl.ir.trees import names_in
 
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
 
@@ -199,7 +199,7 @@ class Context:
 
     def is_loop_arithmetic(self, node: ast.expr) -> bool:
         """Whether an expression is of loop variables and constants alone."""
-        names = {n.id for n in nodes(node) if isinstance(n, ast.Name)} - {"min", "max"}
+        names = names_in(node) - {"min", "max"}
         return names <= set(self.ranges)
 
 

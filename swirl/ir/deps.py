@@ -18,7 +18,7 @@ from swirl.ir.paths import Path
 from swirl.ir.sets import NotProved as NotProved
 from swirl.ir.sets import is_empty, least
 from swirl.ir.statements import Access, Statement, statements, template
-from swirl.ir.trees import nodes
+from swirl.ir.trees import names_in
 
 
 # --- conflicts ------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ class Conflict:
         moving = self._moving()
         parts = []
         for index in self.first_access.own:
-            names = {node.id for node in nodes(index) if isinstance(node, ast.Name)}
+            names = names_in(index)
             if names & moving:
                 index = simplify(
                     substitute(index, {v: ast.Constant(self.first_at[v]) for v in names & set(self.first_at)})

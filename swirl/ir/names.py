@@ -186,7 +186,11 @@ def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[
         node: the expression.
         loops: the loop variables in whose scope it is, by name.
     """
-    if any(isinstance(part, (ast.Subscript, ast.Div, ast.IfExp)) for part in ast.walk(node)):
-        return False
-    whole = all(type(part.value) in (int, bool) for part in nodes(node) if isinstance(part, ast.Constant))
-    return whole and names_in(node) - INDEX_CALLS <= set(loops)
+    for part in nodes(node):
+        if isinstance(part, (ast.Subscript, ast.IfExp)) or (
+            isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div)
+        ):
+            return False
+        if isinstance(part, ast.Constant) and type(part.value) not in (int, bool):
+            return False
+    return names_in(node) - INDEX_CALLS <= set(loops)

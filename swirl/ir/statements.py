@@ -13,7 +13,7 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.trees import ASSIGNMENTS, children, declared_in, name_of, nodes, statements_in, target_of
+from swirl.ir.trees import ASSIGNMENTS, children, declared_in, name_of, statements_in, target_of
 
 
 @lru_cache(maxsize=4096)
@@ -184,7 +184,7 @@ _AT = "_at_suffix"
 
 def _with_at(node: ast.expr) -> ast.expr:
     """The expression with every variable marked, for :func:`template`."""
-    names = {n.id for n in nodes(node) if isinstance(n, ast.Name)} - {"min", "max"}
+    names = names_in(node) - {"min", "max"}
     return substitute(node, {name: ast.Name(name + _AT, ast.Load()) for name in names})
 
 

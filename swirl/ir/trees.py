@@ -10,14 +10,17 @@ from typing import Any, ClassVar, TypeVar
 T = TypeVar("T", bound=ast.AST)
 
 _LEAVES = {"ctx", "op", "ops", "id", "attr", "kind", "type_comment", "name", "arg", "simple", "kw_defaults"}
-_CHILDREN: dict[type, tuple[str, ...]] = {}
+
+
+class _Fields(dict[type[ast.AST], tuple[str, ...]]):
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        skipped = _LEAVES | {"value"} if kind is ast.Constant else _LEAVES
+        self[kind] = tuple(name for name in kind._fields if name not in skipped)
+        return self[kind]
+
+
+_CHILDREN = _Fields()
 """The fields of a kind of node that hold statements or expressions."""
-
-
-def _children(kind: type[ast.AST]) -> tuple[str, ...]:
-    skipped = _LEAVES | {"value"} if kind is ast.Constant else _LEAVES
-    _CHILDREN[kind] = tuple(name for name in kind._fields if name not in skipped)
-    return _CHILDREN[kind]
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -26,9 +29,7 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
     found = [tree]
     for node in found:  # it grows as we go
         yield node
-        kind = node.__class__
-        fields = _CHILDREN.get(kind)
-        for name in _children(kind) if fields is None else fields:
+        for name in _CHILDREN[node.__class__]:  # not by `children`: the call takes a third longer
             value = getattr(node, name, None)
             if value.__class__ is list:
                 found += value
@@ -38,9 +39,8 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 def children(tree: ast.AST) -> list[ast.AST]:
     """The statements and expressions directly in ``tree``; no contexts and operators."""
-    kind, found = tree.__class__, []
-    fields = _CHILDREN.get(kind)
-    for name in _children(kind) if fields is None else fields:
+    found: list[ast.AST] = []
+    for name in _CHILDREN[tree.__class__]:
         value = getattr(tree, name, None)
         if value.__class__ is list:
             found += value
@@ -68,9 +68,7 @@ class Transformer(ast.NodeTransformer):
         return visitor(self, node)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        kind = node.__class__
-        fields = _CHILDREN.get(kind)
-        for name in _children(kind) if fields is None else fields:
+        for name in _CHILDREN[node.__class__]:
             value = getattr(node, name, None)
             if value.__class__ is list:
                 new: list[Any] = []
@@ -163,8 +161,7 @@ def clone(tree: T) -> T:
     new = kind.__new__(kind)
     attributes = new.__dict__
     attributes.update(tree.__dict__)
-    fields = _CHILDREN.get(kind)
-    for name in _children(kind) if fields is None else fields:
+    for name in _CHILDREN[kind]:
         value = attributes.get(name)
         if value.__class__ is list:
             attributes[name] = [clone(item) for item in value]

@@ -7,7 +7,7 @@ import ast
 from swirl.ir.affine import affine, coefficients
 from swirl.ir.buffers import Buffer
 from swirl.ir.layouts import in_memory
-from swirl.ir.trees import nodes
+from swirl.ir.trees import names_in
 
 
 # --- contiguity -----------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ def memory_stride(buffer: Buffer, indices: list[ast.expr], var: str, ranges: dic
     for index, stride in zip(in_memory(buffer.layout, indices, ranges), strides, strict=True):
         coefficient = coefficients(index, var) if affine(index) is not None else None
         if coefficient is None:
-            if var not in {n.id for n in nodes(index) if isinstance(n, ast.Name)}:
+            if var not in names_in(index):
                 continue
             return None
         total += coefficient * stride
