@@ -122,7 +122,7 @@ def _loops(shown: Shown) -> Iterator[str]:
     wanted = (layers[-1], shown.phase)
     kernel = next(kernel for kernel in net.executable.compiled if (kernel.ensemble.name, kernel.phase) == wanted)
     alike: dict[tuple[Counts, int], list[list[str]]] = {}
-    for loop in innermost_loops(instructions(kernel.built.path)):
+    for loop in innermost_loops(instructions(kernel.built.path, kernel.built.name)):
         found = counts(loop)
         if found.multiply_adds >= FEWEST:
             alike.setdefault((found, sum("vmovnt" in text for text in loop)), []).append(loop)

@@ -60,7 +60,8 @@ def cache_folder() -> Path:
 def entry_lock(key: str) -> Iterator[None]:
     """Hold the entry's lock against other processes and threads.
 
-    A thread must not wait for a second lock while it holds one: two processes could then wait for each other.
+    A thread that waits for a second lock while it holds one takes them in ascending order of keys: otherwise two
+    processes could wait for each other.
 
     Raises:
         LatteError: the entry cannot be written (a full disk, for one).
@@ -146,9 +147,10 @@ def _entries() -> list[Path]:
 def cache_contents() -> tuple[int, int]:
     """Number of entries, and their size in bytes."""
     entries = _entries()
-    paths = [path for entry in entries for path in entry.rglob("*")]
-    sizes = [path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()]
-    return len(entries), sum(sizes)
+    facts = [path.lstat() for entry in entries for path in entry.rglob("*")]
+    # Kernels compiled together are one file with several names.
+    sizes = {(fact.st_dev, fact.st_ino): fact.st_size for fact in facts if stat.S_ISREG(fact.st_mode)}
+    return len(entries), sum(sizes.values())
 
 
 def clear_cache() -> tuple[int, int]:

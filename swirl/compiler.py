@@ -11,11 +11,6 @@ from pathlib import Path
 from swirl.config import child_environment, settings
 from swirl.errors import CompilerMissing
 
-IF_CONVERTIBLE = "// no load or store depends on a condition"
-"""A line at the top of a kernel without intrinsics: g++ may then make selects out of its conditions."""
-STORES_IN_ONE_PLACE = "// every array that is stored to has the same subscripts everywhere"
-"""A line at the top of a kernel: g++ may then use its loop vectoriser."""
-
 INSTALL = "install one (Debian: apt install g++), or name it in SWIRL_CXX"
 
 

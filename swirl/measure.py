@@ -10,10 +10,11 @@ from time import perf_counter
 
 import numpy as np
 
-from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.jit import Kernel, build, load
 from swirl.memory import allocate
 from swirl.runner import Runner
 from swirl.target import Target
+from swirl.translation_unit import TranslationUnit
 
 STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
 READ_BYTES = 128 * 1024 * 1024  # more than a last-level cache of these machines holds

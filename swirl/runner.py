@@ -10,8 +10,9 @@ import numpy as np
 
 from swirl.config import settings, short_waits
 from swirl.errors import DataError, TargetError
-from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.jit import Kernel, build, load
 from swirl.target import get_target, why_hidden
+from swirl.translation_unit import TranslationUnit
 
 
 class _Step(ctypes.Structure):

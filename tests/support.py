@@ -15,7 +15,7 @@ from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, clones, make_nest, parse_program
 from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
-from swirl.jit import TranslationUnit, build
+from swirl.jit import build
 from swirl.target import Target, why_not
 from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
 from tests.fuzz import floats
@@ -125,7 +125,7 @@ def assert_compiles_to_same(program: Program, target: Target, seed: int = 0) -> 
     values among them. Where it cannot run, it compiles."""
     if why_not(target):
         source = emit(program, target, contract=False)
-        build([TranslationUnit(source.name, source.source)], target, contract=False)
+        build([source], target, contract=False)
         return
     source = emit(program, target, contract=False)
     buffers = floats.touched(program)

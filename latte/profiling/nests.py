@@ -11,7 +11,7 @@ from latte.runtime.kernels import CompiledPhase
 from swirl.codegen.emit import KernelSource, emit
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Nest, Program, make_nest, names_in
-from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.jit import Kernel, build, load
 from swirl.pipeline import uncollected
 from swirl.target import Target
 
@@ -50,8 +50,8 @@ def loop_nests(phases: Sequence[CompiledPhase], target: Target) -> list[list[Loo
     """
     separated = [separate(phase.program) for phase in phases]
     sources = _sources(phases, separated, target)
-    units = [TranslationUnit(source.name, source.source) for several in sources for source in several]
-    kernels = iter([load(built) for built in build(units, target)])
+    built = build([source for several in sources for source in several], target)
+    kernels = iter([load(library) for library in built])
     return [
         [
             LoopNest(label, program, next(kernels), source.buffers)

@@ -21,7 +21,7 @@ from latte.model.source_location import user_location
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
 from swirl.ir.nest import Program, clone, expr, fresh, make_nest, substitute
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.runner import Phase, Runner
 from swirl.target import get_target
@@ -328,7 +328,7 @@ def _phases(programs: Mapping[str, Program], arrays: Mapping[str, np.ndarray], r
         for phase, program in programs.items()
     }
     sources = {phase: generate(stages, target) for phase, stages in finished.items()}
-    built = build([TranslationUnit(source.name, source.source) for source in sources.values()], target)
+    built = build(list(sources.values()), target)
     result = {}
     for (phase, source), unit in zip(sources.items(), built, strict=True):
         buffers = finished[phase][-1].program.buffers

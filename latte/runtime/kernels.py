@@ -13,7 +13,8 @@ from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.dump.write import dump_kernel, dump_stages
 from swirl.ir.nest import Program
-from swirl.jit import Built, Kernel, Progress, TranslationUnit, build, load
+from swirl.jit import Kernel, Progress, build, load
+from swirl.libraries import Built
 from swirl.memo import Memo
 from swirl.pipeline import Stage, generate
 from swirl.target import Target
@@ -103,8 +104,7 @@ def build_kernels(
     Raises:
         CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
     """
-    units = [TranslationUnit(item.source.name, item.source.source) for item in generated]
-    built = build(units, target, progress=progress)
+    built = build([item.source for item in generated], target, progress=progress)
     if dump is not None:
         for item, made in zip(generated, built, strict=True):
             dump_kernel(dump / item.unit.name / item.phase, item.source, made.command)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from latte.planning.plan import Untuned
-from swirl.jit import Built
+from swirl.libraries import Built
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from latte.runtime.session import Session
 from swirl.errors import TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program, counting, make_nest, nested, stmts
-from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.jit import Kernel, build, load
 from swirl.memory import allocate
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.recipe import Recipe, Schedule
@@ -220,7 +220,7 @@ for chunk in range({chunks}):
                 sources[keys[-1]] = generate(finish(stages), target)
             given.append({**{name: array for name, (_, array) in part.arrays.items()}, **scalars})
         generating = perf_counter() - start
-        built = build([TranslationUnit(source.name, source.source) for source in sources.values()], target)
+        built = build(list(sources.values()), target)
         kernels: dict[object, Kernel] = {key: load(unit) for key, unit in zip(sources, built, strict=True)}
         self._session.add_report(make_report(built, perf_counter() - start, generating))
         steps = [

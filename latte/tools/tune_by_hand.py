@@ -26,7 +26,7 @@ from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
-from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.jit import Kernel, build, load
 from swirl.measure import Limits, Measured
 from swirl.memo import Memos
 from swirl.memory import allocate
@@ -138,7 +138,7 @@ class Bench:
             finished = item.finished(self.phase, item.result.state, self.target)
             source = generate(finished, self.target, memo=item.memo)
         taken = perf_counter() - start
-        (built,) = build([TranslationUnit(source.name, source.source)], self.target)
+        (built,) = build([source], self.target)
         buffers = item.result.stages[self.phase][-1].program.buffers
         used = {name: buffers[name] for name in source.buffers}
         arrays = self._arrays(used, finished[0].program)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import jinja2
 
@@ -23,7 +24,6 @@ from swirl.codegen.single_lanes import without_single_lanes
 from swirl.codegen.storage import decide, stores_in_one_place, touches_conditionally
 from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
-from swirl.compiler import IF_CONVERTIBLE, STORES_IN_ONE_PLACE
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import prefetch_of
@@ -32,21 +32,21 @@ from swirl.ir.nest import Program, references
 from swirl.ir.paths import walk
 from swirl.ir.types import explicit
 from swirl.target import Target
+from swirl.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
 
 
 @dataclass(frozen=True)
-class KernelSource:
-    """A kernel's text. It exports ``extern "C" void name(void* const* buffers)``.
+class KernelSource(TranslationUnit):
+    """A kernel's text.
 
     Attributes:
         name: made from the text itself, so equal programs share one kernel, whatever ensemble they come from.
-        source: the C++ translation unit.
         buffers: names (inside the nests) of the buffers, in the order of the pointer table.
     """
 
-    name: str
-    source: str
     buffers: tuple[str, ...]
+
+    shares_library: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from swirl.ir.execute import execute
 from swirl.ir.nest import Nest, Program, declare, local_type, make_nest
 from swirl.ir.trees import Transformer
 from swirl.ir.validate import validate
-from swirl.jit import Kernel, TranslationUnit, build, load
+from swirl.jit import Kernel, build, load
 from swirl.memory import allocate
 from swirl.runner import Runner
 from swirl.target import resolve_target
@@ -121,8 +121,7 @@ def compiled_stages(stages: Iterable[DumpedStage], target: str, *, optimize: str
     """
     stages, made_for = list(stages), resolve_target(target)
     sources = [emit(stage.program, made_for, contract=False) for stage in stages]
-    units = [TranslationUnit(source.name, source.source) for source in sources]
-    built = build(units, made_for, contract=False, optimize=optimize)
+    built = build(sources, made_for, contract=False, optimize=optimize)
     return [
         replace(stage, compiled=_run(stage.program, source, load(library)))
         for stage, source, library in zip(stages, sources, built, strict=True)

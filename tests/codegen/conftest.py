@@ -12,9 +12,10 @@ from swirl.errors import CompilerFailed
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import parse_program
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
 from swirl.runner import Runner
 from swirl.target import TARGETS, Target, why_not
+from swirl.translation_unit import TranslationUnit
 from tests.sanitize import exact, sanitized
 
 
@@ -71,7 +72,7 @@ def run_source(
     source: KernelSource, arrays: Mapping[str, np.ndarray], target: Target, contract: bool = False, threads: int = 2
 ) -> dict[str, np.ndarray]:
     """The arrays after the kernel ran on copies of them; where it cannot run, it is compiled and the test skipped."""
-    (built,) = build([TranslationUnit(source.name, source.source)], target, contract=contract)
+    (built,) = build([source], target, contract=contract)
     if reason := why_not(target):
         pytest.skip(f"{target.name}: compiled, not run: {reason}")
     copies = {name: aligned(array) for name, array in arrays.items()}

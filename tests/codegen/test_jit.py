@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from swirl.cache import cache_contents
+from swirl.codegen.emit import KernelSource
 from swirl.errors import CompilerFailed, CompilerMissing, DataError, LatteError
-from swirl.jit import Built, TranslationUnit, build, load, progress_bar
+from swirl.jit import build, load, progress_bar
+from swirl.libraries import Built
 from swirl.memory import ALIGNMENT, HUGE_PAGE, Arena, allocate
 from swirl.runner import Runner
 from swirl.target import get_target
+from swirl.translation_unit import TranslationUnit
 
 ROOT = Path(__file__).parents[2]
 PORTABLE = get_target("portable")
@@ -139,7 +143,8 @@ def test_changed_compiler_is_part_of_the_key(compilations: Path, monkeypatch: py
 def test_two_processes_at_once_compile_each_kernel_once(compilations: Path) -> None:
     units = [TranslationUnit(f"f{i}", f'extern "C" void f{i}(void* const*) {{}}\n') for i in range(4)]
     program = f"""
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
+from swirl.translation_unit import TranslationUnit
 from swirl.target import get_target
 units = [TranslationUnit(*pair) for pair in {[(unit.name, unit.source) for unit in units]!r}]
 for built in build(units, get_target("portable")):
@@ -148,6 +153,95 @@ for built in build(units, get_target("portable")):
     processes = [subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert count(compilations) == len(units)
+
+
+def test_two_processes_at_once_share_libraries(compilations: Path) -> None:
+    program = """
+from swirl.codegen.emit import KernelSource
+from swirl.jit import build, load
+from swirl.target import get_target
+texts = {f"f{i}": 'extern "C" void f%d(void* const*) {}\\n' % i for i in range(40)}
+order = list(texts) if NUMBER else sorted(texts, reverse=True)
+for built in build([KernelSource(name, texts[name], ()) for name in order], get_target("portable")):
+    assert load(built).address
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program.replace("NUMBER", str(number))], cwd=ROOT)
+        for number in range(3)
+    ]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert count(compilations) == 1
+
+
+def sharing(*functions: str, body: str = "") -> list[KernelSource]:
+    return [
+        KernelSource(
+            name,
+            f"#include <cmath>\nstatic inline float helper() {{ return {number}.0f; }}\n"
+            f'extern "C" void {name}(void* const* buffers) {{ *(float*) buffers[0] = std::sqrt(helper()); {body} }}\n',
+            ("value",),
+        )
+        for number, name in enumerate(functions)
+    ]
+
+
+def test_kernels_share_a_library(compilations: Path) -> None:
+    built = build(sharing("f", "g", "h"), PORTABLE)
+    assert count(compilations) == 1
+    assert len({item.path for item in built}) == 3
+    assert len({item.path.stat().st_ino for item in built}) == 1
+    for number, item in enumerate(built):
+        value = np.zeros(1, np.float32)
+        Runner(1).phase([(load(item), [value])]).run()
+        assert value[0] == np.sqrt(np.float32(number))
+    assert all(item.cached for item in build(sharing("f", "g", "h"), PORTABLE))
+    entries, size = cache_contents()
+    assert size < 2 * built[0].path.stat().st_size + 10_000  # the file once, and the runner's
+    assert entries == 4
+
+
+def test_kernel_that_shares_a_library_can_be_compiled_by_itself() -> None:
+    f, g = build(sharing("f", "g"), PORTABLE)
+    assert (g.path.parent / "kernel.cpp").read_text() == sharing("f", "g")[1].source
+    before = f.path.read_bytes()
+    subprocess.run(g.command, shell=True, cwd=g.path.parent, check=True)
+    assert f.path.read_bytes() == before != g.path.read_bytes()
+    assert load(g).address
+
+
+def test_kernel_that_shares_a_library_is_made_again_by_itself(compilations: Path) -> None:
+    f, g = build(sharing("f", "g"), PORTABLE)
+    shutil.rmtree(g.path.parent)
+    assert [item.cached for item in build(sharing("f", "g"), PORTABLE)] == [True, False]
+    assert count(compilations) == 2
+    assert load(f).address
+
+
+def test_one_of_several_that_is_refused_is_named(cache: Path) -> None:
+    good, (bad,) = sharing("f", "g"), sharing("h", body="no_such_thing();")
+    with pytest.raises(CompilerFailed, match="refused h:") as refused:
+        build([good[0], bad, good[1]], PORTABLE)
+    assert "no_such_thing" in str(refused.value)
+    (source,) = cache.glob("failed/*/kernel.cpp")
+    assert source.read_text() == bad.source
+    assert not list(cache.glob("*.draft-*"))
+    assert all(load(item).address for item in build(good, PORTABLE))
+
+
+def test_many_kernels_are_divided_among_the_cores(compilations: Path) -> None:
+    long = "\n".join(f"if (buffers[0] == buffers[{number}]) return;" for number in range(200))
+    build(sharing(*"abcdefgh", body=long), PORTABLE)
+    assert 2 <= count(compilations) <= 8
+
+
+def test_file_system_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", none)
+    built = build(sharing("f", "g"), PORTABLE)
+    assert len({item.path.stat().st_ino for item in built}) == 2
+    assert all(load(item).address for item in built)
 
 
 def test_draft_of_a_killed_process_is_removed(cache: Path) -> None:

@@ -9,7 +9,7 @@ from latte.tools.bench.assembly import busiest_loop, counts, instructions
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
-from swirl.jit import TranslationUnit, build
+from swirl.jit import build
 from swirl.target import TARGETS, Target, why_not
 from tests.codegen.conftest import why_not_made
 
@@ -59,8 +59,8 @@ def target_named(name: str, *, runs: bool = False) -> Target:
 def disassembled(program: Program, target: Target, contract: bool = True) -> list[tuple[str, str]]:
     """``(address, instruction)`` of the kernel's library."""
     source = emit(program, target, contract=contract)
-    (built,) = build([TranslationUnit(source.name, source.source)], target, contract=contract)
-    return instructions(built.path)
+    (built,) = build([source], target, contract=contract)
+    return instructions(built.path, built.name)
 
 
 def test_register_tile_of_a_convolution():

@@ -15,7 +15,7 @@ from swirl.errors import LatteError
 from swirl.ir.execute import execute
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
 from swirl.runner import Runner
 from swirl.target import Target
 from tests.codegen.conftest import aligned
@@ -63,7 +63,7 @@ class Batch:
         source, result = self._source(target)
         if source is None:
             return result
-        (built,) = build([TranslationUnit(source.name, source.source)], target, contract=False, optimize=optimize)
+        (built,) = build([source], target, contract=False, optimize=optimize)
         runs = RUNS if any("parallel(" in nest.text for nest in self.together.nests) else RUNS[:1]
         for threads in runs:
             layouts = {name: self.together.buffers[name].layout for name in source.buffers}

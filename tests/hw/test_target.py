@@ -12,9 +12,10 @@ import pytest
 from swirl import target as target_module
 from swirl.compiler import run_program
 from swirl.errors import TargetError
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
 from swirl.runner import Runner
 from swirl.target import TARGETS, Target, get_target, resolve_target, why_not
+from swirl.translation_unit import TranslationUnit
 from tests.codegen.conftest import why_not_made
 
 

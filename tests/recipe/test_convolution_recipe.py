@@ -136,7 +136,7 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
     net, _, conv = compiled(shape)
     for phase in ("forward", "backward", "update"):
         (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
-        code = instructions(kernel.built.path)
+        code = instructions(kernel.built.path, kernel.built.name)
         least = {"avx512": 16, "avx2": 8}[target]
         assert sum("fmadd" in text for _, text in code) > (3 * least if shape[4] > 1 else least - 1), phase
         tiles = [loop for loop in innermost_loops(code) if sum("fmadd" in text for text in loop) >= 8]

@@ -13,7 +13,7 @@ from swirl.codegen.emit import emit
 from swirl.compiler import IF_CONVERTIBLE
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
 from swirl.memory import allocate
 from swirl.runner import Runner
 from swirl.target import Target, why_not
@@ -32,7 +32,7 @@ for n in range(2):
 def test_select_over_short_rows(target: Target) -> None:
     names = ("grad_inputs", "grad", "inputs")
     source = emit(parse_program(TEXT, {buffer: Buffer(buffer, SHAPE) for buffer in names}), target)
-    (built,) = build([TranslationUnit(source.name, source.source)], target)
+    (built,) = build([source], target)
     if why_not(target):
         return  # the fixture says so
     arrays = allocate(dict.fromkeys(names, (SHAPE, np.float32)))

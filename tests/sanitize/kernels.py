@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from swirl.jit import TranslationUnit, build, load
+from swirl.jit import build, load
 from swirl.runner import Runner
 from swirl.target import get_target
+from swirl.translation_unit import TranslationUnit
 from tests.sanitize import exact
 
 HEAD = """#include <immintrin.h>

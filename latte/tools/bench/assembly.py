@@ -12,9 +12,9 @@ Instruction = tuple[str, str]
 """Address and text."""
 
 
-def instructions(library: Path) -> list[Instruction]:
-    """The instructions of a compiled library, in Intel's syntax."""
-    command = ["objdump", "-d", "--no-show-raw-insn", "-M", "intel", str(library)]
+def instructions(library: Path, function: str) -> list[Instruction]:
+    """The instructions of a function of a compiled library, in Intel's syntax."""
+    command = ["objdump", f"--disassemble={function}", "--no-show-raw-insn", "-M", "intel", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     matches = (re.match(r"\s*([0-9a-f]+):\t(.*)", line) for line in text.splitlines())
     return [(match.group(1), " ".join(match.group(2).split())) for match in matches if match]

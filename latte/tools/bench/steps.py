@@ -110,7 +110,7 @@ def report(bench: Bench, found: Sequence[Timed], measured: Measured) -> str:
         f"registers, measured in the same minutes. {len(measured.kernels[0].runs)} rounds, in each of which all "
         "kernels took their turn twice; the second run counts."
     )
-    loop = busiest_loop(instructions(found[-1].trial.library))
+    loop = busiest_loop(instructions(found[-1].trial.library, found[-1].trial.kernel.name))
     shown = [*loop[:14], f"…  {len(loop) - 20} more", *loop[-6:]] if len(loop) > 24 else loop
     listing = "\n".join(shown)
     return (
