@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from latte.model.ensemble import AccuracyEnsemble, ActivationEnsemble, DataEnsemble, Ensemble, LossEnsemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, ActivationEnsemble, DataEnsemble, LossEnsemble
 from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 

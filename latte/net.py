@@ -12,7 +12,8 @@ import numpy as np
 from latte.compiling import new_session
 from latte.explain.explanation import Explanation, explain
 from latte.explain.summary import Summary, summary
-from latte.model.ensemble import ActivationEnsemble, Connection, Ensemble
+from latte.model.ensemble import Connection, Ensemble
+from latte.model.ensemble_kinds import ActivationEnsemble
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from latte.ensemble import Ensemble, LossEnsemble
 from latte.layers.labels import ClassOptions, classes_of, judged
@@ -20,6 +21,11 @@ class SoftmaxLossEnsemble(LossEnsemble):
     def __init__(self, classes: int, name: str | None):
         super().__init__(name=name)
         self.add_field("prob", Field("n", shape=(classes,)))
+
+    @property
+    def prob(self) -> Any:
+        """The softmax of the last batch, (batch, classes)."""
+        return self.get_prob()
 
     def forward(self, inputs, label, value, prob):
         N, C = inputs.shape

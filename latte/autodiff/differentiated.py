@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient
 from latte.autodiff.finish import ACCUMULATE
 from latte.frontend.lowered import LoweredLayer, lower_layers
-from latte.model.ensemble import AccuracyEnsemble, Connection, DataEnsemble, Ensemble
+from latte.model.ensemble import Connection, Ensemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
@@ -72,13 +73,13 @@ class Differentiated:
         result = []
         for ensemble in reversed(order):
             result.append(self._of(ensemble, started))
-            if ensemble.name in self._wanted and not isinstance(ensemble, (AccuracyEnsemble, DataEnsemble)):
+            if ensemble.name in self._wanted and result[-1].programs and not isinstance(ensemble, AccuracyEnsemble):
                 started |= {edge.source.name for edge in _differentiated(ensemble, self._wanted)}
             started |= result[-1].trained
         return result[::-1]
 
     def _of(self, ensemble: Ensemble, started: set[str]) -> LayerPrograms:
-        if isinstance(ensemble, DataEnsemble):
+        if ensemble.name not in self._lowered:
             return LayerPrograms(ensemble, {})
         inputs = _differentiated(ensemble, self._wanted)
         add_to = tuple(edge.name for edge in inputs if edge.source.name in started)

@@ -13,7 +13,7 @@ import jinja2
 
 from latte.explain.facts import BufferFact, CommandFact, LoopFact
 from latte.explain.showing import loop_lines, memory, operations, parts, trips
-from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.defaults.schedule import DEFAULTS
@@ -211,7 +211,7 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
         tuple(last.shape),
         executable.batch_size,
         executable.plan.target.name,
-        "" if isinstance(last, DataEnsemble) else _recipe(executable.graph, last, units),
+        _recipe(executable.graph, last, units) if last.has_body else "",
         tuple(outcomes),
         tuple(dict.fromkeys(notes)),
         tuple(_phase(executable, item) for item in compiled),

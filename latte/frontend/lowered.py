@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from latte.frontend.lower import lower
-from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from swirl.ir.nest import Program
 
@@ -38,7 +38,7 @@ class LoweredLayer:
 
 
 def lower_layers(graph: Graph, batch_size: int) -> dict[str, LoweredLayer]:
-    """The layers of a net that compute something, by name.
+    """The layers of a net with bodies, by name.
 
     Args:
         graph: of the net.
@@ -50,7 +50,7 @@ def lower_layers(graph: Graph, batch_size: int) -> dict[str, LoweredLayer]:
     graph.check_complete()
     found = {}
     for ensemble in graph.ensembles:
-        if not isinstance(ensemble, DataEnsemble):
+        if ensemble.has_body:
             forward = lower(ensemble, "forward", batch_size=batch_size)
             inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
             found[ensemble.name] = LoweredLayer(ensemble, batch_size, forward, inference)

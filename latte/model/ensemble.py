@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -86,6 +86,10 @@ class Ensemble:
         DeclarationError: for shapes, names or fields that do not fit.
     """
 
+    generic: ClassVar[bool] = True
+    """Of a class itself, not of its subclasses: whether its layers are named after their neurons."""
+    without_neurons: ClassVar[bool] = False
+    """Whether no neurons are expected."""
     batched: ClassVar[bool] = True
     """Whether ``value`` has the batch as its first dimension (a loss has one value for the whole batch)."""
     class_labels: ClassVar[bool] = False
@@ -124,10 +128,10 @@ class Ensemble:
             way_out = "Ensemble(MyNeuron, shape=(8, 14, 14)), extents without the batch"
             raise DeclarationError("an ensemble needs a shape", location=self.location, way_out=way_out)
         self.shape: tuple[int, ...] = checks.check_shape(shape, self.location)
-        alone = isinstance(self, (DataEnsemble, LossEnsemble)) or PhaseMethods(type(self), Neuron).explicit
+        alone = self.without_neurons or PhaseMethods(type(self), Neuron).explicit
         self.neuron_class = instances.neuron_class(neurons, type(self).__name__, alone, self.location)
         self._phases = PhaseMethods(type(self), self.neuron_class)
-        if not isinstance(self, DataEnsemble):
+        if self.has_body:
             self._phases.check(Ensemble, self.location)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
         self.name = checks.check_ensemble_name(name, self.location)
@@ -261,6 +265,11 @@ class Ensemble:
             f"{self!r} belongs to no net yet", location=self.location, way_out="net.add_ensemble(ensemble)"
         )
 
+    @property
+    def has_body(self) -> bool:
+        """Whether the value is computed by a body, and not given, or computed by Python."""
+        return True
+
     # --- bodies ---------------------------------------------------------------------------------------------
     def has_phase(self, phase: str) -> bool:
         """Whether the user wrote this phase (``forward``, ``backward`` or ``update``)."""
@@ -350,51 +359,6 @@ class Ensemble:
         return specs[name].initial(np.random.default_rng([self._known.seed, *stream]))
 
 
-class DataEnsemble(Ensemble):
-    """An ensemble whose value is set from outside.
-
-    Args:
-        shape: without the batch.
-        dtype: ``float32`` or ``int32``.
-        below: of integers: they are 0, 1, … up to the number before, and may be subscripts in bodies.
-        name: unique in the net.
-    """
-
-    kind = "data"
-
-    def __init__(
-        self, shape: int | Sequence[int], dtype: str = "float32", below: int | None = None, *, name: str | None = None
-    ):
-        super().__init__(None, shape, name=name)
-        if dtype not in ("float32", "int32"):
-            message = f"the dtype of data must be 'float32' or 'int32', not {dtype!r}"
-            raise DeclarationError(message, location=self.location)
-        checks.check_below(below, dtype, "data", self.location)
-        self.dtype, self.below = dtype, below
-
-    def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
-        found = super().fields(batch_size)
-        return found | {"value": replace(found["value"], dtype=self.dtype, below=self.below)}
-
-
-class ActivationEnsemble(Ensemble):
-    """An ensemble whose neurons read the one element at their own index, ``self.input``."""
-
-
-class LossEnsemble(Ensemble):
-    """One value for a whole batch, shape ``(1,)``: a mean over its items, or over what its field ``counted`` says."""
-
-    batched = False
-
-    def __init__(self, *, kind: str | None = None, name: str | None = None):
-        super().__init__(None, (1,), kind=kind, name=name)
-
-
-class AccuracyEnsemble(LossEnsemble):
-    """A measure for the whole batch that is not trained on."""
-
-
 def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:
-    generic = ensemble_class in (Ensemble, ActivationEnsemble, DataEnsemble, LossEnsemble, AccuracyEnsemble)
-    owner = neuron_class if generic else ensemble_class
-    return instances.kind_of(owner)
+    generic = vars(ensemble_class).get("generic", False)
+    return instances.kind_of(neuron_class if generic else ensemble_class)

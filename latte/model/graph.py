@@ -7,12 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from latte.model.checks import check_padding, check_shape
-from latte.model.ensemble import AccuracyEnsemble, ActivationEnsemble, Connection, DataEnsemble, Ensemble, LossEnsemble
+from latte.model.ensemble import Connection, Ensemble
+from latte.model.ensemble_kinds import (
+    AccuracyEnsemble,
+    ActivationEnsemble,
+    DataEnsemble,
+    LossEnsemble,
+    in_python,
+    is_loss,
+)
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_location, trace
 from latte.model.neuron import why_no_name
@@ -87,9 +95,9 @@ class Graph:
         return ensemble
 
     def has_gradient_reader(self, ensemble: Ensemble) -> bool:
-        """Whether some layer sends a gradient back to ``ensemble``; if none does, ``set_grad`` gives it."""
-        readers = self.readers(ensemble)
-        return any(not edge.is_label and not isinstance(edge.sink, AccuracyEnsemble) for edge in readers)
+        """Whether the kernels of some layer send a gradient back to ``ensemble``; if none do, ``set_grad`` gives it."""
+        sinks = [edge.sink for edge in self.readers(ensemble) if not edge.is_label]
+        return any(sink.has_body and not isinstance(sink, AccuracyEnsemble) for sink in sinks)
 
     def data(self) -> list[DataEnsemble]:
         """The layers whose values are set from outside."""
@@ -98,6 +106,10 @@ class Graph:
     def losses(self) -> list[LossEnsemble]:
         """The layers whose gradient is 1."""
         return [ensemble for ensemble in self.ensembles if is_loss(ensemble)]
+
+    def in_python(self) -> list[LossEnsemble]:
+        """The losses and accuracies that Python computes."""
+        return [ensemble for ensemble in self.ensembles if in_python(ensemble)]
 
     # --- declaring ------------------------------------------------------------------------------------------
     def add(self, ensemble: Ensemble) -> Ensemble:
@@ -272,6 +284,13 @@ class Graph:
                     location=ensemble.location,
                     way_out="net.add_connections(source, ensemble, mapping)",
                 )
+            if in_python(ensemble) and [edge.name for edge in ensemble.connections] != ["inputs", "label"]:
+                read = ", ".join(edge.source.name for edge in ensemble.connections)
+                raise DeclarationError(
+                    f"{ensemble!r} takes (bottom, label), but reads {read}",
+                    location=ensemble.location,
+                    way_out="net.add_loss_connection(scores, loss), then net.add_loss_connection(labels, loss)",
+                )
 
     # --- checks ---------------------------------------------------------------------------------------------
     def _sources(self, *more: tuple[Ensemble, Ensemble]) -> dict[int, list[int]]:
@@ -369,8 +388,3 @@ def _check_source_name(sink: Ensemble, name: object, location: str | None) -> No
         raise DeclarationError(
             f"{name!r} cannot name a source of {sink!r}: {why}", location=location, way_out="choose another name"
         )
-
-
-def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
-    """Whether the ensemble's value is a loss: its gradient is 1."""
-    return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from types import FunctionType
@@ -27,6 +28,13 @@ class PhaseMethods:
         self.ensemble_class, self.neuron_class = ensemble_class, neuron_class
 
     @property
+    def in_python(self) -> bool:
+        """Whether Python runs ``forward(bottom, label)`` on whole arrays, as the original's losses: nothing is read or
+        compiled then."""
+        method = _method(self.ensemble_class, "forward")
+        return method is not None and list(inspect.signature(method).parameters)[1:] == ["bottom", "label"]
+
+    @property
     def explicit(self) -> bool:
         """Whether ``forward`` has explicit loops over whole arrays (ensemble level)."""
         return _method(self.ensemble_class, "forward") is not None
@@ -38,6 +46,8 @@ class PhaseMethods:
     def find(self, phase: str) -> Callable[..., Any] | None:
         """The method of a phase, or None."""
         phase = check_phase(phase)
+        if self.in_python:
+            return None
         own = _method(self.ensemble_class, phase)
         return own or (None if self.explicit else _method(self.neuron_class, phase))
 
@@ -70,6 +80,12 @@ class PhaseMethods:
             reserved: the base class of ensembles, whose methods are not phases.
             location: of the declaration.
         """
+        if self.in_python:
+            raise DeclarationError(
+                f"{self.ensemble_class.__name__}.forward takes (bottom, label), which only a LossEnsemble may",
+                location=location,
+                way_out="def forward(self, inputs, value): …",
+            )
         has_neurons = self.neuron_class is not Neuron
         owner = self.neuron_class if has_neurons and not self.explicit else self.ensemble_class
         methods = {
@@ -102,3 +118,18 @@ def _method(owner: type, phase: str) -> Callable[..., Any] | None:
         if isinstance(method, FunctionType):
             return method
     return None
+
+
+def check_backward_in_python(layer: object, location: str | None) -> None:
+    """Refuse a loss with a ``forward`` that Python runs, and without a ``backward`` to it.
+
+    Raises:
+        DeclarationError: there is none, or it takes other arguments.
+    """
+    method = _method(type(layer), "backward")
+    if method is None or list(inspect.signature(method).parameters)[1:] != ["bot_grad", "label"]:
+        raise DeclarationError(
+            f"{type(layer).__name__}.forward(bottom, label) is run by Python, and has no backward(bot_grad, label)",
+            location=location if method is None else location_of(method.__code__),
+            way_out="write it, or a body that is differentiated: forward(self, inputs, label, value)",
+        )

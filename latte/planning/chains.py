@@ -8,7 +8,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
 from latte.planning.default_chains import default_chain

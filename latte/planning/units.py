@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from latte.autodiff.differentiated import LayerPrograms
 from latte.model.checks import PHASES
-from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
 from latte.planning.chains import Chain, Chains
 from latte.planning.recipes import Reader, recipe_of

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from latte.model.buffers import body_buffers, repeated_sources
-from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.ranges import check_range
 from latte.model.ranges import ranges as body_ranges
 from latte.model.source_location import user_location

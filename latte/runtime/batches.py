@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from latte.model.ensemble import DataEnsemble
+from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.source_location import user_location
 from latte.runtime.data import check_data
 from latte.runtime.session import Session

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.ensemble import DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
 from latte.model.ranges import check_range, classes_of
 from latte.model.source_location import user_location

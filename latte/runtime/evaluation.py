@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from latte.model.checks import check_flags, takes
-from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble, LossEnsemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble, LossEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batches

@@ -14,7 +14,8 @@ from rich.table import Table
 from latte.autodiff.differentiated import LayerPrograms, layer_programs
 from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.checks import is_integer
-from latte.model.ensemble import AccuracyEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, in_python
 from latte.model.graph import Graph
 from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
@@ -95,7 +96,7 @@ def check_gradients(
 
     Raises:
         DerivativeError: a gradient is wrong; the message has the layer, the array and the element that is farthest off.
-        CommandError: there is no such layer.  DataError: a number is not at least 1.
+        CommandError: there is no such layer.  DataError: a number is not at least 1, or Python computes the layer.
         BodyError, DeclarationError: a layer cannot be lowered.
     """
     batch_size = min(graph.settings.batch_size, LARGEST_BATCH) if batch_size is None else batch_size
@@ -103,6 +104,9 @@ def check_gradients(
         if not is_integer(value) or value < 1:
             raise DataError(f"{name} must be a whole number, at least 1, not {value!r}", location=user_location())
     chosen = None if layer is None else graph.find(layer)
+    if chosen is not None and in_python(chosen):
+        message = f"{chosen.name} is computed by Python; only gradients of bodies are checked"
+        raise DataError(message, location=user_location())
     found = [each for each in _programs(graph, batch_size) if chosen in (None, each.ensemble)]
     lowered = lower_layers(graph, batch_size)
     runner, generator = Runner(), np.random.default_rng(graph.settings.seed)

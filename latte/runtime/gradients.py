@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from latte.model.ensemble import Ensemble
-from latte.model.graph import Graph, is_loss
+from latte.model.ensemble_kinds import is_loss
+from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.runtime.executable import Executable
+from latte.runtime.python_losses import gradients, sources_in_python
 from swirl.errors import DataError, TrainingError
 
 
@@ -16,7 +18,7 @@ class SeedGradients:
 
     At a layer that no layer sends a gradient to (a top, or a loss), the values are in the gradient itself, and
     ``backward`` only reads them. At an inner layer they are written before each ``backward``, and its readers add
-    theirs: the net is compiled for that (:attr:`inner`).
+    theirs: the net is compiled for that (:attr:`inner`). So are the gradients of losses in Python.
     """
 
     def __init__(self, graph: Graph):
@@ -24,14 +26,16 @@ class SeedGradients:
         self._inner: dict[str, np.ndarray] = {}
         self._tops: dict[str, np.ndarray] = {}
         self._viewed: set[str] = set()
+        sources = sources_in_python(graph)
+        self._from_python = frozenset(e.name for e in sources if graph.has_gradient_reader(e))
 
     def __bool__(self) -> bool:
         return bool(self._inner or self._tops or self._viewed)
 
     @property
     def inner(self) -> frozenset[str]:
-        """The inner layers whose gradient the user has given, by name."""
-        return frozenset(self._inner)
+        """The inner layers whose gradient the user has given, or a loss in Python gives, by name."""
+        return frozenset(self._inner) | self._from_python
 
     def give(self, ensemble: Ensemble, values: np.ndarray, executable: Executable) -> bool:
         """Take a gradient.
@@ -81,7 +85,7 @@ class SeedGradients:
                 executable.write(f"{name}.grad", values)
 
     def before_backward(self, executable: Executable) -> None:
-        """Write the gradients of inner layers, which the last ``backward`` has added to.
+        """Write what losses in Python send, and gradients of inner layers, which the last ``backward`` has added to.
 
         Raises:
             TrainingError: a gradient was given for another batch size; nothing is written then.
@@ -93,5 +97,8 @@ class SeedGradients:
                     location=user_location(),
                     way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
                 )
+        given = gradients(self._graph, executable)
         for name, values in self._inner.items():
-            executable.write(f"{name}.grad", values)
+            executable.write(f"{name}.grad", values + given.pop(name, 0))
+        for name, values in given.items():
+            executable.write(f"{name}.grad", values + self._tops.get(name, 0))

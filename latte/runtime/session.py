@@ -10,12 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from latte.model.checks import check_flags, is_integer
-from latte.model.ensemble import AccuracyEnsemble, DataEnsemble, Ensemble
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
 from latte.runtime.executable import Executable
 from latte.runtime.gradients import SeedGradients
+from latte.runtime.python_losses import run_forward
 from latte.runtime.report import CompileReport, sum_of_reports
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import Buffer
@@ -202,6 +204,7 @@ class Session:
         if "net.step" in executable.arrays:
             executable.arrays["net.step"][0] += 1
         executable.run("forward")
+        run_forward(self.graph, executable)
         self.has_run.add("forward")
         self._measure()
 
@@ -213,6 +216,7 @@ class Session:
     def test(self) -> None:
         """See :meth:`latte.net.Net.test`."""
         self.infer()
+        run_forward(self.graph, self.executable)
         self._measure()
 
     def backward(self) -> None:

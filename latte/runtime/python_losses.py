@@ -1,0 +1,70 @@
+"""Losses that Python computes on whole arrays, between the kernels of forward and those of backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, LossEnsemble
+from latte.model.graph import Graph
+from latte.runtime.executable import Executable
+from swirl.errors import TrainingError
+
+
+def sources_in_python(graph: Graph) -> list[Ensemble]:
+    """The layers to which such losses send gradients."""
+    losses = (loss for loss in graph.in_python() if not isinstance(loss, AccuracyEnsemble))
+    return list(dict.fromkeys(_source(loss, "inputs") for loss in losses))
+
+
+def run_forward(graph: Graph, executable: Executable) -> None:
+    """Compute the values of all losses and accuracies in Python.
+
+    Raises:
+        TrainingError: one has not returned a number.
+    """
+    for loss in graph.in_python():
+        returned = _method(loss, "forward")(*_arrays(loss, executable, "inputs", "label"))
+        executable.write(f"{loss.name}.value", np.full(1, _number(loss, returned)))
+
+
+def gradients(graph: Graph, executable: Executable) -> dict[str, np.ndarray]:
+    """The gradients that the losses in Python send to their sources, by name; of several losses their sum. None where
+    nothing depends on parameters."""
+    found: dict[str, np.ndarray] = {}
+    for loss in graph.in_python():
+        source = _source(loss, "inputs")
+        storage = executable.buffers.get(f"{source.name}.grad")
+        if isinstance(loss, AccuracyEnsemble) or storage is None:
+            continue
+        gradient = np.zeros(storage.shape, np.float32)
+        _method(loss, "backward")(gradient, *_arrays(loss, executable, "label"))
+        gradient *= executable.arrays[f"{loss.name}.grad"][0]
+        found[source.name] = found.get(source.name, 0) + gradient
+    return found
+
+
+def _method(loss: LossEnsemble, name: str) -> Any:
+    return getattr(loss, name)
+
+
+def _source(loss: LossEnsemble, name: str) -> Ensemble:
+    return next(edge.source for edge in loss.connections if edge.name == name)
+
+
+def _arrays(loss: LossEnsemble, executable: Executable, *names: str) -> Iterable[np.ndarray]:
+    return [executable.read(f"{_source(loss, name).name}.value") for name in names]
+
+
+def _number(loss: LossEnsemble, returned: Any) -> float:
+    number = np.asarray(returned)
+    if number.size != 1 or number.dtype.kind not in "iuf":
+        raise TrainingError(
+            f"{type(loss).__name__}.forward has returned {returned!r}, not the loss, a number",
+            location=loss.location,
+            way_out="return float(…): the mean over the batch",
+        )
+    return float(number.reshape(()))
