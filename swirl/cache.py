@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,11 +93,10 @@ def read_entry(key: str) -> dict[str, Any] | None:
 @contextmanager
 def draft_folder(key: str) -> Iterator[Path]:
     """A fresh folder in which to make the entry, removed at the end. Call with the entry's lock held."""
-    root = cache_folder()
-    for left_behind in root.glob(f"{key}.draft-*"):
-        # The process that made it was killed, or it would still hold the lock.
-        shutil.rmtree(left_behind, ignore_errors=True)
-    draft = Path(tempfile.mkdtemp(prefix=f"{key}.draft-", dir=root))
+    draft = cache_folder() / f"{key}.draft"
+    if draft.exists():  # the process that made it was killed, or it would still hold the lock
+        shutil.rmtree(draft)
+    draft.mkdir(mode=0o700)
     try:
         yield draft
     finally:
@@ -134,7 +132,7 @@ def _fingerprint(path: Path) -> list[Any]:
 
 
 # --- for people ---------------------------------------------------------------------------------------------
-_ENTRY = re.compile(r"[0-9a-f]{64}(\.draft-\w+)?")
+_ENTRY = re.compile(r"[0-9a-f]{64}(\.draft)?")
 
 
 def _entries() -> list[Path]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, move_into_place, publish, read_entry
 from swirl.compiler import Compiler
-from swirl.compiler_flags import flags_for
+from swirl.compiler_flags import flags_for, link_flags
 from swirl.errors import CompilerFailed
 from swirl.precompiled import include_flag, precompile, precompiled_key
 from swirl.target import Target
@@ -146,7 +146,8 @@ class Toolchain:
         return {key: built for key, some in units.items() for built in self._make({key: some}, more).values()}
 
     def _arguments(self, unit: TranslationUnit, *more: str) -> tuple[str, ...]:
-        return (*more, *flags_for(unit, self.flags), _SOURCE, "-o", _LIBRARY, *self.target.link_flags)
+        libraries = link_flags(self.compiler, self.target)
+        return (*more, *flags_for(unit, self.flags), _SOURCE, "-o", _LIBRARY, *libraries)
 
     def _command(self, unit: TranslationUnit, more: Sequence[str]) -> str:
         """The command that compiles the unit by itself. Paths are relative to the entry's folder, so that it works

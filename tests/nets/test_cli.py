@@ -284,7 +284,7 @@ def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monk
     outside.mkdir()
     (outside / "kernel.so").write_text("x" * 100)
     entry, failed = folder / ("a" * 64), folder / "failed" / ("b" * 64)
-    for made in (entry, failed, folder / ("c" * 64 + ".draft-xyz"), folder / "mine"):
+    for made in (entry, failed, folder / ("c" * 64 + ".draft"), folder / "mine"):
         made.mkdir(parents=True)
         (made / "kernel.so").write_text("x" * 1_000_000)
     os.symlink(outside, folder / ("d" * 64))

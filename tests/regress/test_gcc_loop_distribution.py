@@ -1,6 +1,6 @@
 """g++ 12 at -O3 cuts a loop in two at statements that depend on each other through ``y[3 - i]`` and ``y[i]``.
 
-swirl/jit.py turns its loop distribution off.
+swirl/compiler_flags.py turns its loop distribution off.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """g++ 12 at -O3 computes ``(double) (float) x`` without the rounding to single precision, where two neighbours have it:
 its straight-line vectoriser neither packs nor unpacks them.
 
-swirl/jit.py turns that vectoriser off for kernels that convert both ways.
+swirl/compiler_flags.py turns that vectoriser off for kernels that convert both ways.
 """
 
 from __future__ import annotations

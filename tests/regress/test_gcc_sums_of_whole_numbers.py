@@ -1,7 +1,7 @@
 """g++ 12 takes sums of whole numbers in neighbouring places, which are added up afterwards, for one sum: from -O2 on
 its loop vectoriser leaves elements out and adds others twice.
 
-swirl/jit.py turns that vectoriser off for kernels that calculate with int32 data.
+swirl/compiler_flags.py turns that vectoriser off for kernels that calculate with int32 data.
 """
 
 from __future__ import annotations
