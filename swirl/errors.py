@@ -125,6 +125,15 @@ class Refused(CommandError):
     def way_out(self, way_out: str | None) -> None:
         self._way_out = way_out
 
+    @property
+    def has_to_look(self) -> bool:
+        """Whether the way out has not been looked for."""
+        return self._find is not None
+
+    def witnessed(self, witness: str | None) -> Refused:
+        """The same refusal with another witness."""
+        return Refused(self.message, nest=self.nest, witness=witness, way_out=lambda: self.way_out)
+
     def offering(self, way_out: Callable[[], str | None]) -> Refused:
         """The same refusal with another way out."""
         return Refused(self.message, location=self.location, nest=self.nest, witness=self.witness, way_out=way_out)

@@ -12,7 +12,7 @@ from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.footprint import footprint
 from swirl.ir.nest import Loop, Nest, loop_of, names_in
 from swirl.ir.paths import Path, loops
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.statements import Access, Statement, statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.strides import memory_stride
 
@@ -154,7 +154,7 @@ def _bytes(accesses: Sequence[tuple[Statement, Access]], buffer: Buffer, outer: 
 
 def facts(nest: Nest, buffers: Mapping[str, Buffer]) -> list[LoopFacts]:
     """The loops of a nest, outer before inner."""
-    known = statements(nest.body)
+    known = statements_of(nest)
     return [LoopFacts(nest, buffers, path, loop_of(node), known) for path, node in loops(nest.body)]
 
 
@@ -228,7 +228,7 @@ class Contraction:
 
 def contractions(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]:
     """The contractions in a nest."""
-    known = statements(nest.body)
+    known = statements_of(nest)
     found = (_contraction(statement, known, buffers) for statement in known)
     return [one for one in found if one is not None]
 

@@ -91,7 +91,7 @@ class Memo:
         if found is None:
             return self._compute(call, program, encode)
         try:
-            result = call.refusal(found["refused"]) if "refused" in found else call.named(decode(found["made"]))
+            result = self._refusal(call, found["refused"]) if "refused" in found else call.named(decode(found["made"]))
         except Exception:  # an error from a damaged entry: not a result
             return self._compute(call, program, encode)
         self.used[call.key] = found
@@ -106,13 +106,37 @@ class Memo:
         except LatteError as error:
             if type(error) not in _REFUSALS.values():
                 return call.function(program, *call.arguments, **call.options)  # raises it with the layer's own names
-            refused = {"kind": type(error).__name__, **{part: getattr(error, part, None) for part in _PARTS}}
+            later = isinstance(error, Refused) and error.has_to_look
+            parts = [part for part in _PARTS if not (later and part == "way_out")]
+            refused = {"kind": type(error).__name__, **{part: getattr(error, part, None) for part in parts}}
             self.used[call.key] = {"refused": refused}
-            raise call.refusal(refused) from error
+            raise self._refusal(call, refused, error) from error
         made = encode(result)
         if made is not None:
             self.used[call.key] = {"made": made}
         return call.named(result)
+
+    def _refusal(self, call: _Call, refused: dict[str, Any], error: LatteError | None = None) -> LatteError:
+        """A refusal with the layers' own names. Its way out, which takes long to find, is looked for when it is read.
+
+        Args:
+            call: that was refused.
+            refused: what is kept of it; the way out is added once it is known.
+            error: that the call raised; by default the call is asked again.
+        """
+
+        def way_out() -> str | None:
+            if "way_out" not in refused:
+                self.computed += 1
+                refused["way_out"] = getattr(error or call.error(), "way_out", None)
+            return call.given.text(refused["way_out"]) if refused["way_out"] else None
+
+        kind = _REFUSALS[refused["kind"]]
+        named = {part: call.given.text(text) if isinstance(text, str) else text for part, text in refused.items()}
+        if kind is Refused:
+            parts = {part: named[part] for part in ("location", "nest", "witness")}
+            return Refused(named["message"], way_out=way_out, **parts)
+        return kind(named["message"], location=named["location"], way_out=named["way_out"])
 
 
 @dataclass(frozen=True)
@@ -143,10 +167,13 @@ class _Call:
         """The result with the layers' names."""
         return self.given.named(result) if isinstance(result, Program) else result
 
-    def refusal(self, found: Mapping[str, Any]) -> LatteError:
-        """The refusal with the layers' names."""
-        parts = {part: self.given.text(text) if isinstance(text, str) else text for part, text in found.items()}
-        return _refusal(parts)
+    def error(self) -> LatteError | None:
+        """What the function raises."""
+        try:
+            self.made()
+        except LatteError as error:
+            return error
+        return None
 
     @cached_property
     def _arguments(self) -> tuple[Any, ...]:
@@ -155,12 +182,6 @@ class _Call:
     @cached_property
     def _options(self) -> dict[str, Any]:
         return {key: self.given.argument(value) for key, value in self.options.items()}
-
-
-def _refusal(found: Mapping[str, Any]) -> LatteError:
-    kind = _REFUSALS[found["kind"]]
-    parts = {part: found[part] for part in _PARTS[1:] if kind is Refused or part in ("location", "way_out")}
-    return kind(found["message"], **parts)
 
 
 class Memos:

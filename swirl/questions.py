@@ -10,7 +10,8 @@ from swirl.errors import CommandError, nearest
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Program, loop_of, references, subscripts
-from swirl.ir.statements import statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import statements_of
 from swirl.ir.trees import name_of, nodes, statements_in, target_of
 from swirl.loop_facts import LoopFacts, facts
 from swirl.phases import INFERENCE, PHASE_ALIASES, PHASES
@@ -131,7 +132,7 @@ class Questions:
         found = self._loop(phase, loop_var)
         for answer, reductions in (("parallel", True), ("reduction", False)):
             try:
-                if carried(found.nest.body, found.path, reductions=reductions) is None:
+                if carried(found.nest.body, found.path, reductions=reductions, known=statements_of(found.nest)) is None:
                     return answer
             except NotProved:
                 break
@@ -172,14 +173,14 @@ class Questions:
             for node in nodes(nest.function)
             if isinstance(node, (ast.AugAssign, ast.Assign, ast.AnnAssign))
             for reference in references(node)
-            if ast.unparse(reference.value) == buffer
+            if unparse(reference.value) == buffer
         ]
         if not found:
             raise CommandError(
                 f"{program.name} does not touch {buffer!r}",
                 way_out=f"the buffers are {', '.join(program.buffers)}",
             )
-        return tuple(ast.unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
+        return tuple(unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
 
     def _loop(self, phase: str, loop_var: str) -> LoopFacts:
         program = self._program(phase)
@@ -245,7 +246,7 @@ def touched_elsewhere(programs: Mapping[str, Program], phase: str, buffer: str) 
         names = {key for key, record in program.buffers.items() if own is not None and record.name == own.name}
         if other == phase or INFERENCE in (phase, other):
             continue
-        for statement in (s for nest in program.nests for s in statements(nest.body)):
+        for statement in (s for nest in program.nests for s in statements_of(nest)):
             touched = [access for access in statement.accesses if access.name in names]
             if touched:
                 doing = "reads" if touched[0].kind == "read" else "writes"

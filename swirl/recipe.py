@@ -261,7 +261,7 @@ class Schedule(_Answers):
             if command.name not in ("contract", "inline") or not arguments or refusal.witness:
                 raise
             reader = touched_elsewhere(self.programs, phase, str(arguments[0]))
-            raise Refused(refusal.message, nest=refusal.nest, witness=reader, way_out=refusal.way_out) from refusal
+            raise refusal.witnessed(reader) from refusal
         self._notes += after.remarks
         inference = self.programs.get(INFERENCE)
         self._store(phase, replace(after, commands=(*after.commands, command.text), remarks=()))

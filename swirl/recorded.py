@@ -90,7 +90,7 @@ def located(error: LatteError, command: Recorded) -> LatteError:
     message = f"{command.text}: {error.message}"
     if isinstance(error, Refused):
         return Refused(
-            message, location=command.location, nest=error.nest, witness=error.witness, way_out=error.way_out
+            message, location=command.location, nest=error.nest, witness=error.witness, way_out=lambda: error.way_out
         )
     return type(error)(message, location=command.location, way_out=error.way_out)
 

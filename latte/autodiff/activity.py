@@ -9,6 +9,7 @@ from latte.autodiff.partials import active_in
 from latte.autodiff.prepare import FLOATS, Body
 from latte.autodiff.uses import sites, uses
 from swirl.ir.buffers import Buffer
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
 
 
@@ -43,5 +44,5 @@ def _carries_gradient(name: str, site: Statement, buffers: Mapping[str, Buffer])
         return _is_float(buffers[name])
     statement = site.node
     if isinstance(statement, ast.AnnAssign):
-        return ast.unparse(statement.annotation).split("[")[0] in FLOATS
+        return unparse(statement.annotation).split("[")[0] in FLOATS
     return True

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from swirl.ir.printing import unparse
+
 
 def same(a: ast.AST, b: ast.AST) -> bool:
     """Whether two trees print alike."""
-    return ast.unparse(a) == ast.unparse(b)
+    return unparse(a) == unparse(b)
 
 
 def literal(node: ast.expr) -> Fraction | None:

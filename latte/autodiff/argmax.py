@@ -53,6 +53,7 @@ from swirl.ir.nest import (
     subscripts,
 )
 from swirl.ir.paths import Path
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of, statements_in
 
@@ -257,8 +258,8 @@ def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | 
             if isinstance(setting, ast.Assign) and isinstance(setting.targets[0], ast.Subscript):
                 mask = load(setting.targets[0])
                 if isinstance(found.target, ast.Subscript) and same(mask.slice, found.target.slice):  # type: ignore[attr-defined]
-                    masks[ast.unparse(setting.value)] = mask
-    wanted = [(masks.get(ast.unparse(_offset(loop))), loop) for loop in found.loops]
+                    masks[unparse(setting.value)] = mask
+    wanted = [(masks.get(unparse(_offset(loop))), loop) for loop in found.loops]
     complete = [(mask, loop) for mask, loop in wanted if mask is not None]
     return complete if len(complete) == len(wanted) else None
 

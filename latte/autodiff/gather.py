@@ -20,6 +20,7 @@ from swirl.ir.deps import touched_once
 from swirl.ir.names import changed_in, stored_in
 from swirl.ir.nest import names_in, references, substitute
 from swirl.ir.paths import Path, at, replace_at
+from swirl.ir.printing import unparse
 from swirl.ir.statements import statements
 from swirl.ir.trees import name_of
 
@@ -74,7 +75,7 @@ def _same_place(first: Use, second: Use, left: Path, right: Path) -> bool:
 
     def key(use: Use, side: Path) -> tuple[object, ...]:
         inner = {
-            (loop.var, ast.unparse(loop.start), ast.unparse(loop.stop), abs(loop.step))
+            (loop.var, unparse(loop.start), unparse(loop.stop), abs(loop.step))
             for depth, loop in zip(use.site.loop_depths, use.site.loops, strict=True)
             if depth >= len(side) - 1
         }
@@ -122,8 +123,8 @@ def _available(body: Body, term: ast.expr, name: str, left: Path, right: Path) -
 def _bytes_saved(term: ast.expr, second: ast.stmt, first: Use, buffers: Mapping[str, Buffer]) -> int:
     """Bytes saved: a store and a fetch of the gradient, less what ``term`` reads that ``second`` does not read."""
     gradient = buffers[first.name].nbytes
-    there = {ast.unparse(reference) for reference in references(second)}
-    again = {ast.unparse(r): buffers[name_of(r)].nbytes for r in references(term)}
+    there = {unparse(reference) for reference in references(second)}
+    again = {unparse(r): buffers[name_of(r)].nbytes for r in references(term)}
     dear = [
         node
         for node in ast.walk(term)

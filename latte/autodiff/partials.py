@@ -11,6 +11,7 @@ from latte.autodiff.adjoint_terms import Term, is_call, literal, same, selected
 from swirl.errors import DerivativeError
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import LocalType, declare, expr
+from swirl.ir.printing import unparse
 
 RESULT = "result__"
 """A placeholder for the value of the whole expression; the caller replaces it by the target or the expression."""
@@ -94,7 +95,7 @@ class Partials:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             self._call(node, node.func.id, term, node if result is None else result)
         else:
-            raise DerivativeError(f"no derivative of `{ast.unparse(node)}`")
+            raise DerivativeError(f"no derivative of `{unparse(node)}`")
 
     def share(self, term: Term) -> Term:
         """The same term, put into a local if it is more than a name."""
@@ -124,7 +125,7 @@ class Partials:
                 self.walk(left, term)
                 self.walk(right, term.scaled(Fraction(-1)) if isinstance(node.op, ast.Sub) else term)
         else:
-            raise DerivativeError(f"no derivative of `{ast.unparse(node)}`")
+            raise DerivativeError(f"no derivative of `{unparse(node)}`")
 
     def _call(self, node: ast.Call, name: str, term: Term, result: ast.expr) -> None:
         args = node.args

@@ -16,6 +16,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
 from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
 from swirl.ir.paths import Path
+from swirl.ir.printing import unparse
 from swirl.ir.trees import ASSIGNMENTS, nodes, target_of
 
 Body = list[ast.stmt]
@@ -26,7 +27,7 @@ FLOATS = ("float32", "float64")
 def origin(statement: ast.stmt) -> str:
     """The text of the statement as the program has it; of a branch, its test."""
     found: str | None = getattr(statement, "origin", None)
-    return found or ast.unparse(ast.fix_missing_locations(statement)).splitlines()[0]
+    return found or unparse(ast.fix_missing_locations(statement)).splitlines()[0]
 
 
 def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:
@@ -81,17 +82,17 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
     """``t -= e`` → ``t += -e``; ``t *= e`` → ``t = t * e``; ``t = t + e`` → ``t += e``."""
     if isinstance(statement, ast.AugAssign):
         target = load(statement.target)
-        text = ast.unparse(target)
-        uses_itself = any(ast.unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr))
+        text = unparse(target)
+        uses_itself = any(unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr))
         if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
             value = statement.value if isinstance(statement.op, ast.Add) else negated(statement.value)
             return [with_origin(add_to(target, value), statement)]
         return [with_origin(assign(target, ast.BinOp(target, statement.op, statement.value)), statement)]
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
         target, value = load(statement.targets[0]), statement.value
-        text = ast.unparse(target)
+        text = unparse(target)
         for own, other in ((value.left, value.right), (value.right, value.left)):
-            if not same(own, target) or text in {ast.unparse(n) for n in nodes(other) if isinstance(n, ast.expr)}:
+            if not same(own, target) or text in {unparse(n) for n in nodes(other) if isinstance(n, ast.expr)}:
                 continue
             if isinstance(value.op, ast.Add):
                 return [with_origin(add_to(target, other), statement)]
@@ -238,7 +239,7 @@ def selects(statement: ast.stmt) -> list[ast.stmt]:
     if len(statement.body) == len(statement.orelse) == 1 and all(sets) and same(targets[0], targets[1]):
         left, right = (s.value for s in branches)  # type: ignore[attr-defined]
         return [with_origin(assign(targets[0], ast.IfExp(statement.test, left, right)), statement)]
-    written = {ast.unparse(target) for target in targets}
+    written = {unparse(target) for target in targets}
     if not all(isinstance(target, ast.Name) for target in targets) or not any(sets):
         return [statement]
     if len(branches) > 1 and written & names_in(statement.test):

@@ -41,6 +41,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.paths import Path, walk
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, name_of, target_of
 
@@ -303,7 +304,7 @@ class Reversal:
     def _contributions(self, found: list[tuple[ast.expr, Term]]) -> Body:
         grouped: dict[str, list[tuple[ast.expr, Term]]] = {}
         for ref, term in found:
-            grouped.setdefault(ast.unparse(ref), []).append((ref, term))
+            grouped.setdefault(unparse(ref), []).append((ref, term))
         out: Body = []
         for group in grouped.values():
             parts = []

@@ -13,6 +13,7 @@ from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
 from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, names_in, reference, substitute
 from swirl.ir.paths import Path
+from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of
 
 
@@ -43,7 +44,7 @@ def save_local(program: Program, local: str) -> Program:
         indices.append(variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start))
     name = fresh(f"kept_{local}", _taken(program))
     assert isinstance(home.node, ast.AnnAssign)
-    dtype = ast.unparse(home.node.annotation)
+    dtype = unparse(home.node.annotation)
     buffer = Buffer(f"{program.name.split('.')[0]}.{name}", tuple(shape) or (1,), dtype, "value")
     store = assign(reference(name, indices or [expr(0)]), ast.Name(local, ast.Load()))
 
@@ -129,7 +130,7 @@ class _Reads(ast.NodeTransformer):
         self.texts, self.old = texts, old
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        known = isinstance(node.ctx, ast.Load) and ast.unparse(node) in self.texts
+        known = isinstance(node.ctx, ast.Load) and unparse(node) in self.texts
         self.generic_visit(node)
         if known:
             node.value = ast.Name(self.old, ast.Load())

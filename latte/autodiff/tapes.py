@@ -52,6 +52,7 @@ from swirl.ir.nest import (
     reference,
 )
 from swirl.ir.paths import Path
+from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement
 from swirl.ir.trees import name_of
@@ -125,8 +126,8 @@ class Tapes:
         """
         number = getattr(site.node, "number", None)
         if number is None:
-            raise self._refused(site, f"the value of {ast.unparse(node)} is gone, and cannot be kept")
-        conditions = _conditions(self.originals[number], ast.unparse(node))
+            raise self._refused(site, f"the value of {unparse(node)} is gone, and cannot be kept")
+        conditions = _conditions(self.originals[number], unparse(node))
         point = _point(node, site, bool(conditions), values)
         found = self._there(node, point, conditions, values)
         if found is None:
@@ -184,7 +185,7 @@ class Tapes:
             return extremes(site, f"{loop.var}@") or (0, 0)
         except NotProved:
             raise self._refused(
-                site, f"it needs the values of {ast.unparse(node)}, and loops around it have no known bounds"
+                site, f"it needs the values of {unparse(node)}, and loops around it have no known bounds"
             ) from None
 
     def _refused(self, site: Statement, why: str) -> DerivativeError:
@@ -209,7 +210,7 @@ class Tapes:
 
         nests = [make_nest(nest.label, rebuild(nest.body, with_stores), buffers) for nest in self.program.nests]
         notes = [
-            f"the value of {ast.unparse(tape.value)} before `{origin(tape.statement)}` is kept as {tape.name}: "
+            f"the value of {unparse(tape.value)} before `{origin(tape.statement)}` is kept as {tape.name}: "
             f"{tape.buffer.nbytes} bytes"
             for tape in used
         ]
@@ -333,12 +334,12 @@ def _conditions(statement: ast.stmt, text: str) -> list[ast.expr]:
     if not found or not all(found):
         return []
     joined = [tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests) for tests in found]
-    return list({ast.unparse(test): test for test in joined}.values())
+    return list({unparse(test): test for test in joined}.values())
 
 
 def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast.expr]]:
     """The tests on the way to each place where ``node`` reads ``text``."""
-    if isinstance(node, (ast.Name, ast.Subscript)) and ast.unparse(node) == text:
+    if isinstance(node, (ast.Name, ast.Subscript)) and unparse(node) == text:
         return [tests]
     if isinstance(node, ast.IfExp):
         return [
@@ -369,9 +370,9 @@ def first_wins(statement: ast.stmt) -> list[ast.stmt]:
         return [statement]
     target, call = load(statement.targets[0]), statement.value
     others = [arg for arg in call.args if not same(arg, target)]
-    if ast.unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
+    if unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
         return [statement]
-    test = expr("x > t or x != x" if ast.unparse(call.func) == "max" else "x < t or x != x", x=others[0], t=target)
+    test = expr("x > t or x != x" if unparse(call.func) == "max" else "x < t or x != x", x=others[0], t=target)
     return [with_origin(assign(target, ast.IfExp(test, others[0], target)), statement)]
 
 

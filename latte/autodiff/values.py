@@ -15,6 +15,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
 from swirl.ir.nest import clone, local_type, loop_of, names_in, substitute
 from swirl.ir.paths import Path
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
 
@@ -124,7 +125,7 @@ class Values:
                     use = use_of(node, "read", site)
                 else:
                     continue
-                text = ast.unparse(node)
+                text = unparse(node)
                 if text in seen or (use.name not in self.buffers and use.name not in self.declared):
                     continue
                 seen.add(text)
@@ -275,8 +276,8 @@ def _bytes_moved(loop_node: ast.For, buffers: Mapping[str, Buffer]) -> int:
             total += _bytes_moved(statement, buffers)
             continue
         for node in nodes(statement):
-            if not isinstance(node, ast.Subscript) or name_of(node) not in buffers or ast.unparse(node) in seen:
+            if not isinstance(node, ast.Subscript) or name_of(node) not in buffers or unparse(node) in seen:
                 continue
-            seen.add(ast.unparse(node))
+            seen.add(unparse(node))
             total += 8 if buffers[name_of(node)].dtype == "float64" else 4
     return total * (loop_of(loop_node).extent or 16)

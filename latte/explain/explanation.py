@@ -27,6 +27,7 @@ from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
+from swirl.ir.printing import unparse
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.phases import PHASE_ALIASES, PHASES
 from swirl.pipeline import AFTER_RECIPE, Stage
@@ -321,7 +322,7 @@ def loop_facts(program: Program) -> list[LoopFact]:
         for (path, node), work in zip(loops(nest.body), works, strict=True):
             loop = loop_of(node)
             ranges = ranges_at(nest.body, path)
-            head = f"for {loop.var} in {ast.unparse(node.iter)}"
+            head = f"for {loop.var} in {unparse(node.iter)}"
             trips, exact = loop.extent, True
             if trips is None:
                 low, high = loop_range(loop, ranges).get(loop.var, (0, -1))

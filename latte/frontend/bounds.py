@@ -9,6 +9,7 @@ from latte.frontend.scope import BodyScope
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, instance
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Access, Statement, statements
 
 
@@ -44,7 +45,6 @@ def _check(scope: BodyScope, statement: Statement, access: Access, shape: tuple[
             where = ", ".join(f"{name} = {value}" for name, value in found.items() if name in used)
             scope.fail(
                 statement.node,
-                f"{access.text}: {ast.unparse(index)} is outside of 0 … {extent - 1}"
-                + (f" for {where}" if where else ""),
+                f"{access.text}: {unparse(index)} is outside of 0 … {extent - 1}" + (f" for {where}" if where else ""),
                 "leave it out by a condition on loop variables: if …:, or … if … else 0.0",
             )

@@ -16,6 +16,7 @@ from latte.model.body import MISSING, Body
 from latte.model.ensemble import Ensemble
 from latte.model.instances import CONNECTION_NAMES, is_number
 from swirl.ir.functions import FUNCTIONS
+from swirl.ir.printing import unparse
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -91,9 +92,9 @@ class Constants:
         try:
             return self._fold(node)
         except ZeroDivisionError:
-            self.body.fail(node, f"{ast.unparse(node)} divides by zero")
+            self.body.fail(node, f"{unparse(node)} divides by zero")
         except (ValueError, OverflowError, TypeError, IndexError) as error:
-            self.body.fail(node, f"{ast.unparse(node)} cannot be computed: {error}")
+            self.body.fail(node, f"{unparse(node)} cannot be computed: {error}")
 
     def _fold(self, node: ast.expr) -> Any:
         match node:
@@ -136,7 +137,7 @@ class Constants:
         return value
 
     def _name(self, node: ast.Name | ast.Attribute) -> Any:
-        text = ast.unparse(node)
+        text = unparse(node)
         if text in self.fixed:
             return self.fixed[text]
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":

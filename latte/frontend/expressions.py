@@ -11,6 +11,7 @@ from latte.model.body import MISSING
 from latte.model.index import as_index
 from latte.model.instances import is_number
 from swirl.ir.nest import CALLS
+from swirl.ir.printing import unparse
 
 # Names that bodies may call → the intermediate representation's.
 FUNCTIONS = {
@@ -46,7 +47,7 @@ class Expressions:
         known = self.scope.constants.fold(node)
         if known is not MISSING:
             if not is_number(known):
-                self.scope.fail(node, f"{ast.unparse(node)} is {known!r}, not a number")
+                self.scope.fail(node, f"{unparse(node)} is {known!r}, not a number")
             return from_source(literal(known), node)
         whole = self.references.whole(node)
         return from_source(self._expression(node) if whole is None else whole, node)
@@ -71,7 +72,7 @@ class Expressions:
                 return ast.UnaryOp(operation, self.expression(operand))
             case ast.Compare(left, operations, rights):
                 if not all(isinstance(o, (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)) for o in operations):
-                    self.scope.fail(node, f"{ast.unparse(node)}: only < <= > >= == != compare")
+                    self.scope.fail(node, f"{unparse(node)}: only < <= > >= == != compare")
                 sides = [left, *rights]
                 tests: list[ast.expr] = [
                     ast.Compare(self.expression(a), [operation], [self.expression(b)])
@@ -100,7 +101,7 @@ class Expressions:
         """Refuse gradients where there are none yet."""
         if self.scope.phase == "forward" and self.scope.buffers[name].role in ("grad", "param_grad"):
             way_out = "keep a State for what the next step needs"
-            self.scope.fail(node, f"{ast.unparse(node)} is a gradient, which forward runs before", way_out)
+            self.scope.fail(node, f"{unparse(node)} is a gradient, which forward runs before", way_out)
 
     def _deciding(self, operation: ast.boolop, values: list[ast.expr]) -> list[ast.expr]:
         """The operands of ``and`` or ``or``, without constants that cannot be the result, and without all after one
@@ -149,14 +150,14 @@ class Expressions:
         if name not in FUNCTIONS or node.keywords:
             self.scope.fail(
                 node,
-                f"a body cannot call {ast.unparse(node.func)}",
+                f"a body cannot call {unparse(node.func)}",
                 f"it may call {', '.join(sorted({*FUNCTIONS, 'rand'}))}",
             )
         arguments = [self.expression(argument) for argument in node.args]
         function = FUNCTIONS[name]
         wanted = CALLS.get(function, 1)
         if (wanted is None and len(arguments) < 2) or (wanted is not None and len(arguments) != wanted):
-            self.scope.fail(node, f"{ast.unparse(node)}: {name} takes {wanted or 'two or more'} arguments")
+            self.scope.fail(node, f"{unparse(node)}: {name} takes {wanted or 'two or more'} arguments")
         if function in ("max", "min"):
             # A literal stands first, so that NaN in the other argument passes.
             arguments.sort(

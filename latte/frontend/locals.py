@@ -10,6 +10,7 @@ from typing import Literal, NoReturn, TypeVar
 
 from swirl.ir.names import Named
 from swirl.ir.nest import LocalType, constant, declare, expr, names_in
+from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of
 from swirl.ir.types import CASTS, DEFAULT, ORDER, arithmetic, dtype_of, is_float, joint, resolved
 
@@ -30,7 +31,7 @@ def from_source(new: N, node: ast.AST) -> N:
 
 def written(node: ast.AST) -> str:
     """A part of a body as the user wrote it."""
-    return ast.unparse(getattr(node, "source", node))
+    return unparse(getattr(node, "source", node))
 
 
 def mentions(tree: ast.AST, name: str) -> bool:

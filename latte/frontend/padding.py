@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from swirl.ir.printing import unparse
 from swirl.ir.trees import target_of
 
 # A tree node's attribute that holds the conditions under which a padded read is inside its source.
@@ -35,7 +36,7 @@ def with_padding(statement: ast.stmt) -> ast.stmt:
 
 def _collect(node: ast.AST, conditions: dict[str, ast.expr]) -> None:
     for condition in getattr(node, INSIDE, ()):
-        conditions[ast.unparse(condition)] = condition
+        conditions[unparse(condition)] = condition
 
 
 def _padded_factors(node: ast.expr) -> dict[str, ast.expr] | None:

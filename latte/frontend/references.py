@@ -19,6 +19,7 @@ from latte.model.ensemble import Connection, Ensemble
 from latte.model.index import Index, as_index, maximum, minimum
 from latte.model.mapping import Window
 from swirl.ir.nest import clone, reference
+from swirl.ir.printing import unparse
 
 Position = Index | ast.Subscript
 """A subscript: quasi-affine, or an element of integers."""
@@ -79,7 +80,7 @@ class References(ABC):
 
     def _read(self, node: ast.expr, index: ast.expr, dimension: int, extent: int | None) -> ast.Subscript | None:
         """A subscript that is read from an array of integers (there is one such level); None for others."""
-        scope, text = self.scope, ast.unparse(index)
+        scope, text = self.scope, unparse(index)
         if isinstance(index, ast.Name):
             found: ast.expr | None = scope.elements.get(index.id)
             if found is None and index.id in scope.locals and index.id not in scope.loops:
@@ -96,7 +97,7 @@ class References(ABC):
         if found is None:
             return None
         assert isinstance(found, ast.Subscript) and isinstance(found.value, ast.Name)
-        name, whole = found.value.id, f"dimension {dimension} of {ast.unparse(node)}"
+        name, whole = found.value.id, f"dimension {dimension} of {unparse(node)}"
         if scope.buffers[name].dtype != "int32":
             dtype = scope.buffers[name].dtype
             scope.fail(index, f"{text} is {dtype}, and subscripts are integers", "dtype='int32', below=… declares some")
@@ -142,7 +143,7 @@ class NeuronReferences(References):
         if attribute is None:
             self.scope.fail(
                 node,
-                f"{ast.unparse(node)} is not a field",
+                f"{unparse(node)} is not a field",
                 "fields are self.value, self.inputs, self.weights, …",
             )
         return attribute
@@ -204,7 +205,7 @@ class NeuronReferences(References):
     def _indices(self, node: ast.expr, indices: list[ast.expr], extents: Sequence[int | None]) -> list[Position]:
         if len(indices) != len(extents):
             self.scope.fail(
-                node, f"{ast.unparse(node)} has {len(extents)} dimensions here and is given {len(indices)} subscripts"
+                node, f"{unparse(node)} has {len(extents)} dimensions here and is given {len(indices)} subscripts"
             )
         return self.positions(node, indices, extents)
 
@@ -338,7 +339,7 @@ class ArrayReferences(References):
         if name is None or name not in self.scope.buffers:
             self.scope.fail(
                 node,
-                f"{ast.unparse(node)} is not a field of {self.scope.ensemble!r}",
+                f"{unparse(node)} is not a field of {self.scope.ensemble!r}",
                 f"its fields are {', '.join(self.scope.buffers)}",
             )
         return name
@@ -352,8 +353,8 @@ class ArrayReferences(References):
         if indices is None:
             self.scope.fail(
                 node,
-                f"{ast.unparse(node)} is a whole array; bodies compute single elements",
-                f"write {ast.unparse(node)}[…]",
+                f"{unparse(node)} is a whole array; bodies compute single elements",
+                f"write {unparse(node)}[…]",
             )
         if len(indices) != len(shape):
             self.scope.fail(node, f"{name} has {len(shape)} dimensions {shape} and is given {len(indices)} subscripts")

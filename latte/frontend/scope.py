@@ -19,6 +19,7 @@ from latte.model.variables import loop_names, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import fresh
+from swirl.ir.printing import unparse
 
 _NAMES = {
     ast.While: "while",
@@ -171,7 +172,7 @@ class BodyScope:
 
     def unknown(self, node: ast.AST) -> NoReturn:
         """Refuse what the language does not have."""
-        name = _NAMES.get(type(node)) or f"{ast.unparse(node)!r}"
+        name = _NAMES.get(type(node)) or f"{unparse(node)!r}"
         self.fail(
             node,
             f"a body cannot contain {name}",

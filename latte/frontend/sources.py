@@ -16,6 +16,7 @@ from latte.model.checks import is_integer
 from latte.model.ensemble import Ensemble
 from latte.model.instances import is_number
 from swirl.ir.nest import fresh, names_in
+from swirl.ir.printing import unparse
 
 WAY_OUT = "for source in sources: …; for source, first in zip(sources, self.firsts): …; sources[0]; len(sources)"
 
@@ -73,7 +74,7 @@ class _Expansion(ast.NodeTransformer):
         index = self.constants.fold(node.slice)
         if not is_integer(index) or not -len(self.names) <= index < len(self.names):
             which = f"a number from 0 to {len(self.names) - 1}"
-            self.body.fail(node, f"{ast.unparse(node)}: a source is chosen by {which}", WAY_OUT)
+            self.body.fail(node, f"{unparse(node)}: a source is chosen by {which}", WAY_OUT)
         return ast.copy_location(ast.Name(self.names[index], ast.Load()), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -88,7 +89,7 @@ class _Expansion(ast.NodeTransformer):
         targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         plain = [target.id for target in targets if isinstance(target, ast.Name)]
         if len(plain) != len(columns) or len(targets) != len(columns) or node.orelse:
-            self.body.fail(node, f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}", WAY_OUT)
+            self.body.fail(node, f"for {unparse(node.target)} in {unparse(node.iter)}", WAY_OUT)
         copies: list[ast.stmt] = []
         inside, everywhere = _locals(node), _locals(self.body.tree)
         inner = [name for name in inside if inside[name] == everywhere[name]]
@@ -128,7 +129,7 @@ class _Expansion(ast.NodeTransformer):
         part = node.slice
         bounds = [None if end is None else self.constants.fold(end) for end in (part.lower, part.upper, part.step)]
         if not all(end is None or is_integer(end) for end in bounds):
-            self.body.fail(node, f"{ast.unparse(node)}: the bounds must be constants", WAY_OUT)
+            self.body.fail(node, f"{unparse(node)}: the bounds must be constants", WAY_OUT)
         return self.names[slice(*bounds)]
 
     def _column(self, node: ast.expr, count: int) -> list[ast.expr]:
@@ -139,7 +140,7 @@ class _Expansion(ast.NodeTransformer):
             known = isinstance(constants, tuple) and all(map(is_number, constants))
             values = [literal(value) for value in constants] if known else []
         if len(values) != count:
-            self.body.fail(node, f"{ast.unparse(node)} must be {count} constants, one for each source", WAY_OUT)
+            self.body.fail(node, f"{unparse(node)} must be {count} constants, one for each source", WAY_OUT)
         return values
 
 

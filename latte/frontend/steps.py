@@ -23,6 +23,7 @@ from latte.model.mapping import Window
 from latte.model.neuron import FieldSpec
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import expr, fresh, reference
+from swirl.ir.printing import unparse
 
 MEAN, LIMIT, SHRINK = "mean", "limit", "shrink"
 """What is done to a gradient before ``update`` reads it, in this order: divided by the number of batches, cut off,
@@ -145,7 +146,7 @@ def _check(rule: Rule) -> None:
             if self_attribute(node) not in writable:
                 body.fail(
                     node,
-                    f"update of {rule.name} cannot write {ast.unparse(node)}",
+                    f"update of {rule.name} cannot write {unparse(node)}",
                     f"it writes {', '.join(f'self.{name}' for name in writable)}, and locals",
                 )
         if isinstance(node, ast.Call) and called(node.func) == "rand":
@@ -207,7 +208,7 @@ class _StepReferences(References):
         value = Constants(self.rule.body, {**constants.fixed, **now}, self.rule.value, constants.hidden).fold(node)
         if not is_number(value):
             return None
-        text = ast.unparse(node)
+        text = unparse(node)
         if text not in self._known:
             self._known[text] = self._own(self_attribute(node) or "number")
             self.numbers[self._known[text]] = Number(node, settings, dict(constants.fixed), self.rule)
@@ -215,7 +216,7 @@ class _StepReferences(References):
 
     def windows_of(self, node: ast.expr) -> list[Window]:
         self.scope.fail(
-            node, f"{ast.unparse(node)} is one number: update says what is done to one element of each parameter"
+            node, f"{unparse(node)} is one number: update says what is done to one element of each parameter"
         )
 
     def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
@@ -223,7 +224,7 @@ class _StepReferences(References):
         if name not in self.arrays:
             known = ", ".join(f"self.{known}" for known in (*self.arrays, *self.rule.settings))
             self.scope.fail(
-                node, f"{ast.unparse(node)} is not a number that update of {self.rule.name} knows", f"it knows {known}"
+                node, f"{unparse(node)} is not a number that update of {self.rule.name} knows", f"it knows {known}"
             )
         if indices is not None:
             self.windows_of(node)

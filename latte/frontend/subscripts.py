@@ -9,6 +9,7 @@ from latte.frontend.constants import called
 from latte.frontend.scope import BodyScope
 from latte.model.body import MISSING
 from latte.model.index import Index, NotAffine, as_index, maximum, minimum
+from swirl.ir.printing import unparse
 
 
 def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Index:
@@ -20,7 +21,7 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
     try:
         return _index(scope, node)
     except NotAffine as error:
-        scope.fail(node, f"{what} must be affine in loop variables, {ast.unparse(node)} is not: {error}")
+        scope.fail(node, f"{what} must be affine in loop variables, {unparse(node)} is not: {error}")
 
 
 def bounds_of(scope: BodyScope, node: ast.expr) -> tuple[int, int] | None:
@@ -65,7 +66,7 @@ def _index(scope: BodyScope, node: ast.expr) -> Index:
             raise NotAffine(f"{name} is a variable")
         case ast.Name(name):
             raise NotAffine(f"{name} is not defined here")
-    raise NotAffine(f"{ast.unparse(node)} is not built from + - * // % min max")
+    raise NotAffine(f"{unparse(node)} is not built from + - * // % min max")
 
 
 def subscript_list(scope: BodyScope, node: ast.Subscript) -> list[ast.expr]:
@@ -77,7 +78,7 @@ def subscript_list(scope: BodyScope, node: ast.Subscript) -> list[ast.expr]:
         if isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value is Ellipsis):
             scope.fail(
                 node,
-                f"{ast.unparse(node)} is a slice; bodies compute single elements",
+                f"{unparse(node)} is a slice; bodies compute single elements",
                 "write the loop over its elements",
             )
         if isinstance(part, ast.Name) and part.id in scope.many:
@@ -96,7 +97,7 @@ def check_subscripts(
             continue
         if extent is not None and _is_reached(scope, index) and (index.low < 0 or index.high >= extent):
             reach = "is outside" if index.value is not None else f"runs from {index.low} to {index.high}"
-            scope.fail(node, f"{ast.unparse(node)}: {index} {reach}, the extent is {extent}")
+            scope.fail(node, f"{unparse(node)}: {index} {reach}, the extent is {extent}")
 
 
 def _is_reached(scope: BodyScope, index: Index) -> bool:

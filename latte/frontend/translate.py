@@ -18,6 +18,7 @@ from latte.model.instances import is_number, stored_names
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import Loop, fresh
+from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of
 
 
@@ -51,10 +52,10 @@ class Translator:
                 new = self._assign(node, target, value)
             case ast.AugAssign(target, operation, value):
                 if not isinstance(operation, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
-                    self.scope.fail(node, f"{ast.unparse(node)}: only +=, -=, *= and /= are known")
+                    self.scope.fail(node, f"{unparse(node)}: only +=, -=, *= and /= are known")
                 changed = self.target(target)
                 if isinstance(changed, ast.Subscript) and name_of(changed) in self.scope.below:
-                    self.scope.fail(node, f"{ast.unparse(node)} might leave the range of {name_of(changed)}")
+                    self.scope.fail(node, f"{unparse(node)} might leave the range of {name_of(changed)}")
                 new = [ast.AugAssign(changed, operation, self.expressions.expression(value))]
             case ast.For():
                 new = self._for(node)
@@ -85,9 +86,9 @@ class Translator:
             values = self.scope.constants.fold(value)
             names = [part.id for part in target.elts if isinstance(part, ast.Name)]
             if not isinstance(values, tuple) or len(names) != len(target.elts):
-                self.scope.fail(node, f"{ast.unparse(node)}: only constants can be unpacked", "assign one by one")
+                self.scope.fail(node, f"{unparse(node)}: only constants can be unpacked", "assign one by one")
             if len(values) != len(names):
-                self.scope.fail(node, f"{ast.unparse(node)}: {len(names)} names for {len(values)} values")
+                self.scope.fail(node, f"{unparse(node)}: {len(names)} names for {len(values)} values")
             return [
                 new
                 for part, number in zip(target.elts, values, strict=True)
@@ -119,7 +120,7 @@ class Translator:
         if not (isinstance(element, ast.Subscript) and self.scope.below.get(name_of(element), below + 1) <= below):
             self.scope.fail(
                 node,
-                f"{ast.unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
+                f"{unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
                 "assign loop variables, constants, or integers with such a range",
             )
 
@@ -144,7 +145,7 @@ class Translator:
             return ast.Name(self.scope.local(node.id), ast.Store())
         new = self.references.element(node)
         if not isinstance(new, ast.Subscript):
-            self.scope.fail(node, f"{ast.unparse(node)} cannot be assigned")
+            self.scope.fail(node, f"{unparse(node)} cannot be assigned")
         assert isinstance(new.value, ast.Name)
         self._check_written(node, new.value.id)
         new.ctx = ast.Store()
@@ -153,7 +154,7 @@ class Translator:
     def _check_written(self, node: ast.expr, name: str) -> None:
         """Refuse stores to what this phase must not compute: it would change while others read it."""
         own = self.scope.ensemble.fields(self.scope.batch_size).get(name)
-        text = ast.unparse(node)
+        text = unparse(node)
         if name in SCALARS:
             self.scope.fail(node, f"{text} is the net's own and cannot be written")
         if own is None and not name.startswith("grad_"):
@@ -184,7 +185,7 @@ class Translator:
             if len(names) == 1 and len(windows) > 1:
                 names = self._one_for_each(names[0], len(windows))
             elif len(names) != len(windows):
-                over = ast.unparse(node.iter)
+                over = unparse(node.iter)
                 self.scope.fail(node, f"{len(names)} loop variables for {len(windows)} dimensions in {over}")
             if isinstance(node.iter, ast.Call) and called(node.iter.func) == "eachindex":
                 self.eachindex_loops.append(tuple(names))
@@ -192,7 +193,7 @@ class Translator:
                 return []
             for window in windows:
                 if not -(2**31) <= window.start.low <= window.stop.high < 2**31:
-                    over = ast.unparse(node.iter)
+                    over = unparse(node.iter)
                     self.scope.fail(node, f"{over} passes 2,147,483,647, and integers have 32 bits")
             for name, window in zip(names, windows, strict=True):
                 if name in self.scope.loops:
@@ -217,7 +218,7 @@ class Translator:
         names = []
         for part in parts:
             if not isinstance(part, ast.Name):
-                self.scope.fail(node, f"{ast.unparse(node.target)} cannot be a loop variable")
+                self.scope.fail(node, f"{unparse(node.target)} cannot be a loop variable")
             self.scope.check_name(part.id, node)
             if part.id in self.scope.locals:
                 self.scope.fail(node, f"the loop variable {part.id!r} is a local variable too", "choose another name")
@@ -229,7 +230,7 @@ class Translator:
                 )
             names.append(part.id)
         if len(set(names)) != len(names):
-            self.scope.fail(node, f"{ast.unparse(node.target)} names a loop variable twice")
+            self.scope.fail(node, f"{unparse(node.target)} names a loop variable twice")
         return names
 
     def _iterated(self, node: ast.For) -> list[Window]:
@@ -243,11 +244,11 @@ class Translator:
             if name in ("range_dim", "enumerate_dim") and len(arguments) == 2:
                 windows, dim = self.references.windows_of(arguments[0]), self.scope.constants.fold(arguments[1])
                 if not isinstance(dim, int) or not 0 <= dim < len(windows):
-                    self.scope.fail(call, f"{ast.unparse(call)}: the dimension must be 0 to {len(windows) - 1}")
+                    self.scope.fail(call, f"{unparse(call)}: the dimension must be 0 to {len(windows) - 1}")
                 return [windows[dim]]
         self.scope.fail(
             node,
-            f"a for in a body cannot run over {ast.unparse(call)}",
+            f"a for in a body cannot run over {unparse(call)}",
             "range(…), eachindex(self.inputs) or range_dim(self.inputs, dimension)",
         )
 
@@ -256,7 +257,7 @@ class Translator:
         start, stop = (as_index(0), parts[0]) if len(parts) == 1 else parts[:2]
         step = parts[2].value if len(parts) == 3 else 1
         if step is None or step <= 0:
-            self.scope.fail(call, f"the step of {ast.unparse(call)} must be a positive constant")
+            self.scope.fail(call, f"the step of {unparse(call)} must be a positive constant")
         return Window(start, stop, step)
 
 

@@ -18,6 +18,7 @@ from latte.model.substitution import Uses, is_field
 from latte.model.variables import Renamed, assigned_once, located, only_loop_names, store_counts
 from latte.model.variables import names as names_of
 from swirl.ir.nest import fresh
+from swirl.ir.printing import unparse
 
 
 def with_helpers(body: Body, owner: type, avoid: Collection[str] = ()) -> Body:
@@ -114,7 +115,7 @@ class _Caller:
         if isinstance(target, ast.Tuple) and isinstance(result, ast.Tuple):
             targets, values = target.elts, result.elts
         if len(targets) != len(values):
-            self.fail(node, f"{ast.unparse(node)}: {len(targets)} names for {len(values)} values")
+            self.fail(node, f"{unparse(node)}: {len(targets)} names for {len(values)} values")
         taken = set().union(*map(names_of, [*place.before[start:], *values]))
         own = {value.id for value in values if isinstance(value, ast.Name)} - known - self.loops
         names: dict[str, ast.expr | str] = {}
@@ -239,7 +240,7 @@ class _Caller:
         found = self.helper(call)
         assert found is not None
         function, is_method = found
-        name, text = function.__name__, ast.unparse(call)
+        name, text = function.__name__, unparse(call)
         if function in self.stack:
             chain = " → ".join(f.__name__ for f in (*self.stack[self.stack.index(function) :], function))
             self.fail(call, f"{text}: {name} calls itself ({chain})", "write the recursion as a for over a range")
@@ -265,13 +266,13 @@ class _Caller:
     def _arguments(self, call: ast.Call, function: FunctionType, is_method: bool) -> dict[str, ast.expr]:
         """What each parameter is given: an expression of the caller, or a default value."""
         if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
-            self.fail(call, f"{ast.unparse(call)}: a body cannot contain *", "give each argument")
+            self.fail(call, f"{unparse(call)}: a body cannot contain *", "give each argument")
         signature = inspect.signature(function)
         of_self = [located(ast.Name("self", ast.Load()), call)] if is_method else []
         try:
             found = signature.bind(*of_self, *call.args, **{str(k.arg): k.value for k in call.keywords})
         except TypeError as error:
-            self.fail(call, f"{ast.unparse(call)}: {error}", f"def {function.__name__}{signature}")
+            self.fail(call, f"{unparse(call)}: {error}", f"def {function.__name__}{signature}")
         result: dict[str, ast.expr] = dict(found.arguments)
         for name, parameter in signature.parameters.items():
             if name not in result:

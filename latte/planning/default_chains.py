@@ -14,7 +14,7 @@ from latte.planning.defaults.trials import NAME, Trials, step
 from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.nest import Program
-from swirl.ir.statements import Statement, statements
+from swirl.ir.statements import Statement, statements_of
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
 
@@ -111,7 +111,7 @@ def _met(program: Program, buffer: str) -> bool:
     touching = [
         (nest.label, s)
         for nest in program.nests
-        for s in statements(nest.body)
+        for s in statements_of(nest)
         if any(a.name == buffer for a in s.accesses)
     ]
     return all(a == b and _share_loops(one, other) for (a, one), (b, other) in combinations(touching, 2))

@@ -14,6 +14,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.congruence import Congruence, congruence
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
+from swirl.ir.printing import unparse
 from swirl.ir.trees import names_in
 
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
@@ -40,7 +41,7 @@ class Unsupported(LatteError):
 
     def __init__(self, message: str, node: ast.AST | None = None, way_out: str | None = None):
         if node is not None:
-            message = f"{message}: {ast.unparse(ast.fix_missing_locations(node))}"
+            message = f"{message}: {unparse(ast.fix_missing_locations(node))}"
         super().__init__(message, way_out=way_out)
 
 

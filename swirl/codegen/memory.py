@@ -13,6 +13,7 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.to_c import Statements, subscripts_fit
 from swirl.ir.affine import affine
 from swirl.ir.nest import reference, subscripts
+from swirl.ir.printing import unparse
 
 
 def register_place(
@@ -75,7 +76,7 @@ class LaneMemory:
         width = self.instructions.width
         key, position = register_place(self.context, width, local, node, self.lane, chunk)
         here, following = local.names.get(key), local.names.get((*key[:-1], key[-1] + 1))
-        assert here is not None or mask is not None, ast.unparse(node)
+        assert here is not None or mask is not None, unparse(node)
         beside = next(iter(local.names.values()))  # its lanes are not looked at
         low, high = symbol(here or following or beside), symbol(following or here or beside)
         return low if position == 0 else self.instructions.shift_lanes(low, high, position)

@@ -32,6 +32,7 @@ from swirl.codegen.values import (
 from swirl.ir.affine import Affine, affine, bounds
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import names_in, subscripts
+from swirl.ir.printing import unparse
 from swirl.ir.types import CASTS
 
 _BESIDE_ZERO = {"+": "plain_sum", "-": "plain_difference"}
@@ -114,7 +115,7 @@ class ScalarExpressions:
     def element_index(self, node: ast.Subscript) -> tuple[int, ...]:
         """The subscripts of an array whose elements are named variables: constants, here."""
         forms = [affine(index, self.context.ranges, fix=True) for index in subscripts(node)]
-        assert all(form is not None and not form.terms for form in forms), ast.unparse(node)
+        assert all(form is not None and not form.terms for form in forms), unparse(node)
         return tuple(form.constant for form in forms if form is not None)
 
     def integer(self, node: ast.expr) -> Expression:

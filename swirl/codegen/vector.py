@@ -19,6 +19,7 @@ from swirl.codegen.memory import LaneMemory, register_place
 from swirl.codegen.to_c import Statements, declaration_rows
 from swirl.ir.hints import stored_value, streamed
 from swirl.ir.nest import Loop, local_type, names_in
+from swirl.ir.printing import unparse
 
 
 class RegisterLanes:
@@ -89,7 +90,7 @@ class _Body:
 
     def tail_name(self, count: ast.expr, chunk: int, nodes: list[Node]) -> str:
         """The variable with the mask of the first ``count`` lanes; one that exists here already is reused."""
-        tails, text = self.context.tails, ast.unparse(count)
+        tails, text = self.context.tails, unparse(count)
         if text not in tails:
             name = self.context.fresh(f"tail_{chunk}" if len(self.chunks) > 1 else "tail")
             mask = self.instructions.first_lanes(self.statements.expressions.integer(count))

@@ -16,6 +16,7 @@ from swirl.errors import LatteError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.execute import execute
 from swirl.ir.nest import Nest, Program, declare, local_type, make_nest
+from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer
 from swirl.ir.validate import validate
 from swirl.jit import Kernel, build, load
@@ -94,7 +95,7 @@ class _Declared(Transformer):
         kind = local_type(node)
         assert isinstance(node.target, ast.Name)
         value = node.value
-        if not kind.shape and isinstance(value, ast.Call) and ast.unparse(value.func) == kind.dtype:
+        if not kind.shape and isinstance(value, ast.Call) and unparse(value.func) == kind.dtype:
             value = value.args[0]
         return declare(node.target.id, kind, value)
 

@@ -16,6 +16,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
 from swirl.ir.paths import loops
+from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
 from swirl.ir.types import explicit
 from swirl.pipeline import Stage
@@ -150,7 +151,7 @@ class _Explicit(Transformer):
 def _explicit(nest: Nest, label: str) -> str:
     function = _Explicit().visit(ast.parse(nest.text).body[0])
     function.name = label
-    return ast.unparse(ast.fix_missing_locations(function))
+    return unparse(ast.fix_missing_locations(function))
 
 
 # --- what to fill buffers with ------------------------------------------------------------------------------

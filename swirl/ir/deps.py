@@ -15,6 +15,7 @@ from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, bounds, simplify
 from swirl.ir.nest import Loop, substitute
 from swirl.ir.paths import Path
+from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved as NotProved
 from swirl.ir.sets import is_empty, least
 from swirl.ir.statements import Access, Statement, statements, template
@@ -44,7 +45,7 @@ class Conflict:
                 index = simplify(
                     substitute(index, {v: ast.Constant(self.first_at[v]) for v in names & set(self.first_at)})
                 )
-            parts.append(ast.unparse(index))
+            parts.append(unparse(index))
         return f"{self.first_access.name}[{', '.join(parts)}]" if parts else self.first_access.name
 
     def _moving(self) -> set[str]:
@@ -150,15 +151,17 @@ def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[
     A subscript ``16 * v + w`` with ``w`` in 0 … 15 on both sides pins ``v``: most questions end here.
     """
     equal = set(same)
-    shared = set(first.variables()) & set(second.variables())
+    shared = first.variable_set & second.variable_set
     changed = True
     while changed:
         changed = False
         for one, two in zip(a.forms, b.forms, strict=False):
             if one is None or two is None:
                 continue
-            for var in (set(one.terms) & set(two.terms) & shared) - equal:
-                if one.terms[var] == two.terms[var] and _rest_is_small(first, second, one, two, var, equal):
+            for var, coefficient in one.terms.items():
+                if two.terms.get(var) != coefficient or var in equal or var not in shared:
+                    continue
+                if _rest_is_small(first, second, one, two, var, equal):
                     equal.add(var)
                     changed = True
     return equal
@@ -228,7 +231,7 @@ def before(
 
 # --- the questions that commands ask --------------------------------------------------------------------
 def carried(
-    body: list[ast.stmt], path: Path, *, reductions: bool, known: list[Statement] | None = None
+    body: list[ast.stmt], path: Path, *, reductions: bool, known: Sequence[Statement] | None = None
 ) -> Conflict | None:
     """A conflict between two iterations of the loop at ``path`` within one iteration of the loops around it,
     or None.

@@ -31,11 +31,11 @@ def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -
             loop = loop_of(node)
             inside = {**ranges, **loop_range(loop, ranges)}
             last = max(_size(loop.start, ranges), _size(loop.stop, ranges))
-            sizes = [(loop.var, last + abs(loop.step))]  # the value that ends the loop is one step further
+            if last + abs(loop.step) > LARGEST:  # the value that ends the loop is one step further
+                yield path, loop.var
         else:
             integers = _integers(node.test if isinstance(node, ast.If) else node, ranges)
-            sizes = [(unparse(expression), _size(expression, ranges)) for expression in integers]
-        yield from ((path, what) for what, size in sizes if size > LARGEST)
+            yield from ((path, unparse(each)) for each in integers if _size(each, ranges) > LARGEST)
         if isinstance(node, (ast.For, ast.If)):
             yield from _found(node.body, path, "body", inside)
             yield from _found(node.orelse, path, "orelse", inside)
@@ -46,7 +46,7 @@ def _integers(tree: ast.AST, ranges: Ranges) -> Iterator[ast.expr]:
     for node in nodes(tree):
         if isinstance(node, ast.Subscript):
             yield from subscripts(node)
-        elif isinstance(node, ast.BinOp) and names_in(node) and on_loops(node, ranges):
+        elif isinstance(node, ast.BinOp) and on_loops(node, ranges) and names_in(node):
             yield node
 
 

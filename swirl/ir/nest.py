@@ -10,12 +10,12 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, located
+from swirl.ir.trees import Transformer
 from swirl.ir.trees import clone as clone
 from swirl.ir.trees import names_in as names_in
 from swirl.ir.trees import reference as reference
@@ -43,7 +43,7 @@ CALLS: dict[str, int | None] = {
 def expr(source: str | int | float | ast.expr, **parts: ast.expr | str | int) -> ast.expr:
     """An expression from text; names given as keywords are replaced by those expressions.
 
-    >>> ast.unparse(expr("a + 1", a=expr("x * 2")))
+    >>> unparse(expr("a + 1", a=expr("x * 2")))
     'x * 2 + 1'
     """
     if isinstance(source, ast.expr):
@@ -241,7 +241,13 @@ class Nest:
         function.name = label
         nest = Nest(function)
         nest.__dict__["text"] = self.text.replace(f"def {self.label}(", f"def {label}(", 1)
+        nest.facts.update(self.facts)
         return nest
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What has been found out about the body, by name: see :func:`swirl.ir.statements.statements_of`."""
+        return {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nest) and self.text == other.text
@@ -258,7 +264,7 @@ def make_nest(label: str, body: list[ast.stmt], buffers: tuple[str, ...] | Mappi
     function = ast.FunctionDef(label, arguments, body or [ast.Pass()], [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python ≥ 3.12
         setattr(function, "type_params", [])  # noqa: B010
-    return Nest(located(function))
+    return Nest(function)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from swirl.ir.affine import affine, loop_range
 from swirl.ir.nest import Loop, constant
+from swirl.ir.printing import unparse
 
 LIMIT = 1 << 21
 """Points enumerated at once."""
@@ -214,7 +215,7 @@ def _known(node: ast.expr, names: set[str]) -> bool:
         ast.operator,
         ast.expr_context,
     )
-    calls = {ast.unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    calls = {unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
     division = any(isinstance(n, (ast.Div, ast.Pow)) for n in ast.walk(node))
     return (
         all(isinstance(n, allowed) for n in ast.walk(node))
@@ -271,7 +272,7 @@ def evaluate(node: ast.expr, points: Mapping[str, np.ndarray]) -> Any:
     if isinstance(node, ast.BinOp):
         return _BINARY[type(node.op)](evaluate(node.left, points), evaluate(node.right, points))
     if isinstance(node, ast.Call):
-        choose = np.minimum if ast.unparse(node.func) == "min" else np.maximum
+        choose = np.minimum if unparse(node.func) == "min" else np.maximum
         first, *others = (evaluate(argument, points) for argument in node.args)
         for other in others:
             first = choose(first, other)

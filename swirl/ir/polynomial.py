@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import isfinite
 
 from swirl.ir.nest import clone
+from swirl.ir.printing import unparse
 
 MAX_TERMS = 256
 """A product of sums that would have more terms stays a product."""
@@ -30,7 +31,7 @@ class Atom:
 
     @property
     def key(self) -> str:
-        return f"1 / ({ast.unparse(self.node)})" if self.inverse else ast.unparse(self.node)
+        return f"1 / ({unparse(self.node)})" if self.inverse else unparse(self.node)
 
 
 @dataclass(frozen=True)

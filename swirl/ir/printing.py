@@ -7,6 +7,8 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from swirl.ir.trees import located
+
 _BINARY: dict[type, tuple[str, int]] = {
     ast.Add: (" + ", 10),
     ast.Sub: (" - ", 10),
@@ -41,7 +43,7 @@ def unparse(tree: ast.AST) -> str:
         _STATEMENTS[type(tree)](tree, lines, "")
         return "\n".join(lines)
     except (_Unknown, KeyError):
-        return ast.unparse(tree)
+        return ast.unparse(located(tree))
 
 
 def _expression(node: Any, level: int) -> str:

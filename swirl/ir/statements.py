@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from swirl.errors import ValidationError
 from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, constant, loop_of, names_in, references, subscripts, substitute
+from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.trees import ASSIGNMENTS, children, declared_in, name_of, statements_in, target_of
@@ -89,6 +89,10 @@ class Statement:
         """The number that :func:`tag` gave to the statement."""
         return getattr(self.node, "identity", None)
 
+    @cached_property
+    def variable_set(self) -> frozenset[str]:
+        return frozenset(loop.var for loop in self.loops)
+
     def variables(self) -> list[str]:
         return [loop.var for loop in self.loops]
 
@@ -163,6 +167,15 @@ class Statement:
     def time(self, suffix: str, length: int) -> list[str]:
         """When an instance runs: positions and loop variables alternate, and zeros fill up to ``length``; a vector
         loop's statement counts before its lane, and a condition before what is in its branches."""
+        result, lanes = self._times(suffix) if suffix else self._plain_times
+        return result + ["0"] * (length - len(result) - len(lanes)) + lanes
+
+    @cached_property
+    def _plain_times(self) -> tuple[list[str], list[str]]:
+        return self._times("")
+
+    def _times(self, suffix: str) -> tuple[list[str], list[str]]:
+        """What comes first in :meth:`time`, and the lanes."""
         result: list[str] = []
         lanes: list[str] = []
         by_depth = dict(zip(self.loop_depths, self.loops, strict=True))
@@ -172,7 +185,7 @@ class Statement:
                 loop = by_depth[depth]
                 value = loop.var + suffix if loop.step > 0 else f"(-{loop.var}{suffix})"
                 (lanes if loop.kind == "vector" else result).append(value)
-        return result + ["0"] * (length - len(result) - len(lanes)) + lanes
+        return result, lanes
 
     @property
     def time_length(self) -> int:
@@ -216,6 +229,14 @@ def tag(body: list[ast.stmt]) -> None:
 def statements(body: list[ast.stmt], prefix: Path = ()) -> list[Statement]:
     """The leaf statements and conditions of a nest's body, in textual order; ``prefix`` comes before their paths."""
     return list(_collect(body, "body", prefix, (), (), (), {}))
+
+
+def statements_of(nest: Nest) -> Sequence[Statement]:
+    """The same of a nest, which are made once."""
+    if "statements" not in nest.facts:
+        nest.facts["statements"] = statements(nest.body)
+    found: list[Statement] = nest.facts["statements"]
+    return found
 
 
 LocalUse = tuple[ast.Subscript, bool, tuple[Loop, ...]]

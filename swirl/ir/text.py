@@ -73,10 +73,15 @@ def _nest(text: str) -> Nest:
 
 def _equal(a: Any, b: Any) -> bool:
     """Whether two trees are the same in every field."""
+    if a is b:
+        return True
+    if a.__class__ is not b.__class__:
+        return False
     if isinstance(a, ast.AST):
-        if type(a) is not type(b):
-            return False
-        return all(_equal(getattr(a, name, None), getattr(b, name, None)) for name in a._fields)
+        for name in a._fields:  # noqa: SIM110 a generator for each node takes long
+            if not _equal(getattr(a, name, None), getattr(b, name, None)):
+                return False
+        return True
     if isinstance(a, list):
-        return isinstance(b, list) and len(a) == len(b) and all(map(_equal, a, b))
-    return a == b and type(a) is type(b)
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)

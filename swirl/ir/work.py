@@ -16,6 +16,7 @@ from swirl.ir.names import apart
 from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.points import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
+from swirl.ir.printing import unparse
 from swirl.ir.trees import children
 
 NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")
@@ -281,7 +282,7 @@ def _still_part(index: ast.expr, use: _Reference) -> str:
     """What fixed variables add to a subscript, as text."""
     form = affine(index)
     if form is None or _divided(index, use.still):
-        return ast.unparse(index)
+        return unparse(index)
     return " ".join(
         f"{factor}*{atom}" for atom, factor in sorted(form.terms.items()) if variables(form.atoms[atom]) & use.still
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from swirl.ir.affine import simplify
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, reference
-from swirl.ir.statements import statements
+from swirl.ir.statements import statements_of
 from swirl.transforms.command import COMMANDS
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.filling import fills
@@ -97,7 +97,7 @@ def _needs(program: Program, buffer: str) -> tuple[bool, bool]:
     for nest in program.nests:
         touching = [
             (statement, access)
-            for statement in statements(nest.body)
+            for statement in statements_of(nest)
             for access in statement.accesses
             if access.name == buffer
         ]

@@ -58,7 +58,7 @@ def programs() -> list[Program]:
 def test_random_programs() -> None:
     for program in programs():
         for nest in program.nests:
-            assert nest.text == ast.unparse(nest.function)
+            assert nest.text == ast.unparse(located(nest.function))
             for node in ast.walk(nest.function):
                 if isinstance(node, ast.expr):
                     assert unparse(node) == ast.unparse(node)

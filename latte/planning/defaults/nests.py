@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from latte.planning.defaults.trials import Trials, step
 from swirl.ir.nest import Loop, names_in
-from swirl.ir.statements import Statement, parsed, statements
+from swirl.ir.statements import Statement, parsed, statements_of
 from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
 
 WORTH_SHARING = 2**14
@@ -90,7 +90,7 @@ class NestSchedule:
 
     def keep_sums(self) -> None:
         """Sums under conditions on the loops are kept in locals: lanes that a border leaves out need not store."""
-        adding = [s for s in statements(self.trials.nests[0].body) if s.guards]
+        adding = [s for s in statements_of(self.trials.nests[0]) if s.guards]
         names = dict.fromkeys(a.name for s in adding for a in s.accesses if a.kind == "add")
         for name in names:
             if name in self.trials.program.buffers:
@@ -208,9 +208,9 @@ class NestSchedule:
     def store_far(self) -> None:
         """Results larger than the caches, which nothing reads again here, are stored past them."""
         program = self.trials.program
-        known = [access for nest in program.nests for s in statements(nest.body) for access in s.accesses]
+        known = [access for nest in program.nests for s in statements_of(nest) for access in s.accesses]
         read = {access.name for access in known if access.kind != "write"}
-        own = {a.name for s in statements(self.trials.nests[0].body) for a in s.accesses if a.kind == "write"}
+        own = {a.name for s in statements_of(self.trials.nests[0]) for a in s.accesses if a.kind == "write"}
         for name in sorted(own - read):
             if name in program.buffers and program.buffers[name].nbytes >= FAR:
                 self.trials.apply("larger than the caches, and not read again here", "stream", name)

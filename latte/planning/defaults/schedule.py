@@ -18,7 +18,8 @@ from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import fresh, loop_of, variable_of
 from swirl.ir.paths import loops
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import Access, Statement, statements_of
 from swirl.loop_facts import contractions, divided, longest_row, perfect_chains
 from swirl.phases import PHASES
 from swirl.recipe import Recipe, Schedule
@@ -121,7 +122,7 @@ class PhaseSchedule:
         """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer."""
         found: set[tuple[str, int]] = set()
         for program in self.trials.s.programs.values():
-            for statement in (s for nest in program.nests for s in statements(nest.body)):
+            for statement in (s for nest in program.nests for s in statements_of(nest)):
                 own = [access for access in statement.accesses if access.name in program.buffers]
                 heads = {_loop_over(statement, access, dim) for access in own if access.name == name} - {None}
                 found |= {
@@ -140,7 +141,7 @@ class PhaseSchedule:
     def divide(self, number: int) -> None:
         """``x % 2`` and ``x // 2`` become loops of their own."""
         own = replace(self.trials, nest=number)
-        every = [index for s in statements(own.nests[0].body) for access in s.accesses for index in access.own]
+        every = [index for s in statements_of(own.nests[0]) for access in s.accesses for index in access.own]
         for var, size in dict.fromkeys(pair for index in every for pair in divided(index)):
             own.apply(f"subscripts have quotients or remainders of {var} by {size}", "tile_loop", var, size)
 
@@ -156,13 +157,13 @@ class PhaseSchedule:
     def _scattered(self, own: Trials, tried: set[tuple[str, int]]) -> tuple[str, str] | None:
         """The longest loop in a subscript of a sum, and the subscript, if other loops reach the same elements; it is
         noted as tried."""
-        for statement in statements(own.nests[0].body):
+        for statement in statements_of(own.nests[0]):
             for access in statement.accesses:
                 for dim, index in enumerate(access.own if access.kind == "add" else ()):
                     moved = _overlapping(statement, index)
                     if moved is not None and (access.name, dim) not in tried and access.name in own.program.buffers:
                         tried.add((access.name, dim))
-                        return moved, ast.unparse(index)
+                        return moved, unparse(index)
         return None
 
     def join(self) -> None:
@@ -177,7 +178,7 @@ class PhaseSchedule:
     def _set_before(self, refused: Collection[tuple[int, str, str]]) -> tuple[int, str, str] | None:
         """A nest and two neighbouring loops of one range in it, the first of which sets what the second adds to."""
         for number, nest in enumerate(self.trials.program.nests):
-            known = statements(nest.body)
+            known = statements_of(nest)
             by_path = dict(loops(nest.body))
             for path, node in by_path.items():
                 after = (*path[:-1], (path[-1][0], path[-1][1] + 1))
@@ -242,7 +243,7 @@ class PhaseSchedule:
 
     def _order(self, own: Trials, names: Sequence[str]) -> None:
         """Directly nested loops around one contraction in the order of results, then terms."""
-        known = [s for s in statements(own.nests[0].body) if s.variables()[-len(names) :] == names and s.accesses]
+        known = [s for s in statements_of(own.nests[0]) if s.variables()[-len(names) :] == names and s.accesses]
         held = [
             c
             for c in contractions(own.nests[0], own.program.buffers)

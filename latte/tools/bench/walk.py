@@ -15,6 +15,7 @@ from latte.net import Net
 from swirl.ir.nest import Program, loop_of, names_in
 from swirl.ir.paths import Path as Place
 from swirl.ir.paths import enclosing, walk
+from swirl.ir.printing import unparse
 from swirl.phases import PHASES
 from swirl.pipeline import Stage, canonical_stages, finish
 from swirl.recipe import Schedule
@@ -159,10 +160,10 @@ def _shown(body: Sequence[ast.stmt], places: Sequence[Place], field: str, beside
         lines += beside(others)
         others = []
         if () in inside:
-            lines.append(ast.unparse(node))
+            lines.append(unparse(node))
             continue
         assert isinstance(node, (ast.For, ast.If))
-        lines.append(ast.unparse(node).splitlines()[0])
+        lines.append(unparse(node).splitlines()[0])
         lines += [f"    {line}" for line in _shown(node.body, inside, "body", beside)]
         if node.orelse:
             lines += ["else:", *(f"    {line}" for line in _shown(node.orelse, inside, "orelse", beside))]
@@ -171,7 +172,7 @@ def _shown(body: Sequence[ast.stmt], places: Sequence[Place], field: str, beside
 
 def _remark(body: Sequence[ast.stmt]) -> list[str]:
     """The statements, or how long they are, and the first loops."""
-    text = [line for node in body for line in ast.unparse(node).splitlines()]
+    text = [line for node in body for line in unparse(node).splitlines()]
     if len(text) <= SHORT:
         return text
     heads = [line.strip() for line in text if line.strip().startswith("for ")]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from swirl.ir.nest import Program, names_in, variable_of
 from swirl.ir.paths import at, replace_at
+from swirl.ir.printing import unparse
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -63,14 +64,14 @@ def _parted(program: Program, site: Site) -> Callable[[], str | None]:
     """The command that gives each iteration its own locals, so that the loop can be cut between their uses."""
     node = loop_at(program, site)
     var, only = variable_of(node), nest_of(program, site)
-    names = [ast.unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
+    names = [unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
     expanded = step("scalar_expand", names[0] if len(names) == 1 else names, var, nest=only)
     return tried(program, (expanded, step("distribute", var, nest=only)))
 
 
 def _cuts(body: list[ast.stmt]) -> list[int]:
     """Where a body can be cut without separating a local's uses from its declaration."""
-    declared = [ast.unparse(s.target) if isinstance(s, ast.AnnAssign) else None for s in body]
+    declared = [unparse(s.target) if isinstance(s, ast.AnnAssign) else None for s in body]
     return [
         cut for cut in range(1, len(body)) if not {name for s in body[cut:] for name in names_in(s)} & {*declared[:cut]}
     ]

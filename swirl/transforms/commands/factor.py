@@ -25,6 +25,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
+from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
@@ -157,7 +158,7 @@ class _Factoring:
             if not dtype.startswith("float"):
                 continue
             whole = self.moving.polynomial(node.value)
-            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub) and ast.unparse(target) in targets:
+            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub) and unparse(target) in targets:
                 whole = -whole
             path = (*self.site.path, *path)
             statement = Summand(
@@ -168,7 +169,7 @@ class _Factoring:
                 dtype,
                 self.moving.cost(self.moving.written_out(node.value)),
             )
-            is_sum = isinstance(node, ast.AugAssign) and ast.unparse(target) in targets
+            is_sum = isinstance(node, ast.AugAssign) and unparse(target) in targets
             (sums if is_sum else assignments).append(statement)
         return sums, assignments
 
@@ -228,7 +229,7 @@ class _Factoring:
     def _inside(self, loop: Path, statement: Summand, product: ast.expr) -> _Place | None:
         node = at(self.nest.body, loop)
         assert isinstance(node, ast.For)
-        buffers = {ast.unparse(ref.value) for ref in references(product)}
+        buffers = {unparse(ref.value) for ref in references(product)}
         for inner, _ in [((), node), *loops(node.body)]:
             block: Path = (*loop, *inner)
             around = chain(self.nest, loop, block)
@@ -238,7 +239,7 @@ class _Factoring:
                 continue
             pairs = zip(statement.around.heads, around.heads, strict=True)
             names: dict[str, ast.expr] = {old.var: ast.Name(new.var, ast.Load()) for old, new in pairs}
-            existing = self._existing(loop, block, ast.unparse(substitute(product, names)), statement.dtype)
+            existing = self._existing(loop, block, unparse(substitute(product, names)), statement.dtype)
             if existing or buffers <= names_in(at(self.nest.body, block)):
                 return _Place(loop, block, names, existing)
         return None
@@ -252,10 +253,10 @@ class _Factoring:
         for statement in node.body:
             if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
                 continue
-            name = ast.unparse(statement.target)
-            if ast.unparse(statement.value) != product or stored.count(name) != 2:
+            name = unparse(statement.target)
+            if unparse(statement.value) != product or stored.count(name) != 2:
                 continue
-            if any(ast.unparse(s) == f"{name}: {dtype} = 0.0" for s in outside):
+            if any(unparse(s) == f"{name}: {dtype} = 0.0" for s in outside):
                 return name
         return None
 
@@ -337,9 +338,9 @@ class _Factoring:
 
     def _words(self, node: ast.expr) -> str:
         """The parts of an expression, for a name."""
-        moving = [ast.unparse(ref.value) for ref in references(node) if self.moving.moves(ref)]
+        moving = [unparse(ref.value) for ref in references(node) if self.moving.moves(ref)]
         moving += [n.id for n in nodes(node) if isinstance(n, ast.Name) and n.id in self.moving.locals]
-        others = [ast.unparse(ref.value) for ref in references(node)]
+        others = [unparse(ref.value) for ref in references(node)]
         return "_".join([*dict.fromkeys(moving)][:3] or others[:1] or [self.loop.var])
 
     def _nothing(self, sums: list[Summand]) -> Refused:
@@ -358,16 +359,16 @@ class _Factoring:
         ]
         if divisors:
             return self._refusal(
-                f"no factor stays the same: {ast.unparse(divisors[0].node)} moves with {self.loop.var}, and divides",
-                witness=ast.unparse(node),
+                f"no factor stays the same: {unparse(divisors[0].node)} moves with {self.loop.var}, and divides",
+                witness=unparse(node),
                 way_out="divide by something that does not move",
             )
         if not all(self._allowed(statement) for statement in sums):
             return self._refusal(
                 "the sum may be empty, and what would be computed outside may not exist then",
-                witness=ast.unparse(node),
+                witness=unparse(node),
             )
-        return self._refusal("no factor and no summand stays the same", witness=ast.unparse(node))
+        return self._refusal("no factor and no summand stays the same", witness=unparse(node))
 
 
 def reduction_kind(node: ast.stmt) -> str | None:

@@ -12,6 +12,7 @@ from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops, replace_at, walk
+from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer
 from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
@@ -105,7 +106,7 @@ def _flatten_in(
         heads, inner = chain
         extents = []
         for head in heads:
-            if head.kind != "range" or head.step != 1 or ast.unparse(head.start) != "0" or head.extent is None:
+            if head.kind != "range" or head.step != 1 or unparse(head.start) != "0" or head.extent is None:
                 raise refuse(
                     f"{head.var} is not a plain loop over a whole dimension",
                     nest,
@@ -165,7 +166,7 @@ class _Join(Transformer):
         self.once = {var: span for var, span in ranges_at(nest.body, path).items() if span[0] == span[1]}
 
     def fail(self, node: ast.AST, why: str) -> Exception:
-        return refuse(f"{ast.unparse(node)} {why}", self.nest, self.path, "asked to be flattened")
+        return refuse(f"{unparse(node)} {why}", self.nest, self.path, "asked to be flattened")
 
     def visit_For(self, node: ast.For) -> ast.AST:
         loop = loop_of(node)
@@ -180,7 +181,7 @@ class _Join(Transformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """The position of a random number counts the elements as the joined loop does."""
-        if ast.unparse(node.func) != "rand" or not names_in(node.args[-1]) & set(self.group):
+        if unparse(node.func) != "rand" or not names_in(node.args[-1]) & set(self.group):
             return self.generic_visit(node)
         *others, index = node.args
         form = affine(index, self.once, fix=True)
@@ -202,8 +203,8 @@ class _Join(Transformer):
         indices = [
             simplify(index, self.once, fix=True) if names_in(index) & set(self.group) else index for index in indices
         ]
-        name = ast.unparse(node.value)
-        texts = [ast.unparse(index) for index in indices]
+        name = unparse(node.value)
+        texts = [unparse(index) for index in indices]
         positions = [i for i in range(len(texts)) if tuple(texts[i : i + len(self.group)]) == self.group]
         buffer = self.program.buffers.get(name)
         if buffer is None or not positions or sum(t in self.group for t in texts) != len(self.group):
@@ -225,10 +226,10 @@ def _check_all_flat(program: Program) -> None:
     for nest in program.nests:
         for path, node in loops(nest.body):
             for ref in references(node):
-                name = ast.unparse(ref.value)
+                name = unparse(ref.value)
                 if name in program.buffers and len(subscripts(ref)) != len(program.buffers[name].shape):
                     raise refuse(
-                        f"{ast.unparse(ref)} uses the dimensions apart",
+                        f"{unparse(ref)} uses the dimensions apart",
                         nest,
                         path,
                         "touches a flattened array",

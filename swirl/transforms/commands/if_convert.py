@@ -26,7 +26,8 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
-from swirl.ir.statements import Statement, reduction_extremum, statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import Statement, reduction_extremum, statements_of
 from swirl.ir.trees import name_of, nodes, target_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
@@ -119,7 +120,7 @@ class _Convert:
         self.declared: Counter[str] = Counter()
         for _, node in walk(nest.body):
             if isinstance(node, ast.AnnAssign):
-                name, type_ = ast.unparse(node.target), local_type(node)
+                name, type_ = unparse(node.target), local_type(node)
                 self.types[name] = type_ if self.types.get(name, type_) == type_ else None
                 self.declared[name] += 1
         self.variables = {variable_of(node) for _, node in loops(nest.body)} - set(self.types) | {"min", "max"}
@@ -145,7 +146,7 @@ class _Convert:
 
     def check_stores(self, parted: Nest, root: Path) -> None:
         """Raises Refused where a branch on data under ``root`` stores to an element that may not exist without it."""
-        for statement in statements(parted.body):
+        for statement in statements_of(parted):
             around = enclosing(parted.body, statement.path)[len(root) :]
             if not any(isinstance(node, ast.If) and self.on_data(node.test) for node in around):
                 continue
@@ -155,7 +156,7 @@ class _Convert:
                     self.check_store(parted, statement, target)
 
     def check_store(self, parted: Nest, statement: Statement, target: ast.Subscript) -> None:
-        name, text = ast.unparse(target.value), ast.unparse(target)
+        name, text = unparse(target.value), unparse(target)
         access = next(access for access in statement.accesses if access.kind != "read" and access.text == text)
         buffer = self.program.buffers.get(name)
         shape = declared_type(parted.body, statement.path, name).shape if buffer is None else buffer.shape
@@ -172,7 +173,7 @@ class _Convert:
             instance = {var: expr(value) for var, value in witness.items()}
             indices = [simplify(substitute(index, instance)) for index in subscripts(target)]
             values = ", ".join(f"{var}={value}" for var, value in witness.items())
-            found = f"{values} would store to {ast.unparse(reference(name, indices))}, {name} has the shape {shape}"
+            found = f"{values} would store to {unparse(reference(name, indices))}, {name} has the shape {shape}"
             way_out = "a condition on loop variables around this one is left as it is: keep the subscript inside by one"
         problem = f"{text} would be stored whatever the data are, and may not exist then"
         raise refuse(problem, parted, statement.path, _NOTE, witness=found, way_out=way_out)
@@ -194,10 +195,10 @@ class _Convert:
             elif under is None:
                 result.append(node)
             elif isinstance(node, ast.AnnAssign):
-                name = ast.unparse(node.target)
+                name = unparse(node.target)
                 if self.declared[name] > 1:  # the block that it moves to may have another one
                     mapping: dict[str, ast.expr] = {name: expr(self.name(name))}
-                    self.types[ast.unparse(mapping[name])] = local_type(node)
+                    self.types[unparse(mapping[name])] = local_type(node)
                     node, rest = substitute(node, mapping), [substitute(s, mapping) for s in rest]
                 result.append(self.declaration(node, under))
             elif not isinstance(node, ast.Pass):
@@ -248,10 +249,9 @@ class _Convert:
         if extremum is None or not floating:
             return ast.Assign([target], under.select(node.value, _load(target)))
         assert isinstance(node.value, ast.Call)
-        text = ast.unparse(target)
+        text = unparse(target)
         args = [
-            arg if ast.unparse(arg) == text else under.select(arg, expr(_EXTREMES[extremum[0]]))
-            for arg in node.value.args
+            arg if unparse(arg) == text else under.select(arg, expr(_EXTREMES[extremum[0]])) for arg in node.value.args
         ]
         return ast.Assign([target], ast.Call(node.value.func, args, []))
 
@@ -291,7 +291,7 @@ def _pairs(node: ast.If) -> list[tuple[ast.stmt, ast.stmt]]:
 def _alike(first: ast.stmt, second: ast.stmt) -> bool:
     if not isinstance(first, (ast.Assign, ast.AugAssign)) or type(first) is not type(second):
         return False
-    if ast.unparse(target_of(first)) != ast.unparse(target_of(second)):
+    if unparse(target_of(first)) != unparse(target_of(second)):
         return False
     return not isinstance(first, ast.AugAssign) or type(first.op) is type(cast(ast.AugAssign, second).op)
 

@@ -25,6 +25,7 @@ from swirl.ir.nest import (
     subscripts,
     substitute,
 )
+from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved, limited
 from swirl.ir.statements import Access, Statement, statements
 from swirl.ir.trees import Transformer, children, nodes
@@ -250,8 +251,8 @@ class _Inliner:
         for statement in body:
             if not isinstance(statement, (ast.For, ast.If)):
                 for ref in references(statement):
-                    if ast.unparse(ref.value) == self.formula.buffer:
-                        counts.setdefault(ast.unparse(ref), []).append(statement)
+                    if unparse(ref.value) == self.formula.buffer:
+                        counts.setdefault(unparse(ref), []).append(statement)
         result = {}
         for text, uses in counts.items():
             if len(uses) > 1 and any(text == found for found in _certain(uses[0])):
@@ -265,14 +266,14 @@ class _Named(Transformer):
         self.locals = locals_
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        local = self.locals.get(ast.unparse(node))
+        local = self.locals.get(unparse(node))
         return ast.Name(local, ast.Load()) if local is not None else self.generic_visit(node)
 
 
 def _certain(tree: ast.AST) -> Iterator[str]:
     """References that are evaluated whenever ``tree`` is: not those in a branch of a select."""
     if isinstance(tree, ast.Subscript):
-        yield ast.unparse(tree)
+        yield unparse(tree)
     if isinstance(tree, ast.IfExp):
         yield from _certain(tree.test)
     elif isinstance(tree, ast.BoolOp):

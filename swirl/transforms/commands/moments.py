@@ -14,6 +14,7 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in
 from swirl.ir.paths import enclosing
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
+from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
@@ -188,13 +189,13 @@ class _Pair:
                 _forget(values, stored)
             if stored & data_names:
                 what = ", ".join(sorted(stored & data_names))
-                line = ast.unparse(statement).splitlines()[0]
+                line = unparse(statement).splitlines()[0]
                 raise self._stop(4, f"{what} changes before a second sum", witness=line)
         if tried:
             raise self._stop(
                 3,
                 "no later sum adds squared differences from the mean of these data",
-                witness=f"the mean is {ast.unparse(self.first.target)} / {self.count}",
+                witness=f"the mean is {unparse(self.first.target)} / {self.count}",
                 way_out="the sum must be of (x - m) * (x - m), m = sum of x / number of x",
             )
         raise self._stop(
@@ -206,15 +207,15 @@ class _Pair:
     def _start(self) -> dict[str, ast.expr]:
         """The target's value after the loop, in terms of the sum of the data."""
         total = of_atom(Atom(ast.Name(TOTAL, ast.Load()))) * number(self.first.scale)
-        return {ast.unparse(self.first.target): total.to_expr()}
+        return {unparse(self.first.target): total.to_expr()}
 
     def _check_start(self) -> ast.stmt:
         """Where the target is set to 0, which it must be before the loop."""
-        name = ast.unparse(self.first.target)
+        name = unparse(self.first.target)
         for statement in reversed(self.block[: self.position]):
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
                 target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-                if ast.unparse(target) == name:
+                if unparse(target) == name:
                     if polynomial(statement.value) == number(0):
                         return statement
                     break
@@ -235,7 +236,7 @@ class _Pair:
         else:
             return False
         followed = _Followed(values).visit(clone(value))
-        key = ast.unparse(target)
+        key = unparse(target)
         _forget(values, {key.split("[")[0]})
         if TOTAL not in names_in(followed) or key.split("[")[0] in names_in(followed):
             return False
@@ -249,7 +250,7 @@ class _Pair:
 
     def _same_iterations(self, second: Sum) -> bool:
         def bounds(heads: Sequence[Loop]) -> list[tuple[str, str, int]]:
-            return [(ast.unparse(head.start), ast.unparse(head.stop), head.step) for head in heads]
+            return [(unparse(head.start), unparse(head.stop), head.step) for head in heads]
 
         return bounds(self.first.heads) == bounds(second.heads)
 
@@ -280,7 +281,7 @@ class _Pair:
             self._follow(statement, values)
             new = copy.copy(statement)
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target  # type: ignore[attr-defined]
-            multiple = self._multiple(values[ast.unparse(target)])
+            multiple = self._multiple(values[unparse(target)])
             assert multiple is not None
             value = (mean * number(multiple)).to_expr()
             if isinstance(statement, ast.AugAssign):
@@ -303,18 +304,18 @@ class _Pair:
 
     def _read_between(self, zeroing: ast.stmt) -> bool:
         """Whether anything reads the target between its first value and the loop."""
-        name = ast.unparse(self.first.target).split("[")[0]
+        name = unparse(self.first.target).split("[")[0]
         return any(name in names_in(s) for s in self.block[self.block.index(zeroing) + 1 : self.position])
 
     def _dead(self, replaced: dict[int, list[ast.stmt]]) -> bool:
         """Whether the sum itself is overwritten before anything reads it."""
-        name = ast.unparse(self.first.target).split("[")[0]
+        name = unparse(self.first.target).split("[")[0]
         for statement in self.block[self.position + 1 :]:
             (new,) = replaced.get(id(statement), [statement])
             if name in names_in(new):
                 return (
                     isinstance(new, ast.Assign)
-                    and ast.unparse(new.targets[0]) == ast.unparse(self.first.target)
+                    and unparse(new.targets[0]) == unparse(self.first.target)
                     and name not in names_in(new.value)
                 )
         return False
@@ -322,7 +323,7 @@ class _Pair:
     def _one_pass(self) -> tuple[Program, Moments, list[ast.stmt]]:
         """The program with temporaries, what the loops of one pass find, and these loops."""
         taken = taken_names(self.program, [self.nest] if not self.apart else None)
-        base = ast.unparse(self.first.target).split("[")[0]
+        base = unparse(self.first.target).split("[")[0]
         inner, program, parts = self._inner(), self.program, None
         if self.apart:
             around, shape = self._around()
@@ -379,10 +380,10 @@ class _Followed(Transformer):
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, (ast.Name, ast.Subscript)):
-            return clone(self.values.get(ast.unparse(node), node))
+            return clone(self.values.get(unparse(node), node))
         return super().generic_visit(node)
 
 
 def load(target: ast.expr) -> ast.expr:
     """A target as an operand."""
-    return ast.parse(ast.unparse(target), mode="eval").body
+    return ast.parse(unparse(target), mode="eval").body

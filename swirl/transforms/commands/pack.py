@@ -32,7 +32,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.paths import enclosing, replace_at
-from swirl.ir.statements import statements
+from swirl.ir.statements import statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.arguments import DimensionOrder, LoopName, NestName, ReadBufferName
 from swirl.transforms.command import Assumption, command
@@ -127,7 +127,7 @@ def pack(
 
 
 def _check_only_read(nest: Nest, buffer: str, path: tuple[tuple[str, int], ...]) -> None:
-    for statement in statements(nest.body):
+    for statement in statements_of(nest):
         if statement.path[: len(path)] == path and any(
             access.name == buffer and access.kind != "read" for access in statement.accesses
         ):
@@ -233,7 +233,7 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
     loop = loop_of(loop_at(program, site))
     if loop.kind == "vector":
         raise refuse(f"{loop.var} is a vector loop", target, site.path, NOTE, way_out="pack at a loop outside")
-    inside = [s for s in statements(target.body) if s.path[: len(site.path)] == site.path]
+    inside = [s for s in statements_of(target) if s.path[: len(site.path)] == site.path]
     reads = [(s, access) for s in inside for access in s.accesses if access.name == buffer]
     if not reads:
         return None

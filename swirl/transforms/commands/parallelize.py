@@ -10,6 +10,8 @@ from swirl.ir.affine import affine
 from swirl.ir.deps import Conflict, NotProved, carried
 from swirl.ir.nest import Program, fresh, kind_of, loop_of, variable_of
 from swirl.ir.paths import at, loops, replace_at
+from swirl.ir.printing import unparse
+from swirl.ir.statements import statements_of
 from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_locals
@@ -79,7 +81,7 @@ def _shared(program: Program, site: Site, schedule: str | None) -> Program:
                 way_out="parallelize one of them",
             )
     try:
-        race = carried(target.body, site.path, reductions=True)
+        race = carried(target.body, site.path, reductions=True, known=statements_of(target))
     except NotProved:
         raise refuse("not proved free of races within the time allowed", target, site.path, note) from None
     if race is not None:
@@ -141,4 +143,4 @@ def _subscripts(race: Conflict, var: str) -> Iterator[tuple[str, str]]:
     for index in race.first_access.indices:
         form = affine(index)
         if form is not None and form.coefficient(var) and len(form.terms) > 1:
-            yield f"i{var}", ast.unparse(index)
+            yield f"i{var}", unparse(index)

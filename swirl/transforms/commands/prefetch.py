@@ -24,6 +24,7 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.paths import Path, edit_at, enclosing, walk
+from swirl.ir.printing import unparse
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestName, Positive
 from swirl.transforms.command import command
@@ -100,7 +101,7 @@ def _prefetching(program: Program, site: Site, buffer: str, distance: int, level
 
     def edit(statement: ast.stmt) -> list[ast.stmt]:
         assert isinstance(statement, ast.For)
-        own = {ast.unparse(s) for s in statement.body}
+        own = {unparse(s) for s in statement.body}
         return [with_inner(statement, [*(s for text, s in found.items() if text not in own), *statement.body])]
 
     return program.with_nest(site.nest, nest.with_body(edit_at(nest.body, site.path, edit)))
@@ -116,7 +117,7 @@ def _ahead(program: Program, site: Site, buffer: str, distance: int, level: int)
     declared = declared_in(nest.function)
     around = {variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)} | {loop.var}
     touching = list(_touching(node, buffer))
-    why = f"{ast.unparse(touching[0][1])} does not move with {loop.var}" if touching else ""
+    why = f"{unparse(touching[0][1])} does not move with {loop.var}" if touching else ""
     for path, reference in touching:
         ranges = ranges_at(nest.body, (*site.path, *path))
         between = [loop_of(n) for n in _around(node, path)]
@@ -127,7 +128,7 @@ def _ahead(program: Program, site: Site, buffer: str, distance: int, level: int)
         visible = around | {head.var for head in between} | {"min", "max"}
         if names - visible or any(True for index in indices for _ in references(index)):
             raise refuse(
-                f"the place of {ast.unparse(reference)} depends on data",
+                f"the place of {unparse(reference)} depends on data",
                 nest,
                 site.path,
                 NOTE,
@@ -135,14 +136,14 @@ def _ahead(program: Program, site: Site, buffer: str, distance: int, level: int)
             )
         moved = memory_stride(storage, indices, loop.var, ranges)
         if moved is not None and 0 < abs(moved * loop.step) * size < LINE:
-            why = f"{ast.unparse(reference)} moves by {abs(moved * loop.step) * size} bytes an iteration of {loop.var}"
+            why = f"{unparse(reference)} moves by {abs(moved * loop.step) * size} bytes an iteration of {loop.var}"
             continue
         if _near(storage, indices, seen, ranges, LINE // size):
             continue
         later = {loop.var: expr("v + d", v=loop.var, d=distance * loop.step)}
         one = Prefetch(buffer, tuple(indices), level)
         new = ast.fix_missing_locations(_lines(program, around | declared, one, between, ranges, later))
-        found.setdefault(ast.unparse(new), new)
+        found.setdefault(unparse(new), new)
     return found, why or f"{buffer} is not touched in {loop.var}"
 
 
@@ -166,7 +167,7 @@ def _touching(node: ast.For, buffer: str) -> Iterator[tuple[Path, ast.Subscript]
         if isinstance(statement, (ast.For, ast.If)):
             head = statement.iter if isinstance(statement, ast.For) else statement.test
         for reference in references(head):
-            if ast.unparse(reference.value) == buffer:
+            if unparse(reference.value) == buffer:
                 yield path, reference
 
 

@@ -33,7 +33,8 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.paths import enclosing, loops, replace_at
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import Access, Statement, statements_of
 from swirl.ir.trees import Transformer, declared_in, nodes
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
 from swirl.transforms.command import command
@@ -93,7 +94,7 @@ def privatize(
     sites = find_loops(program, loop_var, nest) if loop_var is not None else _sharing(program, buffer, nest)
     for site in sites:
         target = result.nests[site.nest]
-        inside = [s for s in statements(target.body) if s.path[: len(site.path)] == site.path]
+        inside = [s for s in statements_of(target) if s.path[: len(site.path)] == site.path]
         touching = [(s, access) for s in inside for access in s.accesses if access.name == buffer]
         kinds = {access.kind for _, access in touching}
         if not kinds - {"read"}:
@@ -127,7 +128,7 @@ def _sharing(program: Program, buffer: str, nest: int | str | None) -> list[Site
     for index, target in enumerate(program.nests):
         if nest not in (None, index, target.label):
             continue
-        known = statements(target.body)
+        known = statements_of(target)
         known = [replace(s, accesses=tuple(a for a in s.accesses if a.name == buffer)) for s in known]
         for path, _ in loops(target.body):
             inside = any(site.nest == index and path[: len(site.path)] == site.path for site in sites)
@@ -254,7 +255,7 @@ def _moving(node: ast.For, touching: list[Access]) -> list[int]:
     inside = declared_in(node) | {variable_of(n) for n in nodes(node) if isinstance(n, ast.For)}
     result = []
     for dim in range(rank):
-        texts = {ast.unparse(access.indices[dim]) for access in touching}
+        texts = {unparse(access.indices[dim]) for access in touching}
         names = {name for access in touching for name in names_in(access.indices[dim])}
         data = any(True for access in touching for _ in references(access.indices[dim]))
         if len(texts) > 1 or names & inside or data:
@@ -323,7 +324,7 @@ def _check_own(program: Program, site: Site, buffer: str) -> None:
             way_out="only a reduction or a temporary can be private",
         )
     for index, other in enumerate(program.nests):
-        for statement in statements(other.body):
+        for statement in statements_of(other):
             outside = index != site.nest or statement.path[: len(site.path)] != site.path
             if outside and any(access.name == buffer for access in statement.accesses):
                 raise refuse(
@@ -344,6 +345,6 @@ class _Private(Transformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         new = self.generic_visit(node)
         assert isinstance(new, ast.Subscript)
-        if ast.unparse(new.value) != self.buffer:
+        if unparse(new.value) != self.buffer:
             return new
         return self.private(subscripts(new), isinstance(new.ctx, ast.Store))

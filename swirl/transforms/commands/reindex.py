@@ -12,6 +12,7 @@ from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
 from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, replace_at
+from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
@@ -132,7 +133,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     nest, path = program.nests[site.nest], site.path
     loop = plain_loop(nest, path, loop_at(program, site), NOTE)
     inner = _variables(form) & (vars_below(loop_at(program, site)) - {loop.var})
-    again = step("reindex", loop.var, **{name: ast.unparse(form.to_expr())})
+    again = step("reindex", loop.var, **{name: unparse(form.to_expr())})
     nest, path = _perfect(nest, path, {loop.var} | inner, way_to_nest(program, site, again))
     end = _innermost(nest, path)  # conditions stay inside, where they hinder no later command
     chain = [
@@ -168,7 +169,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     ranges = {**ranges_at(nest.body, end), **loop_range(chain[-1], ranges_at(nest.body, end))}
     limits = bounds(form, ranges)
     if limits is None:
-        raise refuse(f"the range of {ast.unparse(form.to_expr())} is not known", nest, path, NOTE)
+        raise refuse(f"the range of {unparse(form.to_expr())} is not known", nest, path, NOTE)
     head, undecided = _bounded(loop_of(for_loop(name, limits[1] + 1, [], start=limits[0])), conditions)
     if undecided:
         body = [ast.If(conjunction(undecided), body, [])]

@@ -28,7 +28,8 @@ from swirl.ir.nest import (
     variable_of,
 )
 from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
-from swirl.ir.statements import statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import statements_of
 from swirl.transforms.arguments import LocalNames, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -100,13 +101,13 @@ def _all_expanded(program: Program, nest: Nest, name: str, wanted: set[str] | No
 def _declarations(nest: Nest, name: str | None = None) -> Iterator[Path]:
     """Where locals (only those called ``name``) are declared."""
     for path, node in walk(nest.body):
-        if isinstance(node, ast.AnnAssign) and name in (None, ast.unparse(node.target)):
+        if isinstance(node, ast.AnnAssign) and name in (None, unparse(node.target)):
             yield path
 
 
 def _no_local(program: Program, name: str) -> CommandError:
     found = [at(target.body, path) for target in program.nests for path in _declarations(target)]
-    names = dict.fromkeys(ast.unparse(node.target) for node in found if isinstance(node, ast.AnnAssign))
+    names = dict.fromkeys(unparse(node.target) for node in found if isinstance(node, ast.AnnAssign))
     return CommandError(
         f"no local named {name!r} in {program.name}",
         way_out=f"the locals are {', '.join(names)}" if names else "scalar_replace and hoist make locals",
@@ -117,7 +118,7 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     """The nest with the local that is declared at a path expanded over one loop."""
     node = at(nest.body, declared)
     assert isinstance(node, ast.AnnAssign)
-    name, type_ = ast.unparse(node.target), local_type(node)
+    name, type_ = unparse(node.target), local_type(node)
     around = [
         path
         for path, head in loops(nest.body)
@@ -175,7 +176,7 @@ class _Array:
         """A statement with the array; its declaration is left out."""
         found = self.expand.visit(substitute(statement, {self.local: ast.Name(self.name, ast.Load())}))
         listed = found if isinstance(found, list) else [found]
-        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == self.name)]
+        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and unparse(s.target) == self.name)]
 
     def in_block(self, owner: ast.stmt, field: str, index: int) -> ast.stmt:
         """A loop or condition with the array in the statements of one block from ``index`` on."""
@@ -241,7 +242,7 @@ def _check_private(program: Program, nest: Nest, declared: Path, path: Path, nam
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     first = next(statement for statement in node.body if name in names_in(statement))
-    assigned = isinstance(first, ast.Assign) and ast.unparse(first.targets[0]) == name
+    assigned = isinstance(first, ast.Assign) and unparse(first.targets[0]) == name
     if not assigned or not isinstance(first, ast.Assign) or name in names_in(first.value):
         partial = (step("unroll", variable_of(node), 4),), (step("vectorize", variable_of(node)),)
         raise refuse(
@@ -261,7 +262,7 @@ def _check_private(program: Program, nest: Nest, declared: Path, path: Path, nam
 
 def _carried_value(nest: Nest, path: Path, name: str) -> Conflict | None:
     """Two iterations of the loop, the earlier one writing the local and the later one using it."""
-    inside = [s for s in statements(nest.body) if s.path[: len(path)] == path]
+    inside = [s for s in statements_of(nest) if s.path[: len(path)] == path]
     uses = [replace(s, accesses=tuple(a for a in s.accesses if a.name == name)) for s in inside]
     node = at(nest.body, path)
     assert isinstance(node, ast.For)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from swirl.errors import CommandError
@@ -13,7 +13,7 @@ from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
 from swirl.ir.nest import Nest, Program, kind_of, subscripts, variable_of
 from swirl.ir.paths import at, edit_at, enclosing
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.statements import Access, Statement, statements_of
 from swirl.transforms.arguments import BufferName, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -59,7 +59,7 @@ def stream(
     for index, target in enumerate(program.nests):
         if nest is not None and nest not in (index, target.label):
             continue
-        known = statements(target.body)
+        known = statements_of(target)
         body = target.body
         for statement in known:
             inside = sites is None or any(
@@ -89,7 +89,7 @@ def _stored(program: Program) -> list[str]:
     found = {
         access.name: True
         for nest in program.nests
-        for statement in statements(nest.body)
+        for statement in statements_of(nest)
         for access in statement.accesses
         if access.kind != "read" and access.name in program.buffers
     }
@@ -156,7 +156,7 @@ def _kept(program: Program, buffer: str) -> Callable[[], str | None]:
     return tried(program, (step("scalar_replace", buffer), step("stream", buffer)))
 
 
-def _check_last(program: Program, nest: Nest, known: list[Statement], statement: Statement, access: Access) -> None:
+def _check_last(program: Program, nest: Nest, known: Sequence[Statement], statement: Statement, access: Access) -> None:
     """Raises Refused where the nest reads or writes the element again, after the store."""
     store = replace(statement, accesses=(access,))
     for other in known:

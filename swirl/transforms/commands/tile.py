@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-
 from swirl.errors import LayoutError
 from swirl.ir.nest import Program, loop_of, references, subscripts, variable_of
 from swirl.ir.paths import loops
+from swirl.ir.printing import unparse
 from swirl.transforms.arguments import BufferName, Dimension, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import check_size
@@ -59,7 +58,5 @@ def _loops_over(program: Program, buffer: str, axis: int, nest: int) -> list[str
     """Variables of a nest's loops that are the plain subscript of the dimension."""
     target = program.nests[nest]
     variables = {variable_of(node) for _, node in loops(target.body)}
-    indices = [
-        ast.unparse(subscripts(ref)[axis]) for ref in references(target.function) if ast.unparse(ref.value) == buffer
-    ]
+    indices = [unparse(subscripts(ref)[axis]) for ref in references(target.function) if unparse(ref.value) == buffer]
     return [index for index in dict.fromkeys(indices) if index in variables]

@@ -12,7 +12,8 @@ from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
 from swirl.ir.nest import Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops
-from swirl.ir.statements import outer_locals, statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import outer_locals, statements_of
 from swirl.ir.trees import declared_in, nodes
 from swirl.transforms.arguments import Gather, Lanes, LoopName, NestName
 from swirl.transforms.command import command
@@ -111,7 +112,7 @@ def _lanes(program: Program, site: Site, factor: int) -> Program:
     program, inside = with_partials(program, inside, factor)
     program = sink(program, inside, "asked to become lanes")
     nest = program.nests[site.nest]
-    known = statements(nest.body)
+    known = statements_of(nest)
     for path, node in loops(nest.body):
         if variable_of(node) == lane:
             conflict = lane_conflict(known, path)
@@ -135,7 +136,7 @@ def _check_elements(nest: Nest, path: Path, lane: str) -> None:
     common = _one_for_all(node.body, {lane, *declared_in(node)}, loop_of(node).extent is None)
     if common is not None:
         raise refuse(
-            f"{ast.unparse(common)} is one element for all lanes, and these do not agree on it",
+            f"{unparse(common)} is one element for all lanes, and these do not agree on it",
             nest,
             path,
             "asked to become lanes",
@@ -169,9 +170,9 @@ def check_contiguous(program: Program, nest: Nest, path: Path, way_out: WayOut =
     assert isinstance(node, ast.For)
     var = variable_of(node)
     for ref, stride in _apart(program, nest, path):
-        name = ast.unparse(ref.value)
+        name = unparse(ref.value)
         raise refuse(
-            f"{ast.unparse(ref)} is not contiguous in {var}",
+            f"{unparse(ref)} is not contiguous in {var}",
             nest,
             path,
             "asked to become lanes",
@@ -188,7 +189,7 @@ def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subsc
     for inner_path, _ in loops(node.body):
         ranges |= ranges_at([node], (("body", 0), *inner_path, ("body", 0)))
     for ref in references(node):
-        buffer = program.buffers.get(ast.unparse(ref.value))
+        buffer = program.buffers.get(unparse(ref.value))
         if buffer is not None:
             stride = memory_stride(buffer, subscripts(ref), variable_of(node), ranges)
             if stride not in (0, 1):
@@ -246,7 +247,7 @@ def _cuts(node: ast.For) -> list[int]:
     loop, cuts = loop_of(node), set[int]()
     for test in (n for s in node.body for n in nodes(s) if isinstance(n, ast.Compare)):
         value = constant(test.comparators[0])
-        if ast.unparse(test.left) == loop.var and isinstance(test.ops[0], ast.Eq) and value is not None:
+        if unparse(test.left) == loop.var and isinstance(test.ops[0], ast.Eq) and value is not None:
             cuts |= {value, value + 1}
     ends = constant(loop.start), constant(loop.stop)
     if ends[0] is None or ends[1] is None:
@@ -261,7 +262,7 @@ def _tiles(trial: Trial, site: Site, factor: int) -> str | None:
     var, size = (loop.var, loop.extent) if loop.var.endswith("_inner") else (f"{loop.var}_inner", factor)
     tiles: dict[str, Step] = {}
     for ref, _ in _apart(program, nest, site.path):
-        name = ast.unparse(ref.value)
+        name = unparse(ref.value)
         buffer, indices = program.buffers[name], subscripts(ref)
         moving = [dim for dim, index in enumerate(indices) if loop.var in names_in(index)]
         if not moving or moving[0] < buffer.batch_dims or size is None:

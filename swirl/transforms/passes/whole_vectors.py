@@ -10,6 +10,7 @@ from dataclasses import replace
 from swirl.ir.affine import bounds, constant, loop_range, simplify_body
 from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, names_in, subscripts, substitute
 from swirl.ir.paths import loops
+from swirl.ir.printing import unparse
 from swirl.ir.statements import local_uses
 from swirl.transforms.rewrites.checked import checked
 
@@ -71,7 +72,7 @@ def _without_unused_ends(body: Sequence[ast.stmt], around: tuple[Loop, ...] = ()
             branches = (_without_unused_ends(branch, around) for branch in (node.body, node.orelse))
             node = ast.If(node.test, *branches)
         elif isinstance(node, ast.AnnAssign) and local_type(node).shape:
-            name, type_ = ast.unparse(node.target), local_type(node)
+            name, type_ = unparse(node.target), local_type(node)
             uses = [_ends(use, inside) for use, _, inside in local_uses(body[position + 1 :], name, around)]
             if uses:
                 shape = tuple(map(min, zip(type_.shape, map(max, zip(*uses, strict=True)), strict=True)))

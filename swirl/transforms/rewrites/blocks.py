@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from swirl.ir.nest import Nest, Program, local_type, names_in, with_inner
 from swirl.ir.paths import Path, at, edit_at, walk
+from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes
 
 
@@ -24,7 +25,7 @@ def dtype_of(program: Program, nest: Nest, target: ast.expr) -> str:
     name = name_of(target)
     if name in program.buffers:
         return program.buffers[name].dtype
-    declared = (s for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign) and ast.unparse(s.target) == name)
+    declared = (s for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign) and unparse(s.target) == name)
     types = {local_type(statement).dtype for statement in declared}
     return types.pop() if len(types) == 1 else ""
 
@@ -93,9 +94,9 @@ def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bo
     if not isinstance(first, ast.Assign) and not (isinstance(first, ast.AugAssign) and isinstance(first.op, ast.Add)):
         return None
     target = first.target if isinstance(first, ast.AugAssign) else first.targets[0]
-    if not isinstance(target, ast.Subscript) or ast.unparse(target) != ast.unparse(second.target):
+    if not isinstance(target, ast.Subscript) or unparse(target) != unparse(second.target):
         return None
-    if ast.unparse(target.value) in names_in(second.value):
+    if unparse(target.value) in names_in(second.value):
         return None
     if not all(floating(node) for node in (target, first.value, second.value)):
         return None  # integers are rounded when they are stored, truth values do not add up
@@ -118,6 +119,6 @@ def _is_float(program: Program, nest: Nest, node: ast.expr) -> bool:
         case ast.UnaryOp():
             return not isinstance(node.op, ast.Not) and _is_float(program, nest, node.operand)
         case ast.Call():
-            cast = ast.unparse(node.func).startswith("float")
+            cast = unparse(node.func).startswith("float")
             return cast or all(_is_float(program, nest, part) for part in node.args)
     return False

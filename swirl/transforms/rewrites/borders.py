@@ -7,6 +7,7 @@ import ast
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.nest import Program, constant, loop_of
+from swirl.ir.printing import unparse
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 
@@ -54,4 +55,4 @@ def _within(program: Program, site: Site, node: ast.For, low: int, high: int) ->
     target, loop = program.nests[site.nest], loop_of(node)
     ranges = ranges_at(target.body, site.path) | {loop.var: (low, high)}
     body = simplify_body(drop_decided_guards(node.body, ranges), ranges)
-    return "\n".join(ast.unparse(statement) for statement in body)
+    return "\n".join(unparse(statement) for statement in body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -14,7 +14,7 @@ from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, parsed, statements
+from swirl.ir.statements import Statement, parsed, statements_of
 from swirl.ir.trees import children, declared_in, name_of, statements_in, targets_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.references import in_bounds
@@ -106,7 +106,7 @@ def obstacle(program: Program, nest: Nest, buffer: str) -> Obstacle | None:
 
 def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> Iterator[Candidate | Obstacle]:
     """The references that would gain, each as a candidate or with what prevents it."""
-    known: list[Statement] = []
+    known: Sequence[Statement] = ()
     for parent, block in _blocks(nest.body):
         if parent < start or _has_parallel(block):
             continue
@@ -130,7 +130,7 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
                     problem = f"{text} is touched under conditions alone, and may be outside of {name} otherwise"
                     yield Obstacle(parent, text, problem)
                     continue
-            known = known or statements(nest.body)
+            known = known or statements_of(nest)
             shared = _shared(nest, known, parent, name, text, heads)
             yield Candidate(parent, text, name, heads, certain, guard) if shared is None else shared
 
@@ -317,7 +317,7 @@ def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) ->
 
 
 def _shared(
-    nest: Nest, known: list[Statement], parent: Path, name: str, text: str, heads: tuple[Head, ...]
+    nest: Nest, known: Sequence[Statement], parent: Path, name: str, text: str, heads: tuple[Head, ...]
 ) -> Obstacle | None:
     """Another reference in the block that may touch the same element while one of them is written; None where there is
     none.

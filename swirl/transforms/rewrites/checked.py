@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from functools import lru_cache
 
 from swirl.errors import CommandError
@@ -12,7 +13,7 @@ from swirl.ir.integers import LARGEST, too_large
 from swirl.ir.nest import Nest, Program, kind_of
 from swirl.ir.paths import Path, at, loops, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, outer_locals, statements
+from swirl.ir.statements import Statement, outer_locals, statements_of
 from swirl.ir.validate import validate
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 
@@ -67,7 +68,7 @@ def check_integers(nest: Nest) -> None:
 def check_marks(nest: Nest) -> None:
     """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each
     other."""
-    known = statements(nest.body)
+    known = statements_of(nest)
     for path, node in loops(nest.body):
         kind = kind_of(node)
         try:
@@ -106,7 +107,7 @@ def check_locals(nest: Nest, path: Path, note: str, way_out: WayOut = None) -> N
         raise refuse(problem, nest, path, note, witness=witness, way_out=way_out)
 
 
-def lane_conflict(known: list[Statement], path: Path) -> Conflict | None:
+def lane_conflict(known: Sequence[Statement], path: Path) -> Conflict | None:
     """Two lanes of one statement in the vector loop at ``path`` that touch one element, one writing; or None.
 
     ``known`` are the statements of the whole nest.

@@ -18,7 +18,7 @@ from swirl.ir.deps import NotProved
 from swirl.ir.footprint import Span, footprint
 from swirl.ir.nest import LocalType, Nest, Program, clone, declare, expr, fresh, names_in, reference, subscripts
 from swirl.ir.paths import Path, at, replace_at
-from swirl.ir.statements import Statement, statements
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import Transformer
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
@@ -49,7 +49,7 @@ def contracted(program: Program, buffer: str) -> Program:
     nest = program.nests[holders[0]]
     if len(holders) > 1:
         other = program.nests[holders[1]]
-        use = next(s for s in statements(other.body) if any(a.name == buffer for a in s.accesses))
+        use = next(s for s in statements_of(other) if any(a.name == buffer for a in s.accesses))
         doing = "reads" if all(a.kind == "read" for a in use.accesses if a.name == buffer) else "sets"
         raise refuse(
             f"{buffer} is touched by another nest too: {use.text.splitlines()[0]} in {other.label} {doing} it",
@@ -58,7 +58,7 @@ def contracted(program: Program, buffer: str) -> Program:
             f"asked to contract {buffer}",
             way_out=lambda: _joined(program, buffer, holders),
         )
-    known = [s for s in statements(nest.body) if any(a.name == buffer for a in s.accesses)]
+    known = [s for s in statements_of(nest) if any(a.name == buffer for a in s.accesses)]
     block = _block(nest, known)
     _check(nest, buffer, known, block)
     try:

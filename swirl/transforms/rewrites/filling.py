@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import constant
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Access, Statement
 
 
@@ -22,7 +21,7 @@ def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Bu
     own = [loop for loop, at_ in zip(first.loops, first.loop_depths, strict=True) if at_ >= depth]
     depths = [at_ for at_ in first.loop_depths if at_ >= depth]
     whole = {loop.var: loop.extent for loop in own if constant(loop.start) == 0 and loop.step == 1}
-    indices = [ast.unparse(access.indices[d]) for d in kept]
+    indices = [unparse(access.indices[d]) for d in kept]
 
     def following(statement: Statement, other: Access) -> bool:
         """Whether the element is filled: all are that the loops around both have filled by then."""
@@ -30,7 +29,7 @@ def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Bu
             return True
         common = [statement.path[: at_ + 1] == first.path[: at_ + 1] for at_ in depths]
         around = {loop.var for loop, both in zip(own, common, strict=True) if both}
-        same = [text == ast.unparse(other.indices[d]) for text, d in zip(indices, kept, strict=True) if text in around]
+        same = [text == unparse(other.indices[d]) for text, d in zip(indices, kept, strict=True) if text in around]
         return statement is not first and all(same)
 
     return (

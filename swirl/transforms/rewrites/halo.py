@@ -11,7 +11,8 @@ from swirl.ir.footprint import extremes
 from swirl.ir.names import Scope, Unwrapping, scope_at
 from swirl.ir.nest import Nest, Program, clone, names_in, references, subscripts
 from swirl.ir.paths import Path, replace_at, walk
-from swirl.ir.statements import Statement, statements
+from swirl.ir.printing import unparse
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import Transformer, nodes
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.refusals import refuse
@@ -121,7 +122,7 @@ class _Check:
 
     def needless(self) -> bool:
         candidate = self.candidate
-        known = statements(candidate.trial.body)
+        known = statements_of(candidate.trial)
         inside = [s for s in known if s.path[: len(candidate.path)] == candidate.path]
         if candidate.value is None:
             inside = [s for s in inside if len(s.path) > len(candidate.path)]
@@ -168,7 +169,7 @@ class _Check:
         if isinstance(node, ast.Name):
             return node.id != "INFINITY" and self._scope(statement)[node.id].declared in self.zeros
         if isinstance(node, ast.Subscript):
-            return ast.unparse(node.value) == self.buffer and self._outside(node, statement, then)
+            return unparse(node.value) == self.buffer and self._outside(node, statement, then)
         if isinstance(node, ast.UnaryOp):
             return isinstance(node.op, ast.USub) and zero(node.operand)
         if isinstance(node, ast.IfExp):
@@ -197,7 +198,7 @@ class _Check:
         elif isinstance(tree, ast.AnnAssign) and tree.value is not None:
             tree = tree.value  # its declarations do not exist yet
         for reference in references(tree):
-            name, stored = ast.unparse(reference.value), isinstance(reference.ctx, ast.Store)
+            name, stored = unparse(reference.value), isinstance(reference.ctx, ast.Store)
             if any(True for index in subscripts(reference) for _ in references(index)):
                 return False
             shape = self._scope(statement)[name].shape
@@ -223,9 +224,9 @@ class _Check:
 
     def _too_small(self, statement: Statement, reference: ast.Subscript, constraints: Sequence[str]) -> Exception:
         values = instance(statement, constraints) or {}
-        text = ast.unparse(reference)
+        text = unparse(reference)
         at = ", ".join(f"{name}={value}" for name, value in values.items() if name in names_in(reference))
-        element = [eval(ast.unparse(index), {"min": min, "max": max}, dict(values)) for index in subscripts(reference)]
+        element = [eval(unparse(index), {"min": min, "max": max}, dict(values)) for index in subscripts(reference)]
         return refuse(
             f"the halo of {self.buffer} is too small",
             self.nest,
@@ -239,9 +240,9 @@ class _Check:
         """The command with the padding that all reads of the buffer here need."""
         needed = [list(sides) for sides in self.halo]
         shape = self.program.buffers[self.buffer].shape
-        for statement in statements(self.candidate.trial.body):
+        for statement in statements_of(self.candidate.trial):
             for reference in references(statement.node):
-                if ast.unparse(reference.value) == self.buffer:
+                if unparse(reference.value) == self.buffer:
                     for index, extent, sides in zip(subscripts(reference), shape, needed, strict=True):
                         text = statement.subscript(index)
                         ends = None if text is None else extremes(statement, text)

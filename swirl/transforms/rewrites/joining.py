@@ -13,6 +13,7 @@ from swirl.ir.deps import Conflict, NotProved, find
 from swirl.ir.names import renaming
 from swirl.ir.nest import Loop, Nest, Program, expr, fresh, loop_of, make_nest, names_in, substitute
 from swirl.ir.paths import Path, at, replace_at
+from swirl.ir.printing import unparse
 from swirl.ir.statements import statements
 from swirl.ir.trees import declared_in, name_of
 from swirl.transforms.rewrites.blocks import block_at
@@ -215,7 +216,7 @@ def next_position(nest: Nest, path: Path) -> int | None:
 
 
 def _bounds_text(loop: Loop) -> tuple[str, str, int]:
-    return ast.unparse(loop.start), ast.unparse(loop.stop), loop.step
+    return unparse(loop.start), unparse(loop.stop), loop.step
 
 
 def _apart(nest: Nest, other: Nest, taken: set[str]) -> list[ast.stmt]:

@@ -17,6 +17,7 @@ from swirl.ir.nest import (
     subscripts,
 )
 from swirl.ir.paths import Path, at
+from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.refusals import refuse
@@ -43,7 +44,7 @@ def expand_locals(nest: Nest, path: Path, loop: Loop) -> ast.For:
             "asked to move inwards",
         )
     position: ast.expr = ast.Name(loop.var, ast.Load())
-    if loop.kind != "vector" and ast.unparse(loop.start) != "0":
+    if loop.kind != "vector" and unparse(loop.start) != "0":
         position = ast.BinOp(position, ast.Sub(), loop.start)
     expanded = ExpandLocals(moving, position, extent or 0, loop.kind == "vector").visit(clone(node))
     assert isinstance(expanded, ast.For)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from swirl.ir.nest import Loop, Nest, local_type, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.polynomial import Monomial, Polynomial, polynomial
+from swirl.ir.printing import unparse
 from swirl.ir.trees import children, name_of, nodes, targets_in
 
 
@@ -73,7 +74,7 @@ class Moving:
 
     def cost(self, *expressions: ast.expr) -> int:
         """How many different operations have operands that move."""
-        return len({ast.unparse(n) for e in expressions for n in arithmetic(e) if self.moves(n)})
+        return len({unparse(n) for e in expressions for n in arithmetic(e) if self.moves(n)})
 
     def _difference(self, node: ast.expr) -> bool:
         """Whether the expression is an element that moves, plus or minus something that does not."""
@@ -104,7 +105,7 @@ class Chain:
         """The bounds as text, loop variables numbered: equal for equal iterations."""
         names = {head.var: ast.Name(f"loop_{i}", ast.Load()) for i, head in enumerate(self.heads)}
         return tuple(
-            (ast.unparse(substitute(head.start, names)), ast.unparse(substitute(head.stop, names)), head.step)
+            (unparse(substitute(head.start, names)), unparse(substitute(head.stop, names)), head.step)
             for head in self.heads
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from swirl.ir.nest import Loop, clones, expr, fresh, reference, stmts, substitute
+from swirl.ir.printing import unparse
 
 WORDS = ("base", "inner", "squares", "seen", "shift", "sum", "square_sum", "difference", "delta", "share")
 
@@ -154,4 +155,4 @@ class OnePass:
 
 def _is_first(heads: Sequence[Loop]) -> ast.expr:
     """Whether loops are in their first iteration."""
-    return expr(" and ".join(f"{head.var} == {ast.unparse(head.start)}" for head in heads))
+    return expr(" and ".join(f"{head.var} == {unparse(head.start)}" for head in heads))

@@ -10,6 +10,7 @@ from swirl.ir.affine import ranges_at
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
+from swirl.ir.printing import unparse
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.nesting import chain_to, isolate, vars_below
@@ -159,7 +160,7 @@ def way_to_nest(program: Program, site: Site, again: Step) -> Callable[[], str |
     """
     loop = loop_at(program, site)
     var, only = variable_of(loop), nest_of(program, site)
-    locals_ = [ast.unparse(node.target) for node in loop.body if isinstance(node, ast.AnnAssign)]
+    locals_ = [unparse(node.target) for node in loop.body if isinstance(node, ast.AnnAssign)]
     alternatives = [(step("scalar_expand", name, var, nest=only), again) for name in locals_]
     if len(locals_) > 1:
         alternatives.append((step("scalar_expand", locals_, var, nest=only), again))

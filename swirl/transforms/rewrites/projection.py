@@ -10,6 +10,7 @@ import islpy as isl
 
 from swirl.ir.affine import Ranges, simplify, to_isl
 from swirl.ir.nest import Loop, expr, substitute
+from swirl.ir.printing import unparse
 from swirl.ir.sets import limited
 
 MOST_BOUNDS = 4
@@ -104,7 +105,7 @@ def _ends(part: isl.Set, outside: isl.Set, back: Mapping[str, str]) -> tuple[ast
             made = _expression(value.floor() if more else value.ceil(), back)
             if made is None:
                 return None
-            found[ast.unparse(made)] = simplify(expr("made + more", made=made, more=more))
+            found[unparse(made)] = simplify(expr("made + more", made=made, more=more))
     if not 1 <= len(lower) <= MOST_BOUNDS or not 1 <= len(upper) <= MOST_BOUNDS:
         return None
     return _extremum("max", list(lower.values())), _extremum("min", list(upper.values()))

@@ -13,6 +13,8 @@ from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Nest, Program, kind_of, loop_of, names_in, references, subscripts, substitute, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
+from swirl.ir.printing import unparse
+from swirl.ir.statements import statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.joining import fuse_at
 from swirl.transforms.rewrites.permutation import permute_at
@@ -147,9 +149,7 @@ def _same_dimension(first: ast.For, second: ast.stmt) -> bool:
     shared = {(name, dim) for name, dim in one if (name, dim) in two}
     if shared:
         return True
-    names = {ast.unparse(ref.value) for ref in references(first)} & {
-        ast.unparse(ref.value) for ref in references(second)
-    }
+    names = {unparse(ref.value) for ref in references(first)} & {unparse(ref.value) for ref in references(second)}
     return not any(name in names for name, _ in one | two)
 
 
@@ -157,7 +157,7 @@ def _dimensions(node: ast.For) -> set[tuple[str, int]]:
     """(array, dimension) of every subscript that the loop's variable occurs in."""
     var = variable_of(node)
     return {
-        (ast.unparse(ref.value), dim)
+        (unparse(ref.value), dim)
         for ref in references(node)
         for dim, index in enumerate(subscripts(ref))
         if var in names_in(index)
@@ -169,9 +169,7 @@ def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | N
     one, two = first.body[0], second.body[0]
     assert isinstance(one, ast.For) and isinstance(two, ast.For)
     heads = loop_of(one), loop_of(two)
-    if any(
-        ast.unparse(a) != ast.unparse(b) for a, b in ((heads[0].start, heads[1].start), (heads[0].stop, heads[1].stop))
-    ):
+    if any(unparse(a) != unparse(b) for a, b in ((heads[0].start, heads[1].start), (heads[0].stop, heads[1].stop))):
         return None
     if heads[0].step != heads[1].step or heads[0].kind != heads[1].kind:
         return None
@@ -189,7 +187,7 @@ def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | N
 def _free(nest: Nest, path: Path) -> bool:
     """Whether the loop carries no dependence, reductions included."""
     try:
-        return carried(nest.body, path, reductions=True) is None
+        return carried(nest.body, path, reductions=True, known=statements_of(nest)) is None
     except NotProved:
         return False
 
@@ -262,7 +260,7 @@ def _stored(tree: ast.AST) -> set[str]:
             else []
         )
         for target in targets:
-            names.add(ast.unparse(target.value if isinstance(target, ast.Subscript) else target))
+            names.add(unparse(target.value if isinstance(target, ast.Subscript) else target))
     return names
 
 

@@ -107,6 +107,7 @@ def _marked(program: Program, mark: str) -> Site | None:
         for path, node in loops(nest.body):
             if getattr(node, "mark", None) == mark:
                 del node.mark  # type: ignore[attr-defined]
+                nest.facts.clear()
                 return Site(index, path)
     return None
 

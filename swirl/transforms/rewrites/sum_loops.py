@@ -10,6 +10,7 @@ from math import prod
 
 from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, substitute
 from swirl.ir.polynomial import Polynomial, polynomial
+from swirl.ir.printing import unparse
 from swirl.transforms.rewrites.blocks import dtype_of
 from swirl.transforms.rewrites.moving import Moving
 
@@ -57,7 +58,7 @@ def sum_of(program: Program, nest: Nest, node: ast.stmt) -> Sum | None:
         return None
     assert isinstance(last, ast.AugAssign)
     moving = Moving(outer)
-    if any(ast.unparse(s.target) not in moving.definitions for s in locals_ if isinstance(s, ast.AnnAssign)):
+    if any(unparse(s.target) not in moving.definitions for s in locals_ if isinstance(s, ast.AnnAssign)):
         return None
     if names_in(last.target) & {head.var for head in heads} or names_in(last.value) & moving.stored - moving.locals:
         return None
