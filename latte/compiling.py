@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
@@ -25,6 +26,8 @@ from swirl.memo import Memos
 from swirl.pipeline import uncollected
 from swirl.runner import Runner
 from swirl.target import Target, resolve_target
+
+T = TypeVar("T")
 
 
 @uncollected
@@ -57,12 +60,27 @@ def compile_graph(
         lowered = lower_layers(graph, batch_size)
         differentiated = differentiate(graph, lowered, seeded)
         plan = make_plan(graph, differentiated, target, memos, scheduling)
-        generated = generate_kernels(plan, dump)
-        generating = perf_counter() - start
+        planned = perf_counter() - start
+        generated = _Timed(generate_kernels(plan, dump))
         kernels = build_kernels(generated, target, compiling, dump)
         executable = bind(graph, plan, batch_size, kernels, runner, shared)
     built = (kernel.built for kernel in kernels)
-    return executable, make_report(built, perf_counter() - start, generating, plan.untuned)
+    return executable, make_report(built, perf_counter() - start, planned + generated.seconds, plan.untuned)
+
+
+class _Timed(Iterator[T]):
+    """Items that are made one after the other, and the seconds that making them has taken."""
+
+    def __init__(self, items: Iterator[T]):
+        self._items = items
+        self.seconds = 0.0
+
+    def __next__(self) -> T:
+        start = perf_counter()
+        try:
+            return next(self._items)
+        finally:
+            self.seconds += perf_counter() - start
 
 
 def new_session(graph: Graph, target: str | None, threads: int | None, progress: bool) -> Session:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swirl.compiler import find_compiler
 from swirl.compiler_flags import common_flags
 from swirl.config import available_cores
 from swirl.errors import LatteError
-from swirl.libraries import Built, Toolchain
+from swirl.libraries import Built, Toolchain, Units
 from swirl.target import Target
 from swirl.translation_unit import TranslationUnit
 
@@ -41,7 +41,7 @@ class Kernel:
 
 
 def build(
-    units: Sequence[TranslationUnit],
+    units: Iterable[TranslationUnit],
     target: Target,
     *,
     contract: bool = True,
@@ -54,6 +54,7 @@ def build(
     Units of equal text are compiled once. The target need not run on this machine.
 
     Args:
+        units: may be an iterator: the compiler runs while later units are made.
         contract: whether a product and a sum may become one fused multiply-add. Tests that compare bits say
             no.
         optimize: the optimisation flag.
@@ -67,25 +68,25 @@ def build(
         LatteError: the cache folder is not usable.
     """
     compiler = find_compiler()
-    flags = common_flags(compiler, target, contract, optimize, extra_flags)
-    toolchain = Toolchain(compiler, flags, target)
-    keys = [toolchain.key(unit) for unit in units]
+    toolchain = Toolchain(compiler, common_flags(compiler, target, contract, optimize, extra_flags), target)
+    wanted: list[tuple[str, TranslationUnit]] = []
     found: dict[str, Built] = {}
     missing: dict[str, TranslationUnit] = {}
-    for key, unit in zip(keys, units, strict=True):
-        if key in found or key in missing:
-            continue
-        built = toolchain.find(key, unit)
-        if built is None:
+    with _Runs(toolchain) as runs:
+        for unit in units:
+            key = toolchain.key(unit)
+            wanted.append((key, unit))
+            if key in found or key in missing:
+                continue
+            built = toolchain.find(key, unit)
+            if built is not None:
+                found[key] = built
+                continue
             missing[key] = unit
-        else:
-            found[key] = built
-    if missing:
-        found |= _make_all(toolchain, missing, progress)
-    return [
-        Built(unit.name, built.path, built.seconds, built.cached, built.command, target.name)
-        for unit, built in ((unit, found[key]) for key, unit in zip(keys, units, strict=True))
-    ]
+            runs.add(key, unit)
+        if missing:
+            found |= runs.results(len(missing), progress)
+    return [replace(found[key], name=unit.name, target=target.name) for key, unit in wanted]
 
 
 def load(built: Built) -> Kernel:
@@ -143,22 +144,54 @@ def progress_bar(title: str = "compiling kernels") -> Iterator[Progress]:
             bar.stop()
 
 
-def _make_all(toolchain: Toolchain, missing: dict[str, TranslationUnit], progress: Progress | None) -> dict[str, Built]:
-    found: dict[str, Built] = {}
-    runs = toolchain.divided(missing, available_cores())
-    # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
-    # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
-    with ThreadPoolExecutor(max_workers=min(len(runs), available_cores())) as pool:
-        jobs = [pool.submit(toolchain.make, units) for units in runs]
+class _Runs:
+    """Runs of the compiler, which begin while more units are still being made.
+
+    Args:
+        toolchain: that compiles the units.
+    """
+
+    def __init__(self, toolchain: Toolchain):
+        self._toolchain = toolchain
+        self._waiting: dict[str, TranslationUnit] = {}
+        self._jobs: list[Future[dict[str, Built]]] = []
+        # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
+        # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
+        self._pool = ThreadPoolExecutor(max_workers=available_cores())
+
+    def add(self, key: str, unit: TranslationUnit) -> None:
+        """Compile a unit, once there are enough of its like for a run."""
+        self._waiting[key] = unit
+        whole = self._toolchain.whole_run(self._waiting)
+        if whole is not None:
+            self._start(whole)
+
+    def _start(self, units: Units) -> None:
+        self._waiting = {key: unit for key, unit in self._waiting.items() if key not in units}
+        self._jobs.append(self._pool.submit(self._toolchain.make, units))
+
+    def results(self, total: int, progress: Progress | None) -> dict[str, Built]:
+        """Compile what is left; all that was added, by its key.
+
+        Args:
+            total: number of units.
+            progress: told of every run.
+        """
+        for units in self._toolchain.divided(self._waiting, available_cores()):
+            self._start(units)
         if progress is not None:
-            progress(0, len(missing), "")
-        try:
-            for job in as_completed(jobs):
-                made = job.result()
-                found |= made
-                if progress is not None:
-                    progress(len(found), len(missing), next(iter(made.values())).name)
-        finally:
-            # After a failure or an interrupt, what has not started need not start.
-            pool.shutdown(wait=False, cancel_futures=True)
-    return found
+            progress(0, total, "")
+        found: dict[str, Built] = {}
+        for job in as_completed(self._jobs):
+            made = job.result()
+            found |= made
+            if progress is not None:
+                progress(len(found), total, next(iter(made.values())).name)
+        return found
+
+    def __enter__(self) -> _Runs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After a failure or an interrupt, what has not started need not start.
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import ceil
@@ -29,6 +29,8 @@ from swirl.translation_unit import TranslationUnit
 _SOURCE, _LIBRARY, _COMMAND = "kernel.cpp", "kernel.so", "command.txt"
 _LONGEST = 100_000
 """Characters of a text of several units: for the compiler, a fraction of a second's work up to two seconds'."""
+_WHOLE = 50_000
+"""Enough for a run while further units are made."""
 _SHORTEST = 8_000
 """Shorter ones take less time than starting the compiler."""
 
@@ -54,7 +56,7 @@ class Built:
     target: str
 
 
-Units = Mapping[str, TranslationUnit]
+Units = dict[str, TranslationUnit]
 """The cache's key of a unit → the unit."""
 
 
@@ -87,9 +89,18 @@ class Toolchain:
         path = cache_folder() / key / _LIBRARY
         return Built(unit.name, path, facts["seconds"], cached=True, command=facts["command"], target=self.target.name)
 
+    def whole_run(self, units: Units) -> Units | None:
+        """Those of the units, with the flags of the last one, if they are enough for a run of the compiler."""
+        last = next(reversed(units.values()))
+        if not last.shares_library:
+            return {key: unit for key, unit in units.items() if unit is last}
+        flags = flags_for(last, self.flags)
+        alike = {k: u for k, u in units.items() if u.shares_library and flags_for(u, self.flags) == flags}
+        return alike if _length(alike) >= _WHOLE else None
+
     def divided(self, units: Units, cores: int) -> list[Units]:
         """What to compile together, the longest first: a few runs for each core, so that they end at about one time."""
-        alike: dict[object, dict[str, TranslationUnit]] = {}
+        alike: dict[object, Units] = {}
         for key, unit in units.items():
             alike.setdefault(flags_for(unit, self.flags) if unit.shares_library else key, {})[key] = unit
         longest = min(max(_length(units) // (2 * cores), _SHORTEST), _LONGEST)
@@ -200,7 +211,7 @@ def _length(units: Units) -> int:
 
 def _parts(units: Units, count: int) -> list[Units]:
     """As many parts, of about one length: from the longest on, each unit goes into the shortest part."""
-    parts: list[dict[str, TranslationUnit]] = [{} for _ in range(count)]
+    parts: list[Units] = [{} for _ in range(count)]
     for key, unit in sorted(units.items(), key=lambda item: len(item[1].source), reverse=True):
         min(parts, key=_length)[key] = unit
     return [part for part in parts if part]

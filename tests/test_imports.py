@@ -55,7 +55,7 @@ TRANSFORMS = ({"arguments"}, {"command"}, {"rewrites"}, {"passes", "commands"}, 
 TRANSFORMS_RANK = {name: rank for rank, group in enumerate(TRANSFORMS) for name in group}
 
 ONLY_WHERE_USED = {"torch", "sklearn", "matplotlib", "onnx", "mpi4py"}
-OWN_PROCESS = {Path("latte/tools/bench/peer.py"), Path("latte/tools/bench/own_torch.py")}
+OWN_PROCESS = {Path("latte/tools/bench") / name for name in ("peer.py", "own_torch.py", "shipped_torch.py")}
 """PyTorch's side of a benchmark, which only a process of its own imports."""
 
 

@@ -353,8 +353,19 @@ class Ensemble:
 
     def initial(self, name: str) -> np.ndarray:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever order they are
-        drawn."""
+        drawn.
+
+        Raises:
+            UnknownName: there is no such field.  DeclarationError: the ensemble is in no net.
+        """
         specs, declared = self.fields(), self.declared_fields().get(name)
+        if name not in specs:
+            known = ", ".join(specs)
+            raise UnknownName(
+                f"{self!r} has no field {name!r}",
+                location=user_location(),
+                way_out=f"{nearest(name, specs)}its fields are {known}",
+            )
         stream = declared.stream if isinstance(declared, Shared) else (self.position, list(specs).index(name))
         return specs[name].initial(np.random.default_rng([self._known.seed, *stream]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,8 @@ class CompiledPhase(GeneratedPhase):
         return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
 
 
-def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhase]:
-    """The C++ of every phase of every unit.
+def generate_kernels(plan: Plan, dump: Path | None = None) -> Iterator[GeneratedPhase]:
+    """The C++ of every phase of every unit, one after the other.
 
     Args:
         plan: of the net.
@@ -68,18 +68,13 @@ def generate_kernels(plan: Plan, dump: Path | None = None) -> list[GeneratedPhas
     Raises:
         Unsupported: there is none for this target; with the layer, the phase, and the location of the body.
     """
-    finished = [
-        (item.unit, phase, item.finished(phase, plan.state, plan.target), item.memo)
-        for item in plan.scheduled
-        for phase in item.result.stages
-    ]
-    if dump is not None:
-        for unit, phase, stages, _ in finished:
-            dump_stages(dump / unit.name / phase, stages)
-    return [
-        GeneratedPhase(unit, phase, stages, _generated(unit, phase, stages, plan.target, memo))
-        for unit, phase, stages, memo in finished
-    ]
+    for item in plan.scheduled:
+        for phase in item.result.stages:
+            stages = item.finished(phase, plan.state, plan.target)
+            if dump is not None:
+                dump_stages(dump / item.unit.name / phase, stages)
+            source = _generated(item.unit, phase, stages, plan.target, item.memo)
+            yield GeneratedPhase(item.unit, phase, stages, source)
 
 
 def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target, memo: Memo) -> KernelSource:
@@ -91,9 +86,9 @@ def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target
 
 
 def build_kernels(
-    generated: Sequence[GeneratedPhase], target: Target, progress: Progress | None = None, dump: Path | None = None
+    generated: Iterable[GeneratedPhase], target: Target, progress: Progress | None = None, dump: Path | None = None
 ) -> list[CompiledPhase]:
-    """The phases with their kernels, compiled where the cache has none.
+    """The phases with their kernels, compiled where the cache has none; the first while the last are generated.
 
     Args:
         generated: the C++.
@@ -104,11 +99,18 @@ def build_kernels(
     Raises:
         CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
     """
-    built = build([item.source for item in generated], target, progress=progress)
+    items: list[GeneratedPhase] = []
+
+    def sources() -> Iterator[KernelSource]:
+        for item in generated:
+            items.append(item)
+            yield item.source
+
+    built = build(sources(), target, progress=progress)
     if dump is not None:
-        for item, made in zip(generated, built, strict=True):
+        for item, made in zip(items, built, strict=True):
             dump_kernel(dump / item.unit.name / item.phase, item.source, made.command)
     return [
         CompiledPhase(item.unit, item.phase, item.stages, item.source, load(made), made)
-        for item, made in zip(generated, built, strict=True)
+        for item, made in zip(items, built, strict=True)
     ]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -14,14 +15,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+import latte
 from latte.explain.facts import CommandFact
-from latte.tools.bench import alternate, command, plots
-from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared
+from latte.tools.bench import alternate, command, plots, shipped_layers
+from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared, write_data
 from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
 from latte.tools.bench.command import as_json, bench, table
 from latte.tools.bench.levels import LEVELS, up_to
 from latte.tools.bench.ours import Layers, our_side
+from latte.tools.bench.shipped_layers import SHIPPED
 from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 from swirl.phases import PHASES
@@ -99,6 +102,7 @@ KINDS_AND_SHAPES = [
     ("cbr", "3,16,17,6"),
     ("fc", "3,30,11"),
     ("net", "8"),
+    *(("layer", f"{name},3,8,4") for name in ("lstm", "attention", "embedding", "dropout", "softmax-loss", "split")),
 ]
 
 
@@ -106,11 +110,12 @@ def differences(case: Case, level: int | None = None) -> dict[str, float]:
     """Between our side and PyTorch in one process, by settings of the latter."""
     peer = pytest.importorskip("latte.tools.bench.peer")
     ours = our_side(case, 1, None, case.kind in ("conv", "cbr"), level)
-    generator = np.random.default_rng(0)
-    inputs = generator.standard_normal((case.batch, *(case.source if case.kind != "net" else ())), np.float32)
     parameters = ours.parameters()  # before a step changes them
-    value = (case.batch, *(ours.members[-1].shape if isinstance(ours, Layers) else ()))
-    data = inputs, generator.standard_normal(value, np.float32)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "data.npz"
+        write_data(case, ours.value_shape if isinstance(ours, Layers) else (), path)
+        with np.load(path) as given:
+            data = given["inputs"], given["gradient"]
     ours.load(*data)
     expected, found = ours.results(), {}
     for channels_last in (False, True):
@@ -123,6 +128,14 @@ def differences(case: Case, level: int | None = None) -> dict[str, float]:
 @pytest.mark.parametrize(("kind", "shape"), KINDS_AND_SHAPES)
 def test_every_kind_agrees_with_pytorch(kind: str, shape: str) -> None:
     assert all(worst < BOUND for worst in differences(parsed(kind, shape)).values()) or kind == "net"
+
+
+def test_every_layer_of_the_library_is_measured() -> None:
+    lines = pytest.importorskip("latte.tools.bench.shipped_torch").SHIPPED_LINES
+    assert lines.keys() == SHIPPED.keys()
+    text = Path(shipped_layers.__file__).read_text()
+    unmeasured = [name for name in latte.__all__ if name.endswith("Layer") and name not in text]
+    assert unmeasured == ["AccuracyLayer"]
 
 
 @pytest.mark.slow
@@ -155,7 +168,7 @@ def test_a_peer_that_fails_is_left_out_and_told() -> None:
 def test_workers_end_with_their_case() -> None:
     with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
         worker = workers.start(sides("portable")[0])
-        about = {"target": "portable", "value": [3, 4, 4], "phases": ["forward", "backward"], "untuned": []}
+        about = {"target": "portable", "value": [2, 3, 4, 4], "phases": ["forward", "backward"], "untuned": []}
         assert worker.about == about
     assert worker.process.returncode == 0
 

@@ -40,7 +40,7 @@ def net_of(name: str, batch: int, shape: tuple[int, ...]) -> tuple[Net, Ensemble
     """A net of data and an own layer, with gradients of the data."""
     net = Net(batch, seed=1)
     net.force_backward = True
-    data = MemoryDataLayer(net, shape[:2] if OWN[name].sequence else shape)
+    data = MemoryDataLayer(net, shape[:2] if OWN[name].source == "sequence" else shape)
     return net, data, OWN[name].declare(net, data)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from latte.tools.bench.cases import Case
 from latte.tools.bench.ours import Arrays
+from latte.tools.bench.tried import VOCABULARY
 from latte.tools.bench.workers import OURS, Side, Worker, Workers
 from swirl.errors import LatteError
 
@@ -142,10 +143,13 @@ def measured(
 
 
 def write_data(case: Case, value: Sequence[int], path: Path) -> None:
-    """Random data of a case to a file: a source, and a gradient of the value of such a shape."""
+    """Random data of a case to a file: a source, and a gradient of the value, whose shape is given."""
     generator = np.random.default_rng(0)
-    inputs = generator.standard_normal((case.batch, *(case.source if value else ())), np.float32)
-    np.savez(path, inputs=inputs, gradient=generator.standard_normal((case.batch, *value), np.float32))
+    shape = (case.batch, *(case.source if value else ()))
+    inputs = generator.standard_normal(shape, np.float32)
+    if case.reads_words:
+        inputs = generator.integers(0, VOCABULARY, shape, np.int32)
+    np.savez(path, inputs=inputs, gradient=generator.standard_normal(value, np.float32))
 
 
 def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:

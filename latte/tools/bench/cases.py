@@ -6,8 +6,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import click
+import numpy as np
 
 from latte.tools.bench.own_layers import OWN
+from latte.tools.bench.shipped_layers import SHIPPED
+from latte.tools.bench.tried import Arrays, Tried
+
+TRIED: dict[str, dict[str, Tried]] = {"own": OWN, "layer": SHIPPED}
+"""Kinds of which a case names a layer."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class Case:
         filters: channels of the value.
         kernel: height and width of the window, padded by half of it.
         stride: of the window.
-        layer: of the kind ``own``, the name of the layer.
+        layer: of the kinds ``own`` and ``layer``, the name of the layer.
     """
 
     kind: str
@@ -35,11 +41,11 @@ class Case:
     layer: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind == "own":
-            if self.layer not in OWN:
-                raise click.BadParameter(f"no layer named {self.layer!r}; there are {', '.join(OWN)}")
-            own = OWN[self.layer]
-            for name, number, unit in (("channels", self.channels, own.channels), ("extent", self.extent, own.extent)):
+        if self.kind in TRIED and self.layer not in TRIED[self.kind]:
+            raise click.BadParameter(f"no layer named {self.layer!r}; there are {', '.join(TRIED[self.kind])}")
+        if self.tried is not None:
+            units = self.tried.channels, self.tried.extent
+            for name, number, unit in zip(("channels", "extent"), (self.channels, self.extent), units, strict=True):
                 if number % unit:
                     raise click.BadParameter(f"{name} of {self.layer} must be a multiple of {unit}: {self.shape}")
         for field in fields(self)[1:]:
@@ -52,11 +58,27 @@ class Case:
         return ",".join(str(getattr(self, name)) for name in KINDS[self.kind])
 
     @property
+    def tried(self) -> Tried | None:
+        """The layer that the case names."""
+        return TRIED[self.kind][self.layer] if self.kind in TRIED else None
+
+    @property
     def source(self) -> tuple[int, ...]:
         """Shape of one item."""
-        if self.layer and OWN[self.layer].sequence:
-            return self.channels, self.extent
+        if self.tried is not None:
+            return self.tried.item(self.channels, self.extent)
         return (self.channels, self.extent, self.extent) if self.extent else (self.channels,)
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the source is integers below :data:`latte.tools.bench.tried.VOCABULARY`."""
+        return self.tried is not None and self.tried.source == "words"
+
+    def compared(self, inputs: np.ndarray, gradient: np.ndarray, results: Arrays) -> Arrays:
+        """What is compared of the results: of a layer that draws random numbers, facts about them."""
+        if self.tried is None or self.tried.facts is None:
+            return results
+        return self.tried.facts(inputs, gradient, results)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.shape}"
@@ -73,6 +95,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "fc": ("batch", "channels", "filters"),
     "net": ("batch",),
     "own": ("layer", *IMAGE),
+    "layer": ("layer", *IMAGE),
 }
 """Kind → what the parts of its shape are, in their order. Those of a window may be left out."""
 
@@ -123,7 +146,7 @@ _ODD = {
     "cbr": "50,97,97,33 50,33,65,17,5 16,160,320,17 7,48,128,7,5 50,97,33,33,3,2 7,3,5,9",
     "fc": "50,97,33 7,1000,10 1,2048,1000",
     "net": "33 7",
-    "own": " ".join(f"{layer},{shape}" for layer in OWN for shape in ("7,24,10", "50,56,18")),
+    **{kind: " ".join(f"{layer},{at}" for layer in TRIED[kind] for at in ("7,24,10", "50,56,18")) for kind in TRIED},
 }
 SETS = ("thesis", "resnet", "vgg", "googlenet", "yolo", "odd")
 """The thesis' are those of J. Lake, 2020, Figs. 4.1 to 4.3, and what later targets were set for."""
@@ -133,7 +156,7 @@ PLAIN = {
     "relu": "64,64,112 64,256,56",
     "pool": "64,64,112 64,256,56",
     "net": "32 64 256",
-    "own": " ".join(f"{layer},16,{'256,64' if own.sequence else '64,56'}" for layer, own in OWN.items()),
+    **{kind: " ".join(f"{name},{layer.usual_shape}" for name, layer in TRIED[kind].items()) for kind in TRIED},
 }
 """Shapes of what is in no set of its own."""
 

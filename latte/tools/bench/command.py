@@ -18,7 +18,7 @@ from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
 from latte.tools.bench.alternate import BEYOND, BOUND, LOSS_BOUND, Row, measured, sides_but
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
-from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
+from latte.tools.bench.cases import KINDS, SETS, TRIED, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.report import machine, report_console, spread
@@ -102,7 +102,8 @@ def bench(
 
     The results of all sides are compared before anything is timed. Shapes: bn, bn-relu, relu N,C,H; pool
     N,C,H[,kernel[,stride]]; conv, cbr (convolution, batch norm, ReLU) N,C,K,H[,kernel[,stride]]; fc N,inputs,outputs;
-    net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56).
+    net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56); layer
+    LAYER,N,C,H (one of the library, as layer-norm,16,64,56; of sequences, N items of C positions and H features).
     """
     count = threads or available_cores()
     if plot is not None:
@@ -113,8 +114,8 @@ def bench(
     if sweep:
         if breakdown:
             raise click.UsageError("--sweep or --breakdown")
-        if plot is not None or kind in ("own", "net"):
-            raise click.UsageError("a sweep has no plot, and no lines through layers of one's own or nets")
+        if plot is not None or kind in (*TRIED, "net"):
+            raise click.UsageError("a sweep has no plot, and no lines through layers by name or nets")
         _sweep(kind, shapes, count, target, layout, json_path, kernels)
         return
     if breakdown and kind not in ("bn", "cbr"):

@@ -25,7 +25,7 @@ from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
 from latte.tools.bench.levels import up_to
 from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_IN_BLOCKS
-from latte.tools.bench.own_layers import OWN
+from latte.tools.bench.tried import VOCABULARY
 from swirl.errors import CommandError
 from swirl.ir.work import program_work
 from swirl.measure import Limits
@@ -58,6 +58,7 @@ class Layers:
     def __init__(self, case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None):
         if blocks and case.kind not in IN_BLOCKS:
             raise CommandError(f"{case.kind} has no source in blocks here", way_out="--layout plain")
+        self.case = case
         self._declare(case, IN_BLOCKS[case.kind] if blocks else None)
         self.net.compile(threads=threads, target=target)
         if level is not None:
@@ -71,7 +72,8 @@ class Layers:
     def _declare(self, case: Case, recipe: Path | None) -> None:
         self.net = Net(case.batch, seed=1)
         self.net.force_backward = True
-        self.data = MemoryDataLayer(self.net, case.source)
+        words: dict[str, Any] = {"dtype": "int32", "below": VOCABULARY} if case.reads_words else {}
+        self.data = MemoryDataLayer(self.net, case.source, **words)
         self.members = _declared(self.net, self.data, case)
         if recipe is not None:
             self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], recipe)
@@ -95,21 +97,30 @@ class Layers:
                     found[name] = getattr(layer, f"get_{name}")()
         return found
 
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Of the last value."""
+        last = self.members[-1]
+        return last.fields()["value"].shape
+
     def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
         """Set the source, and the gradient of the value."""
         self.data.set_value(inputs)
         self.net.forward()
         self.members[-1].set_grad(gradient)
+        self.given = inputs, gradient
 
     def results(self) -> Arrays:
         """Of one step: the value, the gradients of the source and of each parameter."""
         self._step()
-        found = {"value": self.members[-1].get_value(), "gradient of the source": self.data.get_grad()}
+        found = {"value": self.members[-1].get_value()}
+        if not self.case.reads_words:
+            found["gradient of the source"] = self.data.get_grad()
         for layer in self.members:
             for name, spec in layer.fields().items():
                 if spec.role == "param":
                     found[f"gradient of {name}"] = getattr(layer, f"get_grad_{name}")()
-        return found
+        return self.case.compared(*self.given, found)
 
     def work(self, phase: str) -> tuple[int, int]:
         """Floating-point operations of a phase, and bytes that its kernels touch at the least."""
@@ -149,6 +160,8 @@ class Layers:
 
 def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
     window: dict[str, Any] = {"kernel": case.kernel, "stride": case.stride, "pad": case.kernel // 2}
+    if case.tried is not None:
+        return [case.tried.declare(net, source)]
     match case.kind:
         case "bn":
             return [BatchNormLayer(net, source)]
@@ -168,8 +181,6 @@ def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
             return [conv, norm, ReLULayer(net, norm)]
         case "fc":
             return [FullyConnectedLayer(net, source, case.filters)]
-        case "own":
-            return [OWN[case.layer].declare(net, source)]
     raise AssertionError(case.kind)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.net import Net
 from latte.neuron import Field, Neuron, Param, constant, eachindex, exp, normal_fan_in, ones, sqrt, tanh, zeros
+from latte.tools.bench.tried import Tried
 
 EPSILON = 1e-5
 GROUPS = 8
@@ -349,36 +349,20 @@ def _attention(net: Net, source: Ensemble) -> Ensemble:
     return ensemble
 
 
-@dataclass(frozen=True)
-class Own:
-    """A layer of one's own.
-
-    Args:
-        declare: adds it to a net, after a source.
-        channels, extent: of images, what these must be multiples of.
-        sequence: whether the source is a sequence (positions, features), not images.
-    """
-
-    declare: Declare
-    channels: int = 1
-    extent: int = 1
-    sequence: bool = False
-
-
-OWN: dict[str, Own] = {
-    "gelu": Own(_elements(GELUNeuron)),
-    "prelu": Own(_elements(PReLUNeuron)),
-    "layer-norm": Own(_arrays(LayerNormEnsemble)),
-    "group-norm": Own(_arrays(GroupNormEnsemble), channels=GROUPS),
-    "rms-norm": Own(_arrays(RMSNormEnsemble)),
-    "l2": Own(_arrays(L2Ensemble)),
-    "softmax": Own(_arrays(SoftmaxEnsemble)),
-    "squeeze": Own(_arrays(SqueezeEnsemble)),
-    "mean-pool": Own(_mean_pool, extent=2),
-    "pixel-shuffle": Own(_pixel_shuffle, channels=4),
-    "depthwise": Own(_depthwise),
-    "grouped": Own(_grouped, channels=GROUPS),
-    "transposed": Own(_transposed),
-    "attention": Own(_attention, sequence=True),
+OWN: dict[str, Tried] = {
+    "gelu": Tried(_elements(GELUNeuron)),
+    "prelu": Tried(_elements(PReLUNeuron)),
+    "layer-norm": Tried(_arrays(LayerNormEnsemble)),
+    "group-norm": Tried(_arrays(GroupNormEnsemble), channels=GROUPS),
+    "rms-norm": Tried(_arrays(RMSNormEnsemble)),
+    "l2": Tried(_arrays(L2Ensemble)),
+    "softmax": Tried(_arrays(SoftmaxEnsemble)),
+    "squeeze": Tried(_arrays(SqueezeEnsemble)),
+    "mean-pool": Tried(_mean_pool, extent=2),
+    "pixel-shuffle": Tried(_pixel_shuffle, channels=4),
+    "depthwise": Tried(_depthwise),
+    "grouped": Tried(_grouped, channels=GROUPS),
+    "transposed": Tried(_transposed),
+    "attention": Tried(_attention, source="sequence"),
 }
 """Name → layer."""

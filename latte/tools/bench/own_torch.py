@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -110,13 +110,3 @@ LINES: dict[str, Callable[..., Tensor]] = {
     "attention": attention,
 }
 """Name of a layer → its lines."""
-
-
-def own_module(name: str, parameters: Mapping[str, Sequence[int]]) -> nn.Module:
-    """A layer in PyTorch.
-
-    Args:
-        name: of :data:`latte.tools.bench.own_layers.OWN`.
-        parameters: the shapes of its parameters.
-    """
-    return Lines(LINES[name], **parameters)

@@ -17,7 +17,8 @@ from torch import nn
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import CLASSES, FILTERS, SHAPE, random_batch
 from latte.tools.bench.ours import CHECKED_STEPS, SOLVER, Arrays
-from latte.tools.bench.own_torch import Lines, own_module
+from latte.tools.bench.own_torch import LINES, Lines
+from latte.tools.bench.shipped_torch import SHIPPED_LINES
 
 MODULES = {
     "Conv2d": ("conv", "weights", "bias"),
@@ -29,6 +30,9 @@ MODULES = {
 
 def module(case: Case, parameters: Arrays) -> nn.Module:
     """The case in ``torch.nn``, or in plain lines; ``parameters`` are those of our side, by field."""
+    if case.tried is not None:
+        lines = {"own": LINES, "layer": SHIPPED_LINES}[case.kind]
+        return Lines(lines[case.layer], **{name: values.shape for name, values in parameters.items()})
     window = case.kernel, case.stride, case.kernel // 2
     match case.kind:
         case "bn" | "bn-relu":
@@ -47,8 +51,6 @@ def module(case: Case, parameters: Arrays) -> nn.Module:
             return nn.Sequential(nn.Linear(case.channels, case.filters))
         case "net":
             return _digits()
-        case "own":
-            return own_module(case.layer, {name: values.shape for name, values in parameters.items()})
     raise AssertionError(case.kind)
 
 
@@ -136,18 +138,28 @@ class Torch:
         """Set the source, and the gradient of the value."""
         if self.case.kind == "net":
             return
-        self.inputs = torch.from_numpy(inputs).contiguous(memory_format=self.format).requires_grad_()
-        self.gradient = torch.from_numpy(gradient).contiguous(memory_format=self.format)
+        self.given = inputs, gradient
+        self.inputs = torch.from_numpy(inputs).contiguous(memory_format=self.format)
+        self.inputs = self.inputs.long() if self.case.reads_words else self.inputs.requires_grad_()
+        is_image = gradient.ndim == 4
+        self.gradient = torch.from_numpy(gradient)
+        self.gradient = self.gradient.contiguous(memory_format=self.format) if is_image else self.gradient
 
     def results(self) -> Arrays:
         """As our side's."""
         if self.case.kind == "net":
             return {"losses": np.array([self._train() for _ in range(CHECKED_STEPS)])}
         value = self.run(self.inputs)
-        source, *others = torch.autograd.grad(value, [self.inputs, *self.parameters], self.gradient)
-        found = {"value": value.detach(), "gradient of the source": source}
-        found |= {f"gradient of {name}": gradient for name, gradient in zip(self.names, others, strict=True)}
-        return {name: tensor.contiguous().numpy() for name, tensor in found.items()}
+        gradients = torch.autograd.grad(value, self.differentiated, self.gradient)
+        names = [*(["the source"] if self.inputs.requires_grad else []), *self.names]
+        found = {"value": value.detach()}
+        found |= {f"gradient of {name}": gradient for name, gradient in zip(names, gradients, strict=True)}
+        return self.case.compared(*self.given, {name: tensor.contiguous().numpy() for name, tensor in found.items()})
+
+    @property
+    def differentiated(self) -> list[torch.Tensor]:
+        """What a step differentiates by."""
+        return [*([self.inputs] if self.inputs.requires_grad else []), *self.parameters]
 
     def seconds(self, phase: str, runs: int) -> list[float]:
         """Of so many runs of a phase."""
@@ -178,7 +190,7 @@ class Torch:
     def _timed_step(self) -> float:
         start = perf_counter()
         value = self.run(self.inputs)
-        torch.autograd.grad(value, [self.inputs, *self.parameters], self.gradient)
+        torch.autograd.grad(value, self.differentiated, self.gradient)
         return perf_counter() - start
 
     def _timed_training(self) -> float:

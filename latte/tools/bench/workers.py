@@ -227,7 +227,7 @@ def _declared(asked: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     case = Case(**asked["case"])
     if not asked["peer"]:
         side = our_side(case, asked["threads"], asked["target"], asked["blocks"], asked["level"])
-        value = side.members[-1].shape if hasattr(side, "members") else ()
+        value = side.value_shape if hasattr(side, "value_shape") else ()
         return side, {
             "target": side.target,
             "value": value,
