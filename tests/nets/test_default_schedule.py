@@ -353,3 +353,13 @@ def test_register_tiles_fit(rows: int, vectors: int, registers: int) -> None:
     assert 1 <= p <= rows and 1 <= q <= vectors and p * q + q + 1 < registers
     if rows >= 14 and vectors >= 2:
         assert p * q >= registers // 3
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+def test_sums_with_more_loops_than_others_have_loops_of_their_own(groups: int) -> None:
+    """The gradient of a bias is summed in the midst of that of the weights, whose lanes run along rows then."""
+    net = Net(2, seed=1)
+    layer = ConvLayer(net, MemoryDataLayer(net, (8, 18, 34)), num_filters=8, groups=groups)
+    updates = {phase: outcomes for phase, _, _, outcomes in scheduled(net, layer, "avx512")}["update"]
+    applied = [outcome.command.text for outcome in updates if outcome.status == "applied"]
+    assert "distribute('update', 'x')" in applied and "vectorize('update', 'x', 16)" in applied

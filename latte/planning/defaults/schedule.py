@@ -217,12 +217,13 @@ class PhaseSchedule:
                 self.trials.apply(f"{name} is read in the iteration that makes it", "contract", name)
 
     def part(self, number: int) -> None:
-        """Contractions that share a loop get loops of their own, in the order of results, then terms."""
+        """Contractions, and sums with more loops than others, get loops of their own, in the order of results, then
+        terms."""
         own = replace(self.trials, nest=number)
         refused: set[str] = set()
         distributed = False
         while (shared := self._shared_loop(own, refused)) is not None:
-            if own.apply("each contraction has loops of its own", "distribute", shared):
+            if own.apply("each sum has loops of its own", "distribute", shared):
                 distributed = True
             else:
                 refused.add(shared)
@@ -232,11 +233,16 @@ class PhaseSchedule:
             self._order(own, [loop.var for loop in chain])
 
     def _shared_loop(self, own: Trials, refused: Collection[str]) -> str | None:
-        """The innermost loop around contractions with several targets, but for the outermost loop."""
+        """The innermost loop around contractions with several targets, or over terms of several sums, some of which
+        have more loops than others; but for the outermost loop."""
         nest = own.nests[0]
         found = contractions(nest, own.program.buffers)
+        sums = [(s, a) for s in statements_of(nest) for a in s.accesses if a.kind == "add"]
         for path, node in sorted(loops(nest.body), key=lambda item: -len(item[0])):
             targets = {c.target.text for c in found if c.statement.path[: len(path)] == path}
+            over = [(s, a) for s, a in sums if s.path[: len(path)] == path and not _moves(a, variable_of(node))]
+            if len({len(s.loops) for s, _ in over}) > 1:
+                targets |= {access.text for _, access in over}
             if len(path) > 1 and len(targets) > 1 and len(node.body) > 1 and variable_of(node) not in refused:
                 return variable_of(node)
         return None
@@ -262,6 +268,11 @@ class PhaseSchedule:
             for number in range(names.count(name) - 1, 0, -1):
                 new = fresh(f"{name}_{number}", taken_names(own.program))
                 own.apply("scheduled by itself", "rename", name, new, occurrence=number)
+
+
+def _moves(access: Access, var: str) -> bool:
+    """Whether an access moves with a loop."""
+    return any(var in names for names in access.names)
 
 
 def _overlapping(statement: Statement, index: ast.expr) -> str | None:

@@ -107,7 +107,7 @@ SHIPPED_LINES: dict[str, Lines] = {
     "padding": lambda x: functional.pad(x, (1, 1, 1, 1)),
     "flatten": lambda x: x.flatten(1).clone(),
     "reshape": lambda x: x.reshape(len(x), *x.shape[:0:-1]).clone(),
-    "permute": lambda x: x.permute(0, 2, 3, 1).contiguous(),
+    "permute": lambda x: x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format),
     "embedding": lambda x, weights: functional.embedding(x, weights),
     "rnn": _recurrent(torch.rnn_tanh, 1),
     "lstm": _recurrent(torch.lstm, 2),
