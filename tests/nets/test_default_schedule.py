@@ -13,7 +13,7 @@ import pytest
 from latte import ConvLayer, MemoryDataLayer, Net, Neuron
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.neuron import Param, ones, tanh
+from latte.neuron import Param, eachindex, ones, tanh
 from latte.planning.defaults import nests
 from latte.planning.defaults.nests import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
@@ -363,3 +363,23 @@ def test_sums_with_more_loops_than_others_have_loops_of_their_own(groups: int) -
     updates = {phase: outcomes for phase, _, _, outcomes in scheduled(net, layer, "avx512")}["update"]
     applied = [outcome.command.text for outcome in updates if outcome.status == "applied"]
     assert "distribute('update', 'x')" in applied and "vectorize('update', 'x', 16)" in applied
+
+
+def test_a_loop_of_one_iteration_hides_no_lanes() -> None:
+    """A window of one position of a sequence is a loop of its own in the gradient."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (5, 32))
+
+    class Projection(Neuron):
+        weights = Param("k", shape=(32,), init=ones)
+
+        def forward(self):
+            self.value = 0.0
+            for s, i in eachindex(self.inputs):
+                self.value += self.weights[i] * self.inputs[s, i]
+
+    layer = net.add_ensemble(Ensemble(Projection, (5, 48), ("t", "k")))
+    net.add_connections(data, layer, lambda t, k: (range(t, t + 1), range(32)))
+    backward = {phase: outcomes for phase, _, _, outcomes in scheduled(net, layer, "avx512")}["backward"]
+    assert "vectorize('backward', 'i', 16)" in [o.command.text for o in backward if o.status == "applied"]

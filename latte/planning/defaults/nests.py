@@ -106,9 +106,9 @@ class NestSchedule:
         return True
 
     def _scalar_leaf(self, refused: set[str]) -> LoopFacts | None:
-        """An innermost loop that is not in lanes, whatever copies are inside of it."""
-        every = [found for found in self.loops() if found.loop.kind != "unrolled"]
-        plain = [found for found in every if found.loop.kind == "range" and found.trips > 1]
+        """An innermost loop that is not in lanes, whatever copies and loops of one iteration are inside of it."""
+        every = [f for f in self.loops() if f.loop.kind != "unrolled" and (f.loop.kind != "range" or f.trips > 1)]
+        plain = [found for found in every if found.loop.kind == "range"]
         return next((f for f in plain if f.var not in refused and not any(map(f.contains, every))), None)
 
     def _may_be_lanes(self, found: LoopFacts) -> bool:
