@@ -13,7 +13,7 @@ from swirl.compiler import find_compiler
 from swirl.compiler_flags import common_flags
 from swirl.config import available_cores
 from swirl.errors import LatteError
-from swirl.libraries import Built, Toolchain, Units
+from swirl.libraries import Built, Toolchain, Units, are_enough, divided
 from swirl.target import Target
 from swirl.translation_unit import TranslationUnit
 
@@ -153,7 +153,7 @@ class _Runs:
 
     def __init__(self, toolchain: Toolchain):
         self._toolchain = toolchain
-        self._waiting: dict[str, TranslationUnit] = {}
+        self._waiting: dict[object, Units] = {}  # by what they have in common
         self._jobs: list[Future[dict[str, Built]]] = []
         # Threads only wait for the compilers' processes. A process is started by fork and exec at once, which is
         # safe after OpenMP has started threads of its own; a fork that runs on in Python is not.
@@ -161,13 +161,13 @@ class _Runs:
 
     def add(self, key: str, unit: TranslationUnit) -> None:
         """Compile a unit, once there are enough of its like for a run."""
-        self._waiting[key] = unit
-        whole = self._toolchain.whole_run(self._waiting)
-        if whole is not None:
-            self._start(whole)
+        group = self._toolchain.alike(unit)
+        units = self._waiting.setdefault(group, {})
+        units[key] = unit
+        if are_enough(units):
+            self._start(self._waiting.pop(group))
 
     def _start(self, units: Units) -> None:
-        self._waiting = {key: unit for key, unit in self._waiting.items() if key not in units}
         self._jobs.append(self._pool.submit(self._toolchain.make, units))
 
     def results(self, total: int, progress: Progress | None) -> dict[str, Built]:
@@ -177,7 +177,7 @@ class _Runs:
             total: number of units.
             progress: told of every run.
         """
-        for units in self._toolchain.divided(self._waiting, available_cores()):
+        for units in divided(self._waiting.values(), available_cores()):
             self._start(units)
         if progress is not None:
             progress(0, total, "")

@@ -89,26 +89,12 @@ class Toolchain:
         path = cache_folder() / key / _LIBRARY
         return Built(unit.name, path, facts["seconds"], cached=True, command=facts["command"], target=self.target.name)
 
-    def whole_run(self, units: Units) -> Units | None:
-        """Those of the units, with the flags of the last one, if they are enough for a run of the compiler."""
-        last = next(reversed(units.values()))
-        if not last.shares_library:
-            return {key: unit for key, unit in units.items() if unit is last}
-        flags = flags_for(last, self.flags)
-        alike = {k: u for k, u in units.items() if u.shares_library and flags_for(u, self.flags) == flags}
-        return alike if _length(alike) >= _WHOLE else None
-
-    def divided(self, units: Units, cores: int) -> list[Units]:
-        """What to compile together, the longest first: a few runs for each core, so that they end at about one time."""
-        alike: dict[object, Units] = {}
-        for key, unit in units.items():
-            alike.setdefault(flags_for(unit, self.flags) if unit.shares_library else key, {})[key] = unit
-        longest = min(max(_length(units) // (2 * cores), _SHORTEST), _LONGEST)
-        parts = [part for group in alike.values() for part in _parts(group, ceil(_length(group) / longest))]
-        return sorted(parts, key=_length, reverse=True)
+    def alike(self, unit: TranslationUnit) -> object:
+        """Equal for units that one run of the compiler may take."""
+        return flags_for(unit, self.flags) if unit.shares_library else unit
 
     def make(self, units: Units) -> dict[str, Built]:
-        """Compile units that :meth:`divided` has put together, and make their entries of the cache.
+        """Compile units that are :meth:`alike`, and make their entries of the cache.
 
         Raises:
             CompilerFailed: the compiler refused one; the message has its words, the kept source and the command.
@@ -191,6 +177,23 @@ class Toolchain:
             f"the C++ compiler refused {unit.name}:\n{words}",
             way_out=f"source: {kept / _SOURCE}\n  command: cd {shlex.quote(str(kept))} && {command}",
         )
+
+
+def are_enough(units: Units) -> bool:
+    """Whether units are worth a run while further ones are made."""
+    return _length(units) >= _WHOLE or not all(unit.shares_library for unit in units.values())
+
+
+def divided(groups: Collection[Units], cores: int) -> list[Units]:
+    """What to compile together, the longest first: a few runs for each core, so that they end at about one time.
+
+    Args:
+        groups: of units that are :meth:`Toolchain.alike`.
+        cores: that compilers run on.
+    """
+    longest = min(max(sum(map(_length, groups)) // (2 * cores), _SHORTEST), _LONGEST)
+    parts = [part for group in groups for part in _parts(group, ceil(_length(group) / longest))]
+    return sorted(parts, key=_length, reverse=True)
 
 
 def _headers(units: Collection[TranslationUnit]) -> list[str]:

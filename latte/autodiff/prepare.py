@@ -27,7 +27,7 @@ FLOATS = ("float32", "float64")
 def origin(statement: ast.stmt) -> str:
     """The text of the statement as the program has it; of a branch, its test."""
     found: str | None = getattr(statement, "origin", None)
-    return found or unparse(ast.fix_missing_locations(statement)).splitlines()[0]
+    return found or unparse(statement).splitlines()[0]
 
 
 def with_origin(statement: ast.stmt, source: ast.stmt) -> ast.stmt:

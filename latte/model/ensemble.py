@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -351,6 +351,14 @@ class Ensemble:
                 specs.append(specs[-1].gradient)
         return {spec.name: spec for spec in specs}
 
+    def no_field(self, name: str, known: Collection[str]) -> UnknownName:
+        """The error for a field that does not exist, with the names of those that do."""
+        return UnknownName(
+            f"{self!r} has no field {name!r}",
+            location=user_location(),
+            way_out=f"{nearest(name, known)}its fields are {', '.join(sorted(known))}",
+        )
+
     def initial(self, name: str) -> np.ndarray:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever order they are
         drawn.
@@ -360,12 +368,7 @@ class Ensemble:
         """
         specs, declared = self.fields(), self.declared_fields().get(name)
         if name not in specs:
-            known = ", ".join(specs)
-            raise UnknownName(
-                f"{self!r} has no field {name!r}",
-                location=user_location(),
-                way_out=f"{nearest(name, specs)}its fields are {known}",
-            )
+            raise self.no_field(name, specs)
         stream = declared.stream if isinstance(declared, Shared) else (self.position, list(specs).index(name))
         return specs[name].initial(np.random.default_rng([self._known.seed, *stream]))
 

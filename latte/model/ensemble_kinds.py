@@ -1,4 +1,4 @@
-"""Ensembles that are no arrays of neurons: data, losses, accuracies; and activations."""
+"""Ensembles that are not arrays of neurons: data, losses, accuracies; and activations."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from latte.model.ranges import ranges as body_ranges
 from latte.model.source_location import user_location
 from latte.runtime.data import check_array, check_value
 from latte.runtime.session import Session
-from swirl.errors import DataError, LatteError, UnknownName, nearest
+from swirl.errors import DataError, LatteError
 
 _ACCESSOR = re.compile(r"(get|set)_(\w+?)(_view)?$")
 
@@ -59,13 +59,7 @@ class Accessors:
             storage = f"{self._ensemble.name}.{field}"
             if storage in session.executable.buffers:
                 return storage
-        hint = nearest(field, buffers)
-        names = ", ".join(sorted(buffers))
-        raise UnknownName(
-            f"{self._ensemble!r} has no field {field!r}",
-            location=user_location(),
-            way_out=f"{hint}its fields are {names}",
-        )
+        raise self._ensemble.no_field(field, buffers)
 
     def _shown_storage(self, field: str) -> str:
         """The storage of a field; with ``compat`` a value is that of the activation on top of the layer."""

@@ -27,7 +27,7 @@ def run_forward(graph: Graph, executable: Executable) -> None:
         TrainingError: one has not returned a number.
     """
     for loss in graph.in_python():
-        returned = _method(loss, "forward")(*_arrays(loss, executable, "inputs", "label"))
+        returned = loss.forward(*_arrays(loss, executable, "inputs", "label"))
         executable.write(f"{loss.name}.value", np.full(1, _number(loss, returned)))
 
 
@@ -41,14 +41,10 @@ def gradients(graph: Graph, executable: Executable) -> dict[str, np.ndarray]:
         if isinstance(loss, AccuracyEnsemble) or storage is None:
             continue
         gradient = np.zeros(storage.shape, np.float32)
-        _method(loss, "backward")(gradient, *_arrays(loss, executable, "label"))
+        loss.backward(gradient, *_arrays(loss, executable, "label"))
         gradient *= executable.arrays[f"{loss.name}.grad"][0]
         found[source.name] = found.get(source.name, 0) + gradient
     return found
-
-
-def _method(loss: LossEnsemble, name: str) -> Any:
-    return getattr(loss, name)
 
 
 def _source(loss: LossEnsemble, name: str) -> Ensemble:

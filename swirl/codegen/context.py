@@ -41,7 +41,7 @@ class Unsupported(LatteError):
 
     def __init__(self, message: str, node: ast.AST | None = None, way_out: str | None = None):
         if node is not None:
-            message = f"{message}: {unparse(ast.fix_missing_locations(node))}"
+            message = f"{message}: {unparse(node)}"
         super().__init__(message, way_out=way_out)
 
 

@@ -102,19 +102,7 @@ def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
 
 def names_in(tree: ast.AST) -> set[str]:
     """Every plain name in ``tree`` (variables, buffers, called functions)."""
-    names, found = set(), [tree]
-    for node in found:  # not by `nodes`: a third of the time
-        kind = node.__class__
-        if kind is ast.Name:
-            names.add(node.id)  # type: ignore[attr-defined]
-            continue
-        for field in _CHILDREN[kind]:
-            value = getattr(node, field, None)
-            if value.__class__ is list:
-                found += value
-            elif isinstance(value, ast.AST):
-                found.append(value)
-    return names
+    return {node.id for node in nodes(tree) if node.__class__ is ast.Name}
 
 
 def references(tree: ast.AST) -> Iterator[ast.Subscript]:

@@ -26,7 +26,7 @@ from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
 from latte.frontend.lower import lower
 from latte.model.buffers import body_buffers
 from latte.neuron import Field, Neuron, Param, State, constant, eachindex, given, ones, zeros
-from swirl.errors import DeclarationError, MappingError
+from swirl.errors import DeclarationError, MappingError, UnknownName
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -567,3 +567,10 @@ def test_editors_complete_what_works_on_a_layer() -> None:
     for name in offered:
         if not name.startswith("_") and name != "training":  # declared for bodies
             assert getattr(conv, name) is not NotImplemented
+
+
+def test_initial_values_of_an_unknown_field() -> None:
+    layer = FullyConnectedLayer(net := Net(2, seed=1), MemoryDataLayer(net, (3,)), 2)
+    with pytest.raises(UnknownName, match="has no field 'weight'") as error:
+        layer.initial("weight")
+    assert "did you mean 'weights'?" in str(error.value)
