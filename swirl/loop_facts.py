@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
+from swirl.ir.affine import affine, coefficients
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.footprint import footprint
-from swirl.ir.nest import Loop, Nest, loop_of, names_in
+from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in
 from swirl.ir.paths import Path, loops
 from swirl.ir.statements import Access, Statement, statements_of
 from swirl.ir.trees import nodes
@@ -99,12 +100,17 @@ class LoopFacts:
         Raises:
             NotProved: the question took more work than is allowed.
         """
-        touched: dict[str, list[tuple[Statement, Access]]] = {}
-        for use in self.uses:
-            touched.setdefault(use.access.name, []).append((use.statement, use.access))
+        return sum(self.touched(name) for name in dict.fromkeys(use.access.name for use in self.uses))
+
+    def touched(self, buffer: str) -> int:
+        """Those of one buffer."""
+        accesses = [(use.statement, use.access) for use in self.uses if use.access.name == buffer]
         around = [loop.var for loop in self.inside[0].loops] if self.inside else []
         outer = around[: around.index(self.var) + 1] if around else []
-        return sum(_bytes(accesses, self.buffers[name], outer) for name, accesses in touched.items())
+        spans = footprint(accesses, self.buffers[buffer], outer)
+        if spans is None:
+            return 0
+        return prod(span.extent for span in spans) * DTYPES[self.buffers[buffer].dtype]().itemsize
 
     @property
     def moved(self) -> int:
@@ -115,6 +121,11 @@ class LoopFacts:
     def scattered(self) -> int:
         """The weight of accesses whose neighbouring iterations are not neighbours in memory."""
         return sum(use.weight for use in self.uses if use.stride not in (0, 1))
+
+    @property
+    def near(self) -> int:
+        """That of accesses whose neighbouring iterations are a few elements apart: some loads of vectors have them."""
+        return sum(use.weight for use in self.uses if use.stride is not None and 1 < use.stride <= NEAR)
 
     @property
     def far(self) -> int:
@@ -147,11 +158,6 @@ class LoopFacts:
         return other.depth > self.depth and other.path[: self.depth] == self.path
 
 
-def _bytes(accesses: Sequence[tuple[Statement, Access]], buffer: Buffer, outer: Sequence[str]) -> int:
-    spans = footprint(accesses, buffer, outer)
-    return 0 if spans is None else prod(span.extent for span in spans) * DTYPES[buffer.dtype]().itemsize
-
-
 def facts(nest: Nest, buffers: Mapping[str, Buffer]) -> list[LoopFacts]:
     """The loops of a nest, outer before inner."""
     known = statements_of(nest)
@@ -169,8 +175,12 @@ def uses(statement: Statement, var: str, buffers: Mapping[str, Buffer]) -> Itera
 
 
 def stride(access: Access, var: str, statement: Statement, buffers: Mapping[str, Buffer]) -> int | None:
-    """Elements in memory between neighbouring iterations of a loop; None where that is not constant."""
-    return memory_stride(buffers[access.name], list(access.own), var, dict(statement.ranges))
+    """Elements in memory between neighbouring iterations of a loop; None where that is not constant, or in different
+    rows of a local array."""
+    if access.name in buffers:
+        return memory_stride(buffers[access.name], list(access.own), var, dict(statement.ranges))
+    *rest, last = access.own or (ast.Constant(0),)
+    return None if any(var in names_in(index) for index in rest) else coefficients(last, var)
 
 
 def executions(statement: Statement) -> int:
@@ -226,33 +236,65 @@ class Contraction:
     sums: tuple[str, ...]
 
 
-def contractions(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]:
-    """The contractions in a nest."""
+def moves(access: Access, var: str) -> bool:
+    """Whether an access moves with a loop."""
+    return any(var in names for names in access.names)
+
+
+def contractions(nest: Nest, buffers: Mapping[str, Buffer], *, single: bool = False) -> list[Contraction]:
+    """The contractions in a nest.
+
+    Args:
+        nest: where they are looked for.
+        buffers: of its program.
+        single: whether loops of one iteration count, so that the answer does not depend on the batch size.
+    """
     known = statements_of(nest)
-    found = (_contraction(statement, known, buffers) for statement in known)
-    return [one for one in found if one is not None]
+    found = (_products(statement, known, buffers, single) for statement in known)
+    return [one for one in found if one is not None and all(set(one.results) - names for names in _moved(one))]
 
 
-def _contraction(statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer]) -> Contraction | None:
+def correlations(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]:
+    """Sums of products, one operand of which moves with all loops over the results, and another one with some of them,
+    as in the gradient of a depthwise convolution's weights."""
+    known = statements_of(nest)
+    found = [one for s in known if (one := _products(s, known, buffers, False)) is not None]
+    return [one for one in found if {_part(one, names) for names in _moved(one)} == {"all", "some"}]
+
+
+def _part(found: Contraction, names: set[str]) -> str:
+    """With how many of the loops over the results an operand moves."""
+    moving = names & set(found.results)
+    return "all" if moving == set(found.results) else "some" if moving else "none"
+
+
+def _moved(found: Contraction) -> list[set[str]]:
+    """The names in the subscripts of each operand that moves with a loop over the terms."""
+    every = [{name for index in access.own for name in names_in(index)} for access in found.operands]
+    return [names for names in every if names & set(found.sums)]
+
+
+def _products(
+    statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer], single: bool
+) -> Contraction | None:
+    """A sum whose terms have several operands."""
     target = next((access for access in statement.accesses if access.kind == "add"), None)
     if target is None:
         return None
     own = {name for index in target.indices for name in names_in(index)}  # of a local, the loops around it
-    moving = [loop.var for loop in statement.loops if loop.extent != 1]
+    moving = [loop.var for loop in statement.loops if single or loop.extent != 1]
     results, sums = tuple(v for v in moving if v in own), tuple(v for v in moving if v not in own)
     operands = [access for access in _read(statement, known, buffers) if access.name != target.name]
-    moved = [{name for index in access.own for name in names_in(index)} for access in operands]
-    inner = [names for names in moved if names & set(sums)]
-    if len(inner) < 2 or any(names >= set(results) for names in inner):
-        return None
-    return Contraction(statement, target, tuple(operands), results, sums)
+    found = Contraction(statement, target, tuple(operands), results, sums)
+    return found if len(_moved(found)) > 1 else None
 
 
 def _read(statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer]) -> list[Access]:
-    """The buffers' elements that a statement reads; for a local those that the same block has made it of."""
+    """The elements of arrays that a statement reads; for a local of one value those that the same block has made it
+    of."""
     found: list[Access] = []
     for access in statement.accesses:
-        if access.kind == "read" and access.name in buffers:
+        if access.kind == "read" and (access.name in buffers or access.own):
             found.append(access)
         elif access.kind == "read":
             makers = [s for s in known if statement.path[: len(s.path) - 1] == s.path[:-1] and s is not statement]
@@ -276,13 +318,14 @@ def longest_row(found: Contraction, buffers: Mapping[str, Buffer]) -> int:
 
 
 def divided(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """Loop variables of which a subscript has the quotient or the remainder by a constant, with the constant."""
+    """Loop variables of which a subscript has a quotient or a remainder, with the number of iterations after which
+    quotients are whole steps further: of ``(2 * x + 1) // 4`` two."""
     for part in nodes(node):
-        if (
-            isinstance(part, ast.BinOp)
-            and isinstance(part.op, (ast.FloorDiv, ast.Mod))
-            and isinstance(part.left, ast.Name)
-            and isinstance(part.right, ast.Constant)
-            and isinstance(part.right.value, int)
-        ):
-            yield part.left.id, part.right.value
+        if not isinstance(part, ast.BinOp) or not isinstance(part.op, (ast.FloorDiv, ast.Mod)):
+            continue
+        form, size = affine(part.left), constant(part.right)
+        if form is None or size is None or len(form.terms) != 1:
+            continue
+        ((var, coefficient),) = form.terms.items()
+        if isinstance(form.atoms[var], ast.Name):
+            yield var, size // gcd(size, coefficient)

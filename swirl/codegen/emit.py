@@ -70,7 +70,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
     """
     program = explicit(physical(program))
     names, parameters, body = _translate(program, target, contract, standalone=False)
-    vectors = "_mm" in body
+    vectors = "_mm" in body or _calls_vectors(body, target.name)
     helpers = _helpers(body, target.name if vectors else "portable")
     # Reading what is not needed takes g++ a fifth of a kernel's time.
     math = not FROM_CMATH.isdisjoint(re.findall(r"\w+", "\n".join([body, *helpers])))
@@ -183,8 +183,17 @@ def _helpers(body: str, target: str) -> list[str]:
     """The texts of the helper functions that ``body`` calls, in the order of definition."""
     library = _library(target)
     wanted: set[str] = set()
-    _collect(set(re.findall(r"\b[A-Za-z_]\w*(?=[(<])", body)), library, wanted)
+    _collect(_called(body), library, wanted)
     return [text for key, (_, text) in library.items() if key in wanted]
+
+
+def _calls_vectors(body: str, target: str) -> bool:
+    """Whether ``body`` calls a helper function that only targets with vectors have."""
+    return any(" " in key and key.split()[-1] in _called(body) - set(_library(target)) for key in _library(target))
+
+
+def _called(body: str) -> set[str]:
+    return set(re.findall(r"\b[A-Za-z_]\w*(?=[(<])", body))
 
 
 def _collect(names: Iterable[str], library: dict[str, tuple[tuple[str, ...], str]], wanted: set[str]) -> None:

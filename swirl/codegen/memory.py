@@ -11,7 +11,8 @@ from swirl.codegen.context import Context, Local, Unsupported
 from swirl.codegen.ctree_compat import Expression, Node, address_of, array_ref, binary, constant, symbol
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.to_c import Statements, subscripts_fit
-from swirl.ir.affine import affine
+from swirl.ir.addresses import element_address
+from swirl.ir.affine import Affine, affine
 from swirl.ir.nest import reference, subscripts
 from swirl.ir.printing import unparse
 
@@ -83,16 +84,22 @@ class LaneMemory:
 
     # --- addresses ------------------------------------------------------------------------------------------
     def stride(self, node: ast.Subscript) -> int | None:
-        """The distance of neighbouring lanes in a row; None where they are not in one row."""
+        """The distance of neighbouring lanes in memory; None where that is not constant, or lanes are in different rows
+        of the array."""
+        assert isinstance(node.value, ast.Name)
         *rest, last = subscripts(node)
-        return None if any(self.values.varies(index) for index in rest) else self.coefficient(last)
+        if not any(self.values.varies(index) for index in rest):
+            return self.coefficient(last)
+        moving = [index if self.values.varies(index) else ast.Constant(0) for index in (*rest, last)]
+        return self._along(element_address(self.context.shape_of(node.value.id), moving, self.context.ranges, fix=True))
 
     def coefficient(self, index: ast.expr) -> int | None:
         """By how much a subscript grows from lane to lane; None where that is not constant."""
-        form = affine(index, self.context.ranges, fix=True)
-        if form is None or any(
-            self.values.varies(atom) for key, atom in form.atoms.items() if key in form.terms and key != self.lane
-        ):
+        return self._along(affine(index, self.context.ranges, fix=True))
+
+    def _along(self, form: Affine | None) -> int | None:
+        """By how much a form grows from lane to lane; None where that is not constant."""
+        if form is None or any(self.values.varies(form.atoms[key]) for key in form.terms if key != self.lane):
             return None
         return form.coefficient(self.lane)
 

@@ -1,17 +1,21 @@
-"""Quasi-affine integer expressions: a canonical form, simplification under known ranges, bounds, isl's
-notation."""
+"""Quasi-affine integer expressions: a canonical form, simplification under known ranges, bounds."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, clone, constant, expr, kind_of, loop_of
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
+from swirl.ir.types import CASTS
+
+FEW_VALUES = 8
+"""Values of a variable that are looked at one by one."""
 
 Ranges = Mapping[str, tuple[int, int]]
 """Least and greatest value (both included) of each loop variable in scope. A name that is not here may be a local of
@@ -137,9 +141,29 @@ def _divide(value: Affine, divisor: int, modulo: bool, ranges: Ranges) -> Affine
     if limits is not None and limits[0] // divisor == limits[1] // divisor:
         whole = limits[0] // divisor
         return rest.add(Affine(constant=-whole * divisor)) if modulo else quotient.add(Affine(constant=whole))
+    line = _line(rest, divisor, modulo, ranges)
+    if line is not None:
+        return line if modulo else quotient.add(line)
     if modulo:
         return _atom(ast.BinOp(rest.to_expr(), ast.Mod(), ast.Constant(divisor)))
     return quotient.add(_atom(ast.BinOp(rest.to_expr(), ast.FloorDiv(), ast.Constant(divisor))))
+
+
+def _line(value: Affine, divisor: int, modulo: bool, ranges: Ranges) -> Affine | None:
+    """``value // divisor`` or ``value % divisor``, if linear in a variable of few values from 0 on, as in a tile."""
+    if len(value.terms) != 1:
+        return None
+    ((key, coefficient),) = value.terms.items()
+    low, high = ranges.get(key, (0, FEW_VALUES))
+    if low != 0 or high >= FEW_VALUES:
+        return None
+    given = [coefficient * number + value.constant for number in range(high + 1)]
+    values = [number % divisor if modulo else number // divisor for number in given]
+    steps = {after - before for before, after in pairwise(values)}
+    if len(steps) != 1:
+        return None
+    (step,) = steps
+    return Affine({key: step} if step else {}, values[0], value.atoms)
 
 
 def _extremum(name: str, args: list[ast.expr], ranges: Ranges, fix: bool) -> Affine | None:
@@ -226,7 +250,8 @@ def literal_lanes(stop: ast.expr) -> int | None:
 
 
 class _Simplifier(Transformer):
-    """Simplifies subscripts, loop bounds and integer comparisons in place (of a copy)."""
+    """Simplifies subscripts, loop bounds, integer comparisons and what is cast of loop variables, in place (of a
+    copy)."""
 
     def __init__(self, ranges: dict[str, tuple[int, int]]):
         self.ranges = ranges
@@ -261,6 +286,11 @@ class _Simplifier(Transformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         if node.value is not None:
             node.value = self.visit(node.value)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        cast = isinstance(node.func, ast.Name) and node.func.id in CASTS
+        node.args = [self._side(arg) if cast else self.visit(arg) for arg in node.args]
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:
@@ -316,62 +346,3 @@ def coefficients(node: ast.expr, var: str) -> int | None:
         for key in form.terms
     )
     return None if inside else form.coefficient(var)
-
-
-def to_isl(node: ast.expr) -> str | None:
-    """The expression in isl's notation, a sum without outer parentheses; None where it is not
-    quasi-affine."""
-    form = affine(node)
-    if form is None:
-        return None
-    parts = []
-    for key, coefficient in form.terms.items():
-        atom = _atom_to_isl(form.atoms[key])
-        if atom is None:
-            return None
-        parts.append(f"{coefficient}*{atom}" if coefficient != 1 else atom)
-    if form.constant or not parts:
-        parts.append(str(form.constant))
-    return " + ".join(parts).replace("+ -", "- ")
-
-
-def _atom_to_isl(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.BinOp):
-        inner = to_isl(node.left)
-        divisor = constant(node.right)
-        if inner is None:
-            return None
-        return f"floor(({inner})/{divisor})" if isinstance(node.op, ast.FloorDiv) else f"(({inner}) mod {divisor})"
-    assert isinstance(node, ast.Call)
-    parts = [to_isl(arg) for arg in node.args]
-    if any(part is None for part in parts):
-        return None
-    text = parts[0]
-    for part in parts[1:]:
-        text = f"{unparse(node.func)}({text}, {part})"
-    return text
-
-
-def condition_to_isl(node: ast.expr) -> str | None:
-    """A condition on loop variables in isl's notation; None where it depends on data."""
-    symbols = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=", ast.NotEq: "!="}
-    if isinstance(node, ast.BoolOp):
-        parts = [condition_to_isl(value) for value in node.values]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        word = " and " if isinstance(node.op, ast.And) else " or "
-        return "(" + word.join(known) + ")"
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = condition_to_isl(node.operand)
-        return inner and f"(not {inner})"
-    if isinstance(node, ast.Compare):
-        sides = [to_isl(operand) for operand in (node.left, *node.comparators)]
-        operands = [side for side in sides if side is not None]
-        if len(operands) < len(sides) or any(type(op) not in symbols for op in node.ops):
-            return None
-        pairs = [f"{operands[i]} {symbols[type(op)]} {operands[i + 1]}" for i, op in enumerate(node.ops)]
-        return "(" + " and ".join(pairs) + ")"
-    return None

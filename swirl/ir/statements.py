@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from swirl.errors import ValidationError
-from swirl.ir.affine import Affine, affine, condition_to_isl, loop_range, to_isl
+from swirl.ir.affine import Affine, affine, loop_range
+from swirl.ir.isl_notation import condition_to_isl, to_isl
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in, references, subscripts, substitute
 from swirl.ir.paths import Path

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import cast
 
-from swirl.ir.affine import condition_to_isl, simplify
+from swirl.ir.affine import simplify
 from swirl.ir.deps import NotProved, outside
+from swirl.ir.isl_notation import condition_to_isl
 from swirl.ir.nest import (
     LocalType,
     Nest,

@@ -285,11 +285,15 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Hea
     for var in inner:
         candidates = inside.loops.get(var, [None])
         head = candidates[0]
-        if head is None or names_in(head.stop) & inside.names:
+        if head is None:
             return None
         if any(other is None or unparse(other.stop) != unparse(head.stop) for other in candidates[1:]):
             return None
         heads.append(head)
+    # The last vector of unrolled ones may be ragged: its bound moves with their loop, which must be a dimension, too.
+    copies = {head.var for head in heads if head.kind == "unrolled"}
+    if any(names_in(head.stop) & inside.names - copies for head in heads):
+        return None
     # In the order of the loops: unrolled ones by appearance, the lane last.
     order = list(inside.loops)
     heads.sort(key=lambda head: (head.kind == "vector", order.index(head.var)))

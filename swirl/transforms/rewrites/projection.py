@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import islpy as isl
 
-from swirl.ir.affine import Ranges, simplify, to_isl
+from swirl.ir.affine import Ranges, simplify
+from swirl.ir.isl_notation import to_isl
 from swirl.ir.nest import Loop, expr, substitute
 from swirl.ir.printing import unparse
 from swirl.ir.sets import limited
