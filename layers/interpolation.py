@@ -48,13 +48,11 @@ class BilinearEnsemble(Ensemble):
             for c in range(C):
                 for y in range(value.shape[2]):
                     for x in range(value.shape[3]):
-                        down = float32((A * y + B) % D) / D
-                        right = float32((A * x + B) % D) / D
                         for i in range(2):
                             for j in range(2):
                                 value[n, c, y, x] += (
-                                    abs(1.0 - i - down)
-                                    * abs(1.0 - j - right)
+                                    abs(1.0 - i - float32((A * y + B) % D) / D)
+                                    * abs(1.0 - j - float32((A * x + B) % D) / D)
                                     * inputs[
                                         n,
                                         c,

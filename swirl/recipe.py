@@ -172,7 +172,7 @@ class Schedule(_Answers):
         """All that commands for a phase may depend on, without the names of layers."""
         numbers: dict[str, int] = {}
         elsewhere = {kind: sorted(known) for kind, known in self._own.names.items()}
-        parts = [phase, self.target.name, str(self._own.follows), repr(elsewhere)]
+        parts = [phase, repr(self.target), str(self._own.follows), repr(elsewhere)]
         for name, program in self.programs.items():
             names = [buffer.name for buffer in program.buffers.values()]
             places = [(numbers.setdefault(each, len(numbers)), self._own.chooses(each)) for each in names]

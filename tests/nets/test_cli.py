@@ -37,6 +37,15 @@ if __name__ == "__main__":
     raise SystemExit("this would train")
 """
 
+OF_A_CHAIN = (
+    NET.replace(', keep="all"', "")
+    .replace("import Net,", "import Net, ConvLayer,")
+    .replace("(5,)", "(2, 3, 3)")
+    .replace("FullyConnectedLayer(net, data, 4))", "ConvLayer(net, data, 4))")
+    .replace("SoftmaxLossLayer(net, relu, label)", "SoftmaxLossLayer(net, FullyConnectedLayer(net, relu, 4), label)")
+)
+"""Forward and inference of the convolution and the ReLU are compiled together."""
+
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -75,39 +84,39 @@ def test_a_layer_is_explained(file: Path) -> None:
 
 
 def test_chains_are_shown_by_their_names(file: Path) -> None:
-    file.write_text(file.read_text().replace(', keep="all"', ""))
-    chain = "fully_connected1_relu1"
+    file.write_text(OF_A_CHAIN)
+    chain = "conv1_relu1"
     layers = {line.split()[0]: line for line in call("show", file).output.splitlines()}
     assert f"forward in {chain}, backward" in layers["relu1"]
-    assert f"forward in {chain}, update" in layers["fully_connected1"]
+    assert f"forward in {chain}, update" in layers["conv1"]
     assert f"{chain}.forward\n   0   lowered" in call("show", file, "--layer", chain, "--list").output
     code = call("show", file, "--layer", chain, "--phase", "forward", "--stage", "c++").output
     assert code == call("show", file, "--layer", "relu1", "--phase", "forward", "--stage", "c++").output
     read = json.loads(call("show", file, "--layer", chain, "--json").output)
-    assert (read["ensemble"], read["kind"], read["shape"]) == (chain, "fully_connected_relu", [4])
+    assert (read["ensemble"], read["kind"], read["shape"]) == (chain, "conv_relu", [4, 3, 3])
     assert {phase["phase"] for phase in read["phases"]} == {"inference", "forward"}
-    assert "did you mean 'fully_connected1_relu1'?" in call("show", file, "--layer", "fully_connected_relu1").output
+    assert "did you mean 'conv1_relu1'?" in call("show", file, "--layer", "conv_relu1").output
     assert f"{chain} has no phase 'backward'" in call("show", file, "--layer", chain, "--phase", "backward").output
     of_chain, of_layer = (call("bisect", file, "--layer", name).output for name in (chain, "relu1"))
     of_all = call("bisect", file).output
     assert f"{chain}.forward: " in of_chain and "relu1.backward: " not in of_chain
     assert f"{chain}.forward: " in of_layer and "relu1.backward: " in of_layer and "update" not in of_layer
-    assert of_all.count(f"{chain}.forward: ") == 1 and "fully_connected1.update: " in of_all
+    assert of_all.count(f"{chain}.forward: ") == 1 and "conv1.update: " in of_all
     assert call("bisect", file, "--layer", "data1").output.startswith("Error: data1 computes nothing")
 
 
 def test_layers_are_found_in_the_chains_of_a_dump(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file.write_text(file.read_text().replace(', keep="all"', ""))
+    file.write_text(OF_A_CHAIN)
     dump = tmp_path / "dump"
     monkeypatch.setenv("SWIRL_DUMP", str(dump))
     assert call("show", file).exit_code == 0
     monkeypatch.delenv("SWIRL_DUMP")
-    for layer in ("relu1", "fully_connected1", "fully_connected1_relu1"):
+    for layer in ("relu1", "conv1", "conv1_relu1"):
         assert call("bisect", dump, "--layer", layer).output == call("bisect", file, "--layer", layer).output
-    assert "there are fully_connected1.update" in call("bisect", dump, "--layer", "connected1").output
+    assert "there are conv1.update" in call("bisect", dump, "--layer", "con1").output
     for place in (file, dump):
-        nothing = call("bisect", place, "--layer", "fully_connected1_relu1", "--phase", "update")
-        assert nothing.exit_code == 1 and "no stages of fully_connected1_relu1, update" in nothing.output
+        nothing = call("bisect", place, "--layer", "conv1_relu1", "--phase", "update")
+        assert nothing.exit_code == 1 and "no stages of conv1_relu1, update" in nothing.output
 
 
 def test_times_are_shown(file: Path) -> None:

@@ -5,27 +5,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from latte import ConvLayer, MemoryDataLayer, Net, Neuron
+from latte import (
+    ConvLayer,
+    FullyConnectedLayer,
+    InterpolationLayer,
+    MemoryDataLayer,
+    Net,
+    Neuron,
+    ReshapeLayer,
+    RNNLayer,
+    ScaledDotProductAttentionLayer,
+)
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.neuron import Param, eachindex, ones, tanh
-from latte.planning.defaults import nests
+from latte.planning.defaults import nests, products
 from latte.planning.defaults.nests import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.own_layers import OWN
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program
+from swirl.ir.nest import Program, names_in
+from swirl.ir.printing import unparse
+from swirl.ir.statements import parsed, statements_of
 from swirl.loop_facts import facts
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
-from swirl.target import TARGETS, why_not
+from swirl.target import TARGETS, Target, why_not
 from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
 from tests.fuzz.floats import ASSUME_FINITE, REORDER, floating_problem
@@ -44,14 +57,15 @@ def net_of(name: str, batch: int, shape: tuple[int, ...]) -> tuple[Net, Ensemble
     return net, data, OWN[name].declare(net, data)
 
 
-def scheduled(net: Net, layer: Ensemble, target: str) -> Iterator[tuple[str, Program, Program, list[Outcome]]]:
+def scheduled(net: Net, layer: Ensemble, target: str | Target) -> Iterator[tuple[str, Program, Program, list[Outcome]]]:
     """Phase, canonical program, program after the default schedule, and its commands."""
+    target = TARGETS[target] if isinstance(target, str) else target
     item = next(item for item in layer_programs(net.graph, net.batch_size) if item.ensemble is layer)
     programs = {phase: canonical_stages(p)[-1].program for phase, p in item.programs.items() if phase != "inference"}
-    s = Schedule.alone(programs, TARGETS[target], f"{layer.name}.")
+    s = Schedule.alone(programs, target, f"{layer.name}.")
     for phase, before in programs.items():
         count = len(s.outcomes)
-        PhaseSchedule(Trials(s, TARGETS[target], phase)).write()
+        PhaseSchedule(Trials(s, target, phase)).write()
         yield phase, before, s.programs[phase], s.outcomes[count:]
 
 
@@ -383,3 +397,116 @@ def test_a_loop_of_one_iteration_hides_no_lanes() -> None:
     net.add_connections(data, layer, lambda t, k: (range(t, t + 1), range(32)))
     backward = {phase: outcomes for phase, _, _, outcomes in scheduled(net, layer, "avx512")}["backward"]
     assert "vectorize('backward', 'i', 16)" in [o.command.text for o in backward if o.status == "applied"]
+
+
+def applied_of(net: Net, layer: Ensemble, target: str | Target = "avx512") -> dict[str, list[str]]:
+    """The commands of each phase that were applied, of nests that still compute the same."""
+    found = {}
+    for phase, before, after, outcomes in scheduled(net, layer, target):
+        assert_same(before, after, seeds=(0,))
+        found[phase] = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize(("factor", "extent"), [(2.0, 9), (1.5, 18), (0.5, 18), (3.0, 10)])
+@pytest.mark.parametrize("centred", [False, True])
+def test_lanes_run_along_quotients_that_are_whole_steps_apart(
+    factor: float, extent: int, centred: bool, mode: str
+) -> None:
+    """An enlarged row: neighbours in the source are as many results apart as the factor has; ends that are clamped are
+    loops of their own."""
+    net = Net(1, seed=1)
+    net.force_backward = True
+    layer = InterpolationLayer(
+        net, MemoryDataLayer(net, (1, 2, extent)), resize_factor=factor, mode=mode, centred=centred
+    )
+    applied = applied_of(net, layer, "avx2")
+    for phase in ("forward", "backward"):
+        assert any(text.startswith(f"vectorize('{phase}', 'x") for text in applied[phase]), applied
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 10), (20, 3, 4), (6, 40)])
+def test_another_shape_of_the_same_elements_is_read_in_rows(shape: tuple[int, ...]) -> None:
+    net = Net(2, seed=1)
+    net.force_backward = True
+    layer = ReshapeLayer(net, MemoryDataLayer(net, (3, 8, 10)), shape)
+    for commands in applied_of(net, layer, "avx2").values():
+        assert any("vectorize" in text for text in commands) and not any("gather" in text for text in commands)
+
+
+def attention(features: int) -> dict[str, list[str]]:
+    """Commands for attention of 12 queries and 20 keys, of which each has a source."""
+    net = Net(1, seed=1)
+    net.force_backward = True
+    sources = [MemoryDataLayer(net, (positions, features)) for positions in (12, 20, 20)]
+    return applied_of(net, ScaledDotProductAttentionLayer(net, *sources), "avx2")
+
+
+def test_short_sums_are_of_packed_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of rows with rows: lanes run along the columns of a copy, and the softmax after them has lanes, too."""
+    monkeypatch.setattr(products, "READ_OFTEN", 4)
+    forward = attention(8)["forward"]
+    assert "pack('forward', 'key', at='h', order=[1, 0])" in forward
+    assert {text.split("'")[3] for text in forward if text.startswith("vectorize")} >= {"s", "s_1", "s_2", "s_3"}
+
+
+def test_long_sums_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "READ_OFTEN", 4)
+    monkeypatch.setattr(products, "LONG_SUM", 1)
+    assert not any(text.startswith("pack") for text in attention(8)["forward"])
+
+
+def test_what_a_product_reads_again_has_loops_of_its_own() -> None:
+    """The gradient of a recurrent step's weights runs along their rows, whatever else is summed beside it."""
+    net = Net(4, seed=1)
+    RNNLayer(net, MemoryDataLayer(net, (2, 16)), 24)
+    update = applied_of(net, net["rnn1_step1"], "avx2")["update"]
+    assert any(text.startswith("vectorize('update', 'j', 8") and "gather" not in text for text in update)
+
+
+@pytest.mark.parametrize("extent", [40, 43])
+def test_only_vectors_at_the_borders_have_masks(extent: int) -> None:
+    """Where the target has no mask registers. (Asking a vectorised loop for its borders was an error.)"""
+    net = Net(1, seed=1)
+    net.force_backward = True
+    layer = ConvLayer(net, MemoryDataLayer(net, (2, 3, extent)), num_filters=2)
+    for phase, before, after, _ in scheduled(net, layer, "avx2"):
+        assert_same(before, after, seeds=(0,))
+        statements = [
+            s for nest in after.nests for s in statements_of(nest) if any(a.kind == "add" for a in s.accesses)
+        ]
+        inner = [s for s in statements if s.loops[-1].kind == "vector" and "ky" in "".join(s.variables())]
+        masked = [s for s in inner if any(s.loops[-1].var in names_in(parsed(guard)) for guard in s.guards)]
+        assert masked and len(masked) < len(inner), f"{phase}\n{after.text}"
+
+
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(8, 64, 96), (24, 48, 8), (5, 133, 7)])
+@pytest.mark.parametrize(("l1", "l2"), [(128, 1024), (512, 4096), (2**15, 2**20)])
+def test_products_stay_near(batch: int, inputs: int, outputs: int, l1: int, l2: int) -> None:
+    """Whatever the caches, a fully connected layer computes the same; small ones make blocks of the terms."""
+    net = Net(batch, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (inputs,)), outputs)
+    applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=l1, l2_bytes=l2))
+    blocks = [text for commands in applied.values() for text in commands if text.startswith("tile_loop")]
+    assert bool(blocks) == (l2 < 2**20), applied
+
+
+def test_windows_share_what_they_read() -> None:
+    """The gradient of a depthwise convolution's weights: nine sums in one pass over the images, added up once."""
+    net = Net(2, seed=1)
+    layer = ConvLayer(net, MemoryDataLayer(net, (3, 6, 18)), num_filters=3, groups=3)
+    update = applied_of(net, layer, "avx512")["update"]
+    assert {"unroll_and_jam('update', 'ky_1', 3)", "unroll_and_jam('update', 'kx_1', 3)"} <= set(update)
+
+
+def test_functions_of_sums_have_lanes() -> None:
+    """What a recurrent step computes of its products is not left scalar in the midst of their register tile."""
+    net = Net(4, seed=1)
+    RNNLayer(net, MemoryDataLayer(net, (2, 16)), 24)
+    for phase, before, after, _ in scheduled(net, net["rnn1_step1"], "avx2"):
+        assert_same(before, after, seeds=(0,))
+        calls = [s for nest in after.nests for s in statements_of(nest) if "tanh(" in unparse(s.node)]
+        assert phase != "forward" or calls
+        assert all(s.loops[-1].kind == "vector" for s in calls), after.text

@@ -8,12 +8,10 @@ from latte import (
     BatchNormLayer,
     ConvLayer,
     ConvLayerNoBias,
-    FullyConnectedLayer,
     MaxPoolingLayer,
     MemoryDataLayer,
     Net,
     ReLULayer,
-    SoftmaxLossLayer,
     TanhLayer,
 )
 from latte.autodiff.differentiated import layer_programs
@@ -42,9 +40,6 @@ LAYERS = {
     "max pooling, clipped": lambda net: MaxPoolingLayer(
         net, MemoryDataLayer(net, (8, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
     ),
-    "fully connected": lambda net: FullyConnectedLayer(net, MemoryDataLayer(net, (64, 7, 7)), 128),
-    "fully connected, odd": lambda net: FullyConnectedLayer(net, MemoryDataLayer(net, 13), 10),
-    "softmax loss": lambda net: SoftmaxLossLayer(net, MemoryDataLayer(net, 10), MemoryDataLayer(net, 1)),
 }
 
 
@@ -53,9 +48,6 @@ LAYERS |= {
     "ReLU, large and in blocks": lambda net: ReLULayer(net, MemoryDataLayer(net, (64, 56, 56))),
     "ReLU, large, prime and in blocks": lambda net: ReLULayer(net, MemoryDataLayer(net, (16, 1, 1031))),
     "max pooling, few channels in a block": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (20, 12, 12))),
-    "fully connected, few channels in a block": lambda net: FullyConnectedLayer(
-        net, MemoryDataLayer(net, (20, 3, 3)), 9
-    ),
     "ReLU, few channels in a block": lambda net: ReLULayer(net, MemoryDataLayer(net, (20, 3, 3))),
     "batch norm of images, in blocks": lambda net: BatchNormLayer(net, MemoryDataLayer(net, (64, 56, 56))),
     "batch norm of small images, few channels in a block": lambda net: BatchNormLayer(
@@ -68,7 +60,6 @@ LAYERS |= {
         net, MemoryDataLayer(net, (32, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
     ),
     "max pooling of everything, in blocks": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 7, 7)), 7),
-    "fully connected, in blocks": lambda net: FullyConnectedLayer(net, MemoryDataLayer(net, (64, 7, 7)), 128),
 }
 
 
@@ -96,15 +87,11 @@ def conv_relu(net: Net, data: Ensemble) -> Ensemble:
     return ReLULayer(net, ConvLayer(net, data, 32))
 
 
-def fully_connected_relu(net: Net, data: Ensemble) -> Ensemble:
-    return ReLULayer(net, FullyConnectedLayer(net, data, 128))
-
-
 def conv_batch_norm_relu(net: Net, data: Ensemble) -> Ensemble:
     return ReLULayer(net, BatchNormLayer(net, ConvLayer(net, data, 32)))
 
 
-@pytest.mark.parametrize("declare", [conv_relu, fully_connected_relu, conv_batch_norm_relu])
+@pytest.mark.parametrize("declare", [conv_relu, conv_batch_norm_relu])
 @pytest.mark.parametrize("shape", [(16, 28, 28), (3, 7, 5)])
 def test_applied_and_skipped_in_chains(
     declare: Callable[[Net, Ensemble], Ensemble], shape: tuple[int, ...], snapshot

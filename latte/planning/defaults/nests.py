@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from math import prod
 
-from latte.planning.defaults.trials import Trials, step
+from latte.planning.defaults.products import blocking, in_blocks, pack
+from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import Statement, parsed, statements_of
-from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
+from swirl.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, perfect_chain, stride
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
@@ -51,6 +53,7 @@ class NestSchedule:
             self.add_up_in_parts()
             self.keep_sums()
             if lanes:
+                pack(self.trials)
                 self.vectorize()
             self.share(work)
         self.store_far()
@@ -97,13 +100,49 @@ class NestSchedule:
                 self.trials.apply("sums stay in registers, whatever the borders leave out", "scalar_replace", name)
 
     def _become_lanes(self, found: LoopFacts) -> bool:
+        if self._inside_of_borders(found):
+            return True
         lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.scattered else {}))
         order = self._inside(found)
         moved = [step(f"{found.var} is innermost but for sums", "reorder", order)] if order else []
-        if not (order and self.trials.together([*moved, lanes])) and not self.trials.together([lanes]):
+        if moved and not self._stays_near(moved):
+            moved = []
+        if not (moved and self.trials.together([*moved, lanes])) and not self.trials.together([lanes]):
             return False
-        self.tile(found)
+        self.tile(found, found.var, -(-found.trips // self.width))
         return True
+
+    def _inside_of_borders(self, found: LoopFacts) -> bool:
+        """Whether a loop that borders clip has become lanes, with the clipped vectors apart from the others: not where
+        masks cost nothing."""
+        clipped = any(found.var in names_in(parsed(guard)) for s in found.inside for guard in s.guards)
+        if self.trials.target.has_masks or not clipped or found.trips < 3 * self.width:
+            return False
+        why, trial, outer = "only vectors at the borders need masks", self.trials.scratch(), f"{found.var}_outer"
+        steps = [step(why, "tile_loop", found.var, self.width)]
+        if not trial.together(steps) or not (cuts := trial.borders(outer)):
+            return False
+        steps.append(step(why, "split", outer, cuts))
+        if not trial.together(steps[1:]):
+            return False
+        every = NestSchedule(trial).loops()
+        pieces = [(f, g) for g in every if g.var == f"{found.var}_inner" for f in every if f.contains(g)]
+        pieces = [(f, g) for f, g in pieces if f.depth == found.depth == g.depth - 1]
+        if not pieces:
+            return False
+        middle, lanes = max(pieces, key=lambda pair: pair[0].trips)
+        if not self.trials.together([*steps, step(*_lanes(lanes, lanes.var, self.width))]):
+            return False
+        self.tile(lanes, middle.var, middle.trips)
+        return True
+
+    def _stays_near(self, steps: list[Step]) -> bool:
+        """Whether operands of products are where they were chosen to be, after these steps as well."""
+        trial = self.trials.scratch()
+        if any(map(in_blocks, contractions(self.trials.nests[0], self.trials.program.buffers))):
+            return False
+        after = contractions(trial.nests[0], trial.program.buffers) if trial.together(steps) else []
+        return all(blocking(trial, found) is None for found in after)
 
     def _scalar_leaf(self, refused: set[str]) -> LoopFacts | None:
         """An innermost loop that is not in lanes, whatever copies and loops of one iteration are inside of it."""
@@ -112,9 +151,11 @@ class NestSchedule:
         return next((f for f in plain if f.var not in refused and not any(map(f.contains, every))), None)
 
     def _may_be_lanes(self, found: LoopFacts) -> bool:
-        lanes = any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
-        pays = found.moved > 0 and found.far * 2 <= found.weight
-        return found.loop.kind == "range" and not lanes and found.trips > 1 and pays
+        if found.loop.kind != "range" or found.trips == 1:
+            return False
+        gathers_few = found.scattered > 0 and found.trips * 4 <= self.width
+        pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
+        return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
     def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, int]:
         """Least for the best lanes: long, with few gathers, without sums, along the most bytes, innermost."""
@@ -132,44 +173,60 @@ class NestSchedule:
         return [*outside, lanes.var, *(f.var for f in inside if f.repeats)]
 
     # --- register tiles -------------------------------------------------------------------------------------
-    def tile(self, lanes: LoopFacts) -> None:
+    def tile(self, lanes: LoopFacts, row: str, vectors: int) -> None:
         """Copies of loops around that share what is loaded, or whose sums do not wait for each other.
 
         Args:
             lanes: the loop, as it was before it became lanes.
+            row: the loop that counts their vectors.
+            vectors: of a row.
         """
-        vectors = -(-lanes.trips // self.width)
         inside = {id(statement.node) for statement in lanes.inside}
         held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
+        window = [c for c in correlations(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         if held:
-            self._register_tile(lanes, held[0], vectors)
+            self._register_tile(lanes, held[0], row, vectors)
+        elif window and lanes.var in window[0].sums:
+            self._window_tile(lanes, window[0])
         elif lanes.repeats:
             if vectors >= IN_FLIGHT:
-                self.trials.apply("sums that do not wait for each other", "unroll", lanes.var, IN_FLIGHT)
+                self.trials.apply("sums that do not wait for each other", "unroll", row, IN_FLIGHT)
         elif any(lanes.contains(f) and f.repeats for f in facts(lanes.nest, lanes.buffers)):
             count = max(number for number in range(1, IN_FLIGHT + 1) if vectors % number == 0)
             if count > 1:
-                self.trials.apply("sums that do not wait for each other", "unroll_and_jam", lanes.var, count)
+                self.trials.apply("sums that do not wait for each other", "unroll_and_jam", row, count)
             self._write_out(lanes.inside[-1], lanes)
 
-    def _register_tile(self, lanes: LoopFacts, found: Contraction, vectors: int) -> None:
+    def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int) -> None:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
         one that shares another operand."""
         moving = {a.text: stride(a, lanes.var, found.statement, lanes.buffers) != 0 for a in found.operands}
         chosen: list[str] = []
         for text in sorted(moving, key=lambda text: not moving[text]):
             if not moving[text] and vectors > 1 and lanes.var not in found.sums:
-                chosen = [*chosen[:1], lanes.var]
+                chosen = [*chosen[:1], row]
             else:
-                chosen += self._same_along(text, found, {lanes.var, *chosen})
+                chosen += self._same_along(text, found, {lanes.var, row, *chosen})
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
-        first, second, *_ = *(vectors if loop.var == lanes.var else loop.trips for loop in copied), 1, 1
+        first, second, *_ = *(vectors if loop.var == row else loop.trips for loop in copied), 1, 1
         p, q = register_tile(first, second, self.trials.target.registers)
         why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
         for loop, count in sorted(zip(copied, (p, q), strict=False), key=lambda item: item[0].depth):
             self._copy(loop, count, why)
         self._write_out(found.statement, lanes)
+
+    def _window_tile(self, lanes: LoopFacts, found: Contraction) -> None:
+        """Copies of two short loops over results that share the operand that stays the same along them."""
+        shared = [text for text in (access.text for access in found.operands) if self._same_along(text, found, set())]
+        chosen: list[str] = []
+        for text in shared[:1] * 2:
+            chosen += self._same_along(text, found, {lanes.var, *chosen})
+        every = {loop.var: loop for loop in self.loops()}
+        copied = [every[var] for var in chosen if var in every]
+        if copied and prod(loop.trips for loop in copied) * 2 <= self.trials.target.registers + 2:
+            for loop in sorted(copied, key=lambda loop: loop.depth):
+                self._copy(loop, loop.trips, f"copies of {' and '.join(chosen)} share what they read of {shared[0]}")
 
     def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
         """The innermost loop over few terms of a sum is written out: conditions and subscripts are then constants."""
@@ -185,7 +242,7 @@ class NestSchedule:
             return
         parts, rest = [loop.var], loop.trips % count or count
         clipped = any(loop.var in names_in(parsed(guard)) for s in loop.inside for guard in s.guards)
-        if clipped and loop.trips >= 2 * count + rest and self.trials.s.borders(self.trials.phase, loop.var):
+        if clipped and loop.trips >= 2 * count + rest and self.trials.borders(loop.var):
             before = set(self.trials.s.loops(self.trials.phase))
             why_cut = "conditions at the borders are for the ends alone"
             if self.trials.apply(why_cut, "split", loop.var, [count, loop.trips - rest]):
@@ -251,7 +308,7 @@ class NestSchedule:
             why = f"{_count(chain, names)} independent iterations"
             if self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else names):
                 return True
-        for loop in sorted(chain[1:], key=lambda loop: -(loop.extent or 0))[:MOVED]:
+        for loop in sorted(self._may_move(chain), key=lambda loop: -(loop.extent or 0))[:MOVED]:
             if (loop.extent or 2) > 1:
                 first = step(f"{loop.var} is outermost for the threads", "reorder", [loop.var, *_others(chain, loop)])
                 shared = step(f"{loop.extent} independent iterations", "parallelize", loop.var)
@@ -262,6 +319,14 @@ class NestSchedule:
         if any(self._parallel(f) for f in every if f.depth <= depth):
             return True
         return sum(self._shared(f, lanes) for f in every if f.depth == depth + 1) > 0  # all of them
+
+    def _may_move(self, chain: Sequence[Loop]) -> Sequence[Loop]:
+        """The loops that may become the outermost of a chain: none if others of these names are shared already, or if
+        the order was chosen for the caches."""
+        shared = {found.var for found in self.loops() if found.loop.kind == "parallel"}
+        (nest,), buffers = self.trials.nests, self.trials.program.buffers
+        fixed = shared & {loop.var for loop in chain} or any(map(in_blocks, contractions(nest, buffers)))
+        return () if fixed else chain[1:]
 
     def _parallel(self, found: LoopFacts) -> bool:
         plain = found.loop.kind == "range"

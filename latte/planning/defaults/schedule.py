@@ -7,20 +7,23 @@ which ``explain`` shows.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import lcm, prod
 
 from latte.planning.defaults.nests import NestSchedule
+from latte.planning.defaults.products import blocking, order_products
 from latte.planning.defaults.trials import NAME, Trials
 from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import fresh, loop_of, variable_of
-from swirl.ir.paths import loops
+from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Access, Statement, statements_of
-from swirl.loop_facts import contractions, divided, longest_row, perfect_chains
+from swirl.ir.trees import names_in, nodes
+from swirl.loop_facts import Contraction, contractions, divided, longest_row, moves, perfect_chains
 from swirl.phases import PHASES
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
@@ -64,12 +67,17 @@ class PhaseSchedule:
             self.block_results()
         for number in range(len(self.trials.program.nests)):
             self.divide(number)
+            self.unclamp(number)
             self.gather(number)
         self.join()
         self.flatten()
         self.keep_near()
+        parted = 0
+        while parted < len(self.trials.program.nests):  # parting a nest may make others of it
+            self.part(parted)
+            parted += 1
+        self.join()
         for number in range(len(self.trials.program.nests)):
-            self.part(number)
             own = replace(self.trials, nest=number, partly=set())
             NestSchedule(own.scratch()).write()
             self.name_apart(own, own.partly)  # loops of a name that are to be scheduled apart
@@ -86,11 +94,11 @@ class PhaseSchedule:
                     self._block(f"the blocks of {name}", other, own, factor)
 
     def block_results(self) -> None:
-        """Where rows are short, a dimension of a contraction's results that only this layer's arrays have is blocked:
-        lanes along it need no rows of the source."""
+        """Where rows are short, a dimension of a contraction's results that only this layer's arrays have is blocked,
+        where it is not a row itself: lanes along it need no rows of the source."""
         width = self.trials.target.simd_width
         for nest in self.trials.program.nests:
-            for found in contractions(nest, self.trials.program.buffers):
+            for found in contractions(nest, self.trials.program.buffers, single=True):
                 kept = found.target.name not in self.trials.program.buffers
                 if kept or longest_row(found, self.trials.program.buffers) >= 2 * width:
                     continue
@@ -101,7 +109,9 @@ class PhaseSchedule:
                     own = all(self._buffer(name).name.startswith(f"{layer}.") for name, _ in alike)
                     if own and len(alike) > 1 and buffer.shape[dim] * 2 > width and not buffer.layout.blocks:
                         for name, where in sorted(alike):
-                            self._block("lanes along what the source does not have", name, where, width)
+                            row = prod(self._buffer(name).shape[where + 1 :]) == 1
+                            if not row:
+                                self._block("lanes along what the source does not have", name, where, width)
 
     def _block(self, why: str, name: str, dim: int, factor: int) -> None:
         """Block a buffer's dimension; a value and its gradient are laid out alike, as readers expect."""
@@ -142,8 +152,23 @@ class PhaseSchedule:
         """``x % 2`` and ``x // 2`` become loops of their own."""
         own = replace(self.trials, nest=number)
         every = [index for s in statements_of(own.nests[0]) for access in s.accesses for index in access.own]
-        for var, size in dict.fromkeys(pair for index in every for pair in divided(index)):
+        sizes: dict[str, int] = {}
+        for var, size in (pair for index in every for pair in divided(index)):
+            sizes[var] = lcm(size, sizes.get(var, 1))
+        for var, size in sizes.items():
             own.apply(f"subscripts have quotients or remainders of {var} by {size}", "tile_loop", var, size)
+
+    def unclamp(self, number: int) -> None:
+        """Long loops whose ends alone have clamped subscripts: lanes of the others are then neighbours in memory."""
+        own = replace(self.trials, nest=number)
+        known = statements_of(own.nests[0])
+        rows = [a.own[-1] for s in known for a in s.accesses if a.own]
+        clamped = {name for index in rows for name in _clamped(index)}
+        for var in sorted(clamped):
+            cuts = own.borders(var)
+            why = "subscripts are clamped at the ends alone"
+            if cuts and max(cuts) >= own.target.simd_width and own.apply(why, "split", var, cuts):
+                self.name_apart(own)
 
     def gather(self, number: int) -> None:
         """Sums whose iterations add to each other's elements become loops over the elements."""
@@ -168,30 +193,64 @@ class PhaseSchedule:
 
     def join(self) -> None:
         """Loops that only set what the next loop, over the same range, adds to are joined with it."""
+        for number in range(len(self.trials.program.nests) - 1):
+            if order := self._as_after(number):
+                own = replace(self.trials, nest=number)
+                own.apply("in the order of the loops that add to what these set", "reorder", order)
         refused: set[tuple[int, str, str]] = set()
         while (pair := self._set_before(refused)) is not None:
             number, first, second = pair
             own = replace(self.trials, nest=number)
-            if not own.apply("sums begin where they are made", "fuse", first, second):
+            if own.apply("sums begin where they are made", "fuse", first, second):
+                refused.clear()  # nests have other numbers now
+            else:
                 refused.add(pair)
 
     def _set_before(self, refused: Collection[tuple[int, str, str]]) -> tuple[int, str, str] | None:
-        """A nest and two neighbouring loops of one range in it, the first of which sets what the second adds to."""
-        for number, nest in enumerate(self.trials.program.nests):
-            known = statements_of(nest)
-            by_path = dict(loops(nest.body))
-            for path, node in by_path.items():
-                after = (*path[:-1], (path[-1][0], path[-1][1] + 1))
-                one, two = loop_of(node), loop_of(by_path[after]) if after in by_path else None
-                if two is None or one.extent is None or one.extent != two.extent:
-                    continue
-                first = [a for s in known if s.path[: len(path)] == path for a in s.accesses]
-                second = [a for s in known if s.path[: len(after)] == after for a in s.accesses]
-                added = {access.name for access in second if access.kind == "add"}
-                sets = all(access.kind == "write" and access.name in added for access in first)
-                if sets and (number, one.var, two.var) not in refused:
+        """Two neighbouring loops of one range, and the nest of the first one, which sets what the second adds to."""
+        for number, first, second in self._neighbours():
+            one, two = loop_of(first.node), loop_of(second.node)
+            if one.extent is not None and one.extent == two.extent and (number, one.var, two.var) not in refused:
+                added = {access.name for access in second.accesses if access.kind == "add"}
+                made = [access for access in first.accesses if access.names and any(access.names)]
+                if made and all(access.kind in ("read", "write") and access.name in added for access in made):
                     return number, one.var, two.var
         return None
+
+    def _as_after(self, number: int) -> list[str]:
+        """The order in which the loops of a nest, which sets an array, run as those of the next one, which adds to it;
+        empty if they do, or these are no such nests."""
+        known = [s for s in statements_of(self.trials.program.nests[number]) if s.accesses]
+        if len(known) != 1:
+            return []
+        (sets,) = known
+        target = next((a for a in sets.accesses if a.kind == "write"), None)
+        after = statements_of(self.trials.program.nests[number + 1])
+        adds = [(s, a) for s in after for a in s.accesses if a.kind == "add" and target and a.name == target.name]
+        if target is None or len(adds) != 1 or len(sets.loops) != len(target.own):
+            return []
+        statement, added = adds[0]
+        dims = [_dimension(loop.var, added) for loop in statement.loops[: len(target.own)]]
+        wanted = [
+            loop.var for dim in dims for loop in sets.loops if dim is not None and _dimension(loop.var, target) == dim
+        ]
+        return wanted if sorted(wanted) == sorted(sets.variables()) and wanted != sets.variables() else []
+
+    def _neighbours(self) -> Iterator[tuple[int, _Inside, _Inside]]:
+        """Loops one after the other, in one body or as the outermost ones of two nests, with the number of the nest of
+        the first."""
+        before: _Inside | None = None
+        for number, nest in enumerate(self.trials.program.nests):
+            known, by_path = statements_of(nest), dict(loops(nest.body))
+            every = {path: _Inside(node, _accesses_in(known, path)) for path, node in by_path.items()}
+            first = every.get((("body", 0),))
+            if before is not None and first is not None:
+                yield number - 1, before, first
+            for path, inside in every.items():
+                after = (*path[:-1], (path[-1][0], path[-1][1] + 1))
+                if after in every:
+                    yield number, inside, every[after]
+            before = every.get((("body", len(nest.body) - 1),))
 
     def flatten(self) -> None:
         """Loops over contiguous memory become one."""
@@ -208,12 +267,13 @@ class PhaseSchedule:
                         break
 
     def keep_near(self) -> None:
-        """Temporaries that are read where they are made become locals, but for contractions: those have loops of their
-        own."""
+        """Temporaries that are read where they are made become locals, but for those of contractions, which have loops
+        of their own."""
         program = self.trials.program
-        made = {c.target.name for nest in program.nests for c in contractions(nest, program.buffers)}
+        found = [c for nest in program.nests for c in contractions(nest, program.buffers)]
+        held = {access.name for c in found for access in (c.target, *c.operands)}
         for name, buffer in program.buffers.items():
-            if buffer.role == "temporary" and name not in made:
+            if buffer.role == "temporary" and name not in held:
                 self.trials.apply(f"{name} is read in the iteration that makes it", "contract", name)
 
     def part(self, number: int) -> None:
@@ -221,58 +281,86 @@ class PhaseSchedule:
         terms."""
         own = replace(self.trials, nest=number)
         refused: set[str] = set()
-        distributed = False
+        if self._shared_loop(own, refused) is not None:
+            self.name_apart(own)
         while (shared := self._shared_loop(own, refused)) is not None:
             if own.apply("each sum has loops of its own", "distribute", shared):
-                distributed = True
+                self.name_apart(own)
             else:
                 refused.add(shared)
-        if distributed:
-            self.name_apart(own, {variable_of(node) for _, node in loops(own.nests[0].body)})
-        for chain in perfect_chains(own.nests[0]):
-            self._order(own, [loop.var for loop in chain])
+        order_products(own)
 
     def _shared_loop(self, own: Trials, refused: Collection[str]) -> str | None:
-        """The innermost loop around contractions with several targets, or over terms of several sums, some of which
-        have more loops than others; but for the outermost loop."""
+        """The innermost loop over what a contraction reads again and other loops, or calls of functions (they want
+        lanes); or, but for the outermost, around contractions with several targets, or over terms of several sums, some
+        of which have more loops than others."""
         nest = own.nests[0]
         found = contractions(nest, own.program.buffers)
-        sums = [(s, a) for s in statements_of(nest) for a in s.accesses if a.kind == "add"]
+        known = statements_of(nest)
+        sums = [(s, a) for s in known for a in s.accesses if a.kind == "add"]
         for path, node in sorted(loops(nest.body), key=lambda item: -len(item[0])):
-            targets = {c.target.text for c in found if c.statement.path[: len(path)] == path}
-            over = [(s, a) for s, a in sums if s.path[: len(path)] == path and not _moves(a, variable_of(node))]
+            var = variable_of(node)
+            if len(node.body) == 1 or var in refused:
+                continue
+            held = [c for c in found if c.statement.path[: len(path)] == path]
+            deeper = [s for s in known if s.path[: len(path)] == path and len(s.loops) > len(path)]
+            targets = {c.target.text for c in held}
+            over = [(s, a) for s, a in sums if s.path[: len(path)] == path and not moves(a, var)]
             if len({len(s.loops) for s, _ in over}) > 1:
                 targets |= {access.text for _, access in over}
-            if len(path) > 1 and len(targets) > 1 and len(node.body) > 1 and variable_of(node) not in refused:
-                return variable_of(node)
+            several = len(path) > 1 and len(targets) > 1
+            again = [c for c in held if _reads_again(c, var)]
+            apart = any(_calls(s) for s in known if s.path[: len(path)] == path)
+            if several or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again):
+                return var
         return None
 
-    def _order(self, own: Trials, names: Sequence[str]) -> None:
-        """Directly nested loops around one contraction in the order of results, then terms."""
-        known = [s for s in statements_of(own.nests[0]) if s.variables()[-len(names) :] == names and s.accesses]
-        held = [
-            c
-            for c in contractions(own.nests[0], own.program.buffers)
-            if c.statement.variables()[-len(names) :] == names
-        ]
-        if len(known) != 1 or len(held) != 1:
-            return
-        wanted = [*(var for var in names if var in held[0].results), *(var for var in names if var in held[0].sums)]
-        if wanted != names:
-            own.apply("results outside of their terms", "reorder", wanted)
-
-    def name_apart(self, own: Trials, wanted: Collection[str]) -> None:
-        """Each of the loops of these names gets a name of its own."""
+    def name_apart(self, own: Trials, wanted: Collection[str] | None = None) -> None:
+        """Each of the loops of these names gets a name of its own; of all names by default."""
         names = [variable_of(node) for _, node in loops(own.nests[0].body)]
-        for name in dict.fromkeys(name for name in names if name in wanted):
+        for name in dict.fromkeys(name for name in names if wanted is None or name in wanted):
             for number in range(names.count(name) - 1, 0, -1):
                 new = fresh(f"{name}_{number}", taken_names(own.program))
                 own.apply("scheduled by itself", "rename", name, new, occurrence=number)
 
 
-def _moves(access: Access, var: str) -> bool:
-    """Whether an access moves with a loop."""
-    return any(var in names for names in access.names)
+@dataclass(frozen=True)
+class _Inside:
+    """A loop, and what is accessed in it."""
+
+    node: ast.For
+    accesses: Sequence[Access]
+
+
+def _dimension(var: str, access: Access) -> int | None:
+    """The dimension whose subscript is a loop's variable."""
+    return next((dim for dim, index in enumerate(access.own) if unparse(index) == var), None)
+
+
+def _accesses_in(known: Sequence[Statement], path: Path) -> list[Access]:
+    return [access for s in known if s.path[: len(path)] == path for access in s.accesses]
+
+
+def _reads_again(found: Contraction, var: str) -> bool:
+    """Whether a loop runs over a contraction's results, and an operand stays the same along it."""
+    return var in found.results and not all(moves(access, var) for access in found.operands)
+
+
+def _calls(statement: Statement) -> bool:
+    """Whether a statement calls ``exp`` or the like."""
+    calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Name) and called.id in FUNCTIONS for called in calls)
+
+
+def _all_make(found: Contraction, statements: Sequence[Statement]) -> bool:
+    """Whether each of the statements writes what the contraction adds to, as it does."""
+    return all(any(a.name == found.target.name and a.kind != "read" for a in s.accesses) for s in statements)
+
+
+def _clamped(index: ast.expr) -> set[str]:
+    """The names in a minimum or a maximum in a subscript."""
+    found = [node for node in nodes(index) if isinstance(node, ast.Call)]
+    return {name for node in found for name in names_in(node)}
 
 
 def _overlapping(statement: Statement, index: ast.expr) -> str | None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swirl.errors import LatteError
-from swirl.ir.nest import Nest, Program
+from swirl.ir.nest import Nest, Program, constant, loop_of
+from swirl.ir.paths import loops
 from swirl.recipe import Schedule
 from swirl.recorded import Recorded
 from swirl.target import Target
 from swirl.transforms import COMMANDS
+from swirl.transforms.rewrites.borders import interior
 
 NAME = "default schedule"
 
@@ -74,6 +76,17 @@ class Trials:
         other = copy(self.s)
         other.outcomes, other.trace, other.asked = list(self.s.outcomes), list(self.s.trace), list(self.s.asked)
         return replace(self, s=other)
+
+    def borders(self, var: str) -> list[int]:
+        """Where to ``split`` a loop of the nest so that what its borders clip is separate; none where nothing is, or it
+        does not begin at 0 or end at a constant."""
+        (nest,) = self.nests
+        heads = [loop for _, node in loops(nest.body) if (loop := loop_of(node)).var == var]
+        stops = [constant(loop.stop) if constant(loop.start) == 0 and loop.step == 1 else None for loop in heads]
+        least = min((stop or 0 for stop in stops), default=0)
+        if least < 1:
+            return []
+        return [cut for cut in interior(self.program, var, nest=self.nest) if 0 < cut < least]
 
     def apply(self, why: str, name: str, *arguments: Any, **options: Any) -> bool:
         """Apply a command on the nests.
