@@ -235,6 +235,11 @@ class Contraction:
     results: tuple[str, ...]
     sums: tuple[str, ...]
 
+    @property
+    def read_again(self) -> list[str]:
+        """The loops over the results along which an operand stays the same: each iteration reads it again."""
+        return [var for var in self.results if not all(moves(access, var) for access in self.operands)]
+
 
 def moves(access: Access, var: str) -> bool:
     """Whether an access moves with a loop."""

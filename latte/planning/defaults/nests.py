@@ -138,9 +138,9 @@ class NestSchedule:
 
     def _stays_near(self, steps: list[Step]) -> bool:
         """Whether operands of products are where they were chosen to be, after these steps as well."""
-        trial = self.trials.scratch()
         if any(map(in_blocks, contractions(self.trials.nests[0], self.trials.program.buffers))):
             return False
+        trial = self.trials.scratch()
         after = contractions(trial.nests[0], trial.program.buffers) if trial.together(steps) else []
         return all(blocking(trial, found) is None for found in after)
 

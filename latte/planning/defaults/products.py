@@ -121,15 +121,15 @@ class Blocking:
 
 
 def blocking(trials: Trials, found: Contraction) -> Blocking | None:
-    """What keeps the operands of a product near; None where they are, or where it is none of two loops over results and
-    one over terms, whatever loops are around.
+    """What keeps the operands of a product near; None where they are, or where it is not one of two loops over results
+    and one over terms, whatever loops are around.
 
     An iteration of the first loop has the second one read again all that stays the same along the first, which then is
     to fit the level-2 cache; its own operand, as many rows as a register tile has, the level-1 cache. (Goto, van de
     Geijn, *Anatomy of high-performance matrix multiplication*, 2008, section 4.)
     """
     buffers, target = trials.program.buffers, trials.target
-    again = [var for var in found.results if not all(moves(access, var) for access in found.operands)]
+    again = found.read_again
     if len(again) != 2 or len(found.sums) != 1 or found.target.name not in buffers:
         return None
     first, second, terms = *again, found.sums[0]

@@ -219,7 +219,7 @@ class PhaseSchedule:
 
     def _as_after(self, number: int) -> list[str]:
         """The order in which the loops of a nest, which sets an array, run as those of the next one, which adds to it;
-        empty if they do, or these are no such nests."""
+        empty if they already do, or if the nests are of another kind."""
         known = [s for s in statements_of(self.trials.program.nests[number]) if s.accesses]
         if len(known) != 1:
             return []
@@ -309,7 +309,7 @@ class PhaseSchedule:
             if len({len(s.loops) for s, _ in over}) > 1:
                 targets |= {access.text for _, access in over}
             several = len(path) > 1 and len(targets) > 1
-            again = [c for c in held if _reads_again(c, var)]
+            again = [c for c in held if var in c.read_again]
             apart = any(_calls(s) for s in known if s.path[: len(path)] == path)
             if several or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again):
                 return var
@@ -339,11 +339,6 @@ def _dimension(var: str, access: Access) -> int | None:
 
 def _accesses_in(known: Sequence[Statement], path: Path) -> list[Access]:
     return [access for s in known if s.path[: len(path)] == path for access in s.accesses]
-
-
-def _reads_again(found: Contraction, var: str) -> bool:
-    """Whether a loop runs over a contraction's results, and an operand stays the same along it."""
-    return var in found.results and not all(moves(access, var) for access in found.operands)
 
 
 def _calls(statement: Statement) -> bool:
