@@ -89,17 +89,17 @@ class Memo:
         call = _Call(function, anonymous(program), arguments, options)
         found = self.used.get(call.key) or self.known.get(call.key)
         if found is None:
-            return self._compute(call, program, encode)
+            return self._compute(call, program, encode, decode)
         try:
             result = self._refusal(call, found["refused"]) if "refused" in found else call.named(decode(found["made"]))
         except Exception:  # an error from a damaged entry: not a result
-            return self._compute(call, program, encode)
+            return self._compute(call, program, encode, decode)
         self.used[call.key] = found
         if isinstance(result, LatteError):
             raise result
         return result
 
-    def _compute(self, call: _Call, program: Program, encode: Callable[[T], Any]) -> T:
+    def _compute(self, call: _Call, program: Program, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> T:
         self.computed += 1
         try:
             result: T = call.made()
@@ -112,9 +112,10 @@ class Memo:
             self.used[call.key] = {"refused": refused}
             raise self._refusal(call, refused, error) from error
         made = encode(result)
-        if made is not None:
-            self.used[call.key] = {"made": made}
-        return call.named(result)
+        if made is None:
+            return call.named(result)
+        self.used[call.key] = {"made": made}
+        return call.named(decode(made))  # as it is from now on; equal nests are one object, with what is known of them
 
     def _refusal(self, call: _Call, refused: dict[str, Any], error: LatteError | None = None) -> LatteError:
         """A refusal with the layers' own names. Its way out, which takes long to find, is looked for when it is read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -137,6 +138,17 @@ class Schedule(_Answers):
             function(self, self.target)
         finally:
             self._building = outer
+
+    def copy(self) -> Schedule:
+        """Another schedule after the same commands: those that are tried on it change nothing here."""
+        other = copy(self)
+        other.outcomes, other.trace, other.asked = list(self.outcomes), list(self.trace), list(self.asked)
+        return other
+
+    def accept(self, other: Schedule) -> None:
+        """Go on from where a :meth:`copy` of this has got to."""
+        self.outcomes, self.trace, self.asked = list(other.outcomes), list(other.trace), list(other.asked)
+        self._become(other.state)
 
     def leave_apart(self, phase: str, reason: str) -> NoReturn:
         """Leave a phase, as if this recipe did not have it: that of a chain to shorter chains or to the layers' own

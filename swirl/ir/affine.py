@@ -200,7 +200,7 @@ def bounds(value: Affine | ast.expr, ranges: Ranges) -> tuple[int, int] | None:
         value = form
     low = high = value.constant
     for key, coefficient in value.terms.items():
-        limits = _atom_bounds(value.atoms[key], ranges)
+        limits = bounds_of_atom(value.atoms[key], ranges)
         if limits is None:
             return None
         ends = (coefficient * limits[0], coefficient * limits[1])
@@ -208,7 +208,8 @@ def bounds(value: Affine | ast.expr, ranges: Ranges) -> tuple[int, int] | None:
     return low, high
 
 
-def _atom_bounds(node: ast.expr, ranges: Ranges) -> tuple[int, int] | None:
+def bounds_of_atom(node: ast.expr, ranges: Ranges) -> tuple[int, int] | None:
+    """The same of an atom of a form."""
     if isinstance(node, ast.Name):
         return ranges.get(node.id)
     if isinstance(node, ast.BinOp):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swirl.errors import ValidationError
-from swirl.ir.affine import Affine, bounds, simplify
+from swirl.ir.affine import Affine, bounds_of_atom, simplify
 from swirl.ir.nest import Loop, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
@@ -178,10 +178,11 @@ def _rest_is_small(first: Statement, second: Statement, one: Affine, two: Affine
             other = two if form is one else one
             if atom in equal and other.terms.get(atom) == coefficient:
                 continue  # the same on both sides
-            limits = bounds(Affine({atom: sign * coefficient}, 0, form.atoms), statement.ranges)
+            limits = bounds_of_atom(form.atoms[atom], statement.ranges)
             if limits is None:
                 return False
-            low, high = low + limits[0], high + limits[1]
+            ends = sign * coefficient * limits[0], sign * coefficient * limits[1]
+            low, high = low + min(ends), high + max(ends)
     grids = first.grids[var], second.grids[var]
     distance = abs(one.terms[var]) * (grids[0][1] if grids[0] == grids[1] else 1)
     return -distance < low and high < distance
@@ -269,6 +270,11 @@ def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
     ordered = list(originals.values())
     for i, first in enumerate(ordered):
         for second in ordered[i:]:
+            if next(meeting(first, second, False), None) is None:
+                continue
+            order = _decisions(first, second, set())
+            if order is not None and order == _decisions(moved[first.identity], moved[second.identity], set()):
+                continue  # whichever elements they touch
             for one, two in ((first, second), (second, first)) if first is not second else ((first, first),):
                 new_one, new_two = moved[one.identity], moved[two.identity]
                 if all(_same_order(one, two, new_one, new_two, a, b) for a, b in meeting(one, two, False)):

@@ -187,10 +187,14 @@ def on_loops(node: ast.expr, loops: Mapping[str, object] | frozenset[str] | set[
         loops: the loop variables in whose scope it is, by name.
     """
     for part in nodes(node):
-        if isinstance(part, (ast.Subscript, ast.IfExp)) or (
+        if isinstance(part, ast.Name):
+            if part.id not in loops and part.id not in INDEX_CALLS:
+                return False
+        elif isinstance(part, ast.Constant):
+            if type(part.value) not in (int, bool):
+                return False
+        elif isinstance(part, (ast.Subscript, ast.IfExp)) or (
             isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div)
         ):
             return False
-        if isinstance(part, ast.Constant) and type(part.value) not in (int, bool):
-            return False
-    return names_in(node) - INDEX_CALLS <= set(loops)
+    return True

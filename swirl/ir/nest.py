@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from keyword import iskeyword
 from typing import Any, TypeVar
 
 from swirl.ir.buffers import Buffer
@@ -46,8 +47,13 @@ def expr(source: str | int | float | ast.expr, **parts: ast.expr | str | int) ->
     >>> unparse(expr("a + 1", a=expr("x * 2")))
     'x * 2 + 1'
     """
+    tree: ast.expr
     if isinstance(source, ast.expr):
         tree = clone(source)
+    elif source.__class__ is int and source >= 0:  # most are; parsing takes fifty times as long
+        tree = ast.Constant(source)
+    elif isinstance(source, str) and source.isidentifier() and not iskeyword(source):
+        tree = ast.Name(source, ast.Load())
     else:
         tree = ast.parse(str(source), mode="eval").body
     return substitute(tree, {name: expr(part) for name, part in parts.items()}) if parts else tree
@@ -241,6 +247,7 @@ class Nest:
         function.name = label
         nest = Nest(function)
         nest.__dict__["text"] = self.text.replace(f"def {self.label}(", f"def {label}(", 1)
+        nest.__dict__["names"] = self.names
         nest.facts.update(self.facts)
         return nest
 
@@ -264,7 +271,9 @@ def make_nest(label: str, body: list[ast.stmt], buffers: tuple[str, ...] | Mappi
     function = ast.FunctionDef(label, arguments, body or [ast.Pass()], [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python ≥ 3.12
         setattr(function, "type_params", [])  # noqa: B010
-    return Nest(function)
+    nest = Nest(function)
+    nest.__dict__["names"] = frozenset(used)
+    return nest
 
 
 @dataclass(frozen=True)

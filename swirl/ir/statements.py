@@ -350,11 +350,16 @@ def _outer_references(
 
 
 def _access(target: ast.expr, kind: str, scope: LocalLoops, when: tuple[str, ...] = ()) -> Access:
-    text = unparse(target)
-    name, own = name_of(target), subscripts(target) if isinstance(target, ast.Subscript) else []
     # A local is a new variable in each iteration of the loops around its declaration.
-    instance: list[ast.expr] = [ast.Name(var, ast.Load()) for var in scope.get(name, ())]
-    return Access(name, (*instance, *own), kind, text, when)
+    return _access_of(unparse(target), kind, scope.get(name_of(target), ()), when)
+
+
+@lru_cache(maxsize=16384)
+def _access_of(text: str, kind: str, around: tuple[str, ...], when: tuple[str, ...]) -> Access:
+    """The access of a reference of that text: a command leaves most as they are, and what is known of them is kept."""
+    target = parsed(text)
+    own = subscripts(target) if isinstance(target, ast.Subscript) else []
+    return Access(name_of(target), (*(ast.Name(var, ast.Load()) for var in around), *own), kind, text, when)
 
 
 def reduction_extremum(node: ast.Assign) -> tuple[str, ast.expr] | None:

@@ -102,7 +102,21 @@ def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
 
 def names_in(tree: ast.AST) -> set[str]:
     """Every plain name in ``tree`` (variables, buffers, called functions)."""
-    return {node.id for node in nodes(tree) if node.__class__ is ast.Name}
+    names: set[str] = set()
+    left = [tree]
+    while left:  # not by `nodes`: most of the calls are for a few nodes
+        node = left.pop()
+        kind = node.__class__
+        if kind is ast.Name:
+            names.add(node.id)  # type: ignore[attr-defined]
+            continue
+        for name in _CHILDREN[kind]:
+            value = getattr(node, name, None)
+            if value.__class__ is list:
+                left += value
+            elif isinstance(value, ast.AST):
+                left.append(value)
+    return names
 
 
 def references(tree: ast.AST) -> Iterator[ast.Subscript]:

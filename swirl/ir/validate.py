@@ -68,6 +68,8 @@ class _Validator:
         if loop.var in scope or loop.var in self.program.buffers:
             raise self.fail(f"loop variable {loop.var} shadows another name", node)
         for bound in (loop.start, loop.stop):
+            if constant(bound) is not None:
+                continue
             if affine(bound) is None:
                 raise self.fail("a bound is not quasi-affine", node)
             self.expression(bound, scope)

@@ -142,7 +142,7 @@ def trained(
         (two_readers, BATCH, 2, True),
         pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
         pytest.param(in_blocks, 17, 17, True, marks=pytest.mark.slow),
-        pytest.param(one_tap, BATCH, 1, True, marks=pytest.mark.slow),
+        pytest.param(one_tap, BATCH, BATCH, True, marks=pytest.mark.slow),
     ],
     ids=[
         "conv, norm, ReLU",

@@ -79,9 +79,13 @@ class PhaseSchedule:
         self.join()
         for number in range(len(self.trials.program.nests)):
             own = replace(self.trials, nest=number, partly=set())
-            NestSchedule(own.scratch()).write()
-            self.name_apart(own, own.partly)  # loops of a name that are to be scheduled apart
-            NestSchedule(own).write()
+            trial = own.scratch()
+            NestSchedule(trial).write()
+            if own.partly:
+                self.name_apart(own, own.partly)  # loops of a name that are to be scheduled apart
+                NestSchedule(own).write()
+            else:
+                own.accept(trial)
 
     # --- layouts --------------------------------------------------------------------------------------------
     def follow_blocks(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,9 +72,11 @@ class Trials:
 
     def scratch(self) -> Trials:
         """The same on a copy of the schedule: what is tried there changes nothing here."""
-        other = copy(self.s)
-        other.outcomes, other.trace, other.asked = list(self.s.outcomes), list(self.s.trace), list(self.s.asked)
-        return replace(self, s=other)
+        return replace(self, s=self.s.copy())
+
+    def accept(self, trial: Trials) -> None:
+        """Go on from where a :meth:`scratch` of this has got to."""
+        self.s.accept(trial.s)
 
     def borders(self, var: str) -> list[int]:
         """Where to ``split`` a loop of the nest so that what its borders clip is separate; none where nothing is, or it
@@ -99,8 +100,11 @@ class Trials:
 
     def together(self, steps: Iterable[Step]) -> bool:
         """Apply commands, all of them or none; as :meth:`apply`."""
-        steps, trial = list(steps), self.scratch()
-        return all(trial._applied(one) for one in steps) and all(self._applied(one) for one in steps)
+        trial = self.scratch()
+        if not all(trial._applied(one) for one in steps):
+            return False
+        self.accept(trial)
+        return True
 
     def told(self, name: str, *arguments: Any, **options: Any) -> None:
         """Note why a command is refused that nothing takes the place of."""
