@@ -18,10 +18,12 @@ from typing import Any
 from swirl.recipe import Schedule
 from swirl.target import Target
 
-PIXELS = 784  # that update reads again for other taps: 50 kB of inputs and as much of gradients stay in near caches
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
 LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
 LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
+IMAGES = (
+    8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
+)
 
 
 def forward(s: Schedule, target: Target) -> None:
@@ -32,7 +34,7 @@ def forward(s: Schedule, target: Target) -> None:
         return
     lay_out(s, width, "value", "grad")
     if not one_tap(s, "forward"):
-        tile_pixels(s, target, "x")
+        tile_pixels(s, target, "y", "x")
         return
     s.flatten("forward", ["y", "x"])
     far = s.extent("forward", "n") * prod(s.shape("value")) >= LARGE
@@ -53,11 +55,11 @@ def lay_out(s: Schedule, width: int, *others: str) -> None:
         s.tile(buffer, 0, width)
 
 
-def tile_pixels(s: Schedule, target: Target, pixels: str, others: int = 0) -> None:
-    """Forward's register tile, once arrays are blocked; ``pixels`` is the loop along a row, ``others`` how many sums of
-    all its pixels are made beside."""
+def tile_pixels(s: Schedule, target: Target, *pixels: str, others: int = 0) -> None:
+    """Forward's register tile, once arrays are blocked; ``pixels`` are the loops over them, the last one along a row,
+    ``others`` how many sums of all its pixels are made beside."""
     s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
-    _register_tile(s, target, "forward", pixels, "k", others)
+    _register_tile(s, target, "forward", pixels, "k", "c", others)
 
 
 def backward(s: Schedule, target: Target) -> None:
@@ -97,7 +99,7 @@ def backward(s: Schedule, target: Target) -> None:
     if few:
         _sums_of_lanes(s, target, pixels)
         return
-    _register_tile(s, target, "backward", pixels[-1], "c")
+    _register_tile(s, target, "backward", pixels, "c", "k")
     # The copy transposes a block of weights at a time, which the first cache holds.
     block = ("dim0_outer", "dim1_outer", "dim2", "dim3", "dim0_inner", "dim1_inner")
     s.reorder("backward", [f"weights_packed_{loop}" for loop in block])
@@ -132,7 +134,8 @@ def update(s: Schedule, target: Target) -> None:
     # Two vectors share what they load, unless only one thread had work then.
     vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
-    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels])
+    # Pixels that are read again for other taps: a block of inputs and two of gradients, in a third of the first cache.
+    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], target.l1_bytes // 3 // (3 * 4 * width))
     sums = [*parts[:1], "k_outer", "c", "c_outer", *outer, "ky", "c_inner", "kx", "k_inner", *inner]
     s.reorder("update", _present(s, "update", *sums))
     s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
@@ -180,9 +183,8 @@ def _tile_of_weights(s: Schedule, sums: int, block: int) -> tuple[int, int, int]
     return channels, min(rows, sums // (channels * taps)), taps
 
 
-def _near(s: Schedule, loops: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Loops over pixels and images summed before the next taps are taken, as they stay near; and the others."""
-    near = PIXELS
+def _near(s: Schedule, loops: Sequence[str], near: int) -> tuple[list[str], list[str]]:
+    """Loops over so many pixels and images, summed before the next taps are taken; and the others."""
     inner: list[str] = []
     outer: list[str] = []
     for loop in reversed(loops):
@@ -209,20 +211,62 @@ def _private_sums(s: Schedule, parts: str, width: int = 1) -> None:
                 s.vectorize("update", f"{loop}_inner", width, strided="gather")
 
 
-def _register_tile(s: Schedule, target: Target, phase: str, pixels: str, channels: str, others: int = 0) -> None:
-    """Pixels of a row × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
-    row, tile = s.extent(phase, pixels), (_sums(target) - others) // 2
-    _tile_row(s, phase, pixels, tile, **({"unroll_type": 1} if others else {}))
-    if tile // row > 1:  # short rows: of several images
-        s.unroll_and_jam(phase, "n", _divisor(s.extent(phase, "n"), tile // row))
+def _register_tile(
+    s: Schedule, target: Target, phase: str, pixels: Sequence[str], channels: str, summed: str, others: int = 0
+) -> None:
+    """Pixels × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
+    row, tile = pixels[-1], (_sums(target) - others) // 2
+    images, rows = _images(s, phase, row, tile)
+    inside = s.interior(phase, row)
+    if images:
+        _in_passes(s, target, phase, pixels, f"{summed}_outer")
+    if images and not rows:
+        _each_pixel(s, phase, row, inside)
+    else:
+        _tile_row(s, phase, row, tile, **({"unroll_type": 1} if others else {}))
+    if images:
+        s.unroll_and_jam(phase, "n", images)
     blocks, ragged = _whole_blocks(s, phase, channels, target.simd_width)
     if blocks > 1:
         s.unroll_and_jam(phase, f"{channels}_outer", 2)
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
-    # An odd block is separate from the pairs, a ragged one from the whole ones.
-    s.parallelize(phase, "n" if ragged or blocks % 2 else ["n", f"{channels}_outer"])
+    shared = ["n", f"{channels}_outer"]
+    together = (
+        not ragged and blocks % 2 == 0
+    )  # an odd block is separate from the pairs, a ragged one from the whole ones
+    if images and together:  # weights are many beside the pixels: a thread keeps some for all images
+        shared.reverse()
+        s.reorder(phase, shared)
+    s.parallelize(phase, shared if together else "n")
+
+
+def short_rows(s: Schedule, target: Target) -> bool:
+    """Whether a register tile of forward has pixels of several images."""
+    return bool(_images(s, "forward", "x", _sums(target) // 2)[0])
+
+
+def _images(s: Schedule, phase: str, pixels: str, tile: int) -> tuple[int | list[int], bool]:
+    """How many images have a part in each register tile, where rows are too short to fill it, and whether that part is
+    a row, or else a pixel."""
+    row, images = s.extent(phase, pixels), s.extent(phase, "n")
+    if tile // row > 1:
+        return _divisor(images, tile // row), True
+    column = s.combination(images, min(tile, IMAGES))
+    longer = images / len(column) > 1.1 * row / len(s.combination(row, tile))
+    return (column, False) if longer else (0, False)
+
+
+def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str) -> None:
+    """Passes over as many blocks of channels as have their weights of a register tile in the first cache; the sums are
+    in memory in between."""
+    if blocks in s.loops(phase) and len(pixels) > 1:
+        taps = prod(s.extent(phase, loop) for loop in _present(s, phase, "ky", "kx"))
+        held = target.l1_bytes * 4 // 5 // (2 * 4 * target.simd_width**2 * taps)
+        if 0 < held < s.extent(phase, blocks):
+            passes, _ = s.tile_loop(phase, blocks, _divisor(s.extent(phase, blocks), held))
+            s.reorder(phase, [passes, *pixels], optional=True)  # not where a pixel is normalised before it is stored
 
 
 def _tile_row(s: Schedule, phase: str, pixels: str, tile: int, **options: Any) -> None:
@@ -235,6 +279,18 @@ def _tile_row(s: Schedule, phase: str, pixels: str, tile: int, **options: Any) -
         s.split(phase, pixels, [first, row - last[0]][: len(parts) - 1])
     for number, part in enumerate(parts):
         s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part, **options)
+
+
+def _each_pixel(s: Schedule, phase: str, row: str, inside: tuple[int, int]) -> None:
+    """Pixels one after the other; those at the borders separate, without the taps outside."""
+    (low, high), extent = inside, s.extent(phase, row)
+    cuts = [cut for cut in inside if 0 < cut < extent]
+    if cuts:
+        s.split(phase, row, cuts)
+    if low > 0:
+        s.unroll(phase, row, low)
+    if high < extent:
+        s.unroll(phase, f"{row}_{len(cuts)}", extent - high)
 
 
 def _whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:

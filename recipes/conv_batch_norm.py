@@ -5,7 +5,7 @@ the only other pass over memory."""
 from collections.abc import Sequence
 from math import prod
 
-from latte.recipes.conv import LARGE, blocks_pay, lay_out, one_tap, tile_pixels
+from latte.recipes.conv import LARGE, blocks_pay, lay_out, one_tap, short_rows, tile_pixels
 from swirl.recipe import Schedule
 from swirl.target import Target
 
@@ -30,7 +30,7 @@ def statistics_with_the_store(s: Schedule, target: Target) -> None:
     if not blocks_pay(s, width):
         s.leave_apart("forward", "few filters: lanes run along the pixels of the convolution, sums across them")
     if s.extent("forward", "ky") * s.extent("forward", "kx") > 1:
-        _of_rows(s)
+        _of_rows(s, short_rows(s, target))
         s.recipe("conv", "forward")
         s.unroll("forward", "w", 4)
         s.vectorize("forward", "k", width)
@@ -49,14 +49,16 @@ def statistics_with_the_store(s: Schedule, target: Target) -> None:
         s.stream("forward", "conv_value", optional=True)
 
 
-def _of_rows(s: Schedule) -> None:
-    """Statistics of rows that have just been stored, combined to those of their image."""
-    s.scalar_replace("forward", "conv_value", nest=0)
+def _of_rows(s: Schedule, short: bool) -> None:
+    """Statistics of rows that have just been stored, combined to those of their image; of short ones, once the image is
+    stored."""
+    if not short:
+        s.scalar_replace("forward", "conv_value", nest=0)
     for nest, _ in enumerate(s.nests("forward")[1:], start=1):  # names that the convolution's commands leave alone
         s.rename("forward", "y", "h", nest=nest)
         s.rename("forward", "x", "w", nest=nest)
     s.moments("forward", "n", inner="h", apart=True, nest=1)
-    _normalise(s, ["k"], ["h", "w"], "y")
+    _normalise(s, ["k"], ["h", "w"], None if short else "y")
     s.fuse("forward", "k")
     s.fuse("forward", "k")
 
@@ -74,8 +76,8 @@ def _of_pixels(s: Schedule, width: int) -> None:
     s.scalar_replace("forward", "conv_value", nest=0)
 
 
-def _normalise(s: Schedule, channels: Sequence[str], pixels: Sequence[str], stored: str) -> None:
-    """The rest of batch norm, and a ReLU, in one pass; the statistics with the loop over what is stored."""
+def _normalise(s: Schedule, channels: Sequence[str], pixels: Sequence[str], stored: str | None) -> None:
+    """The rest of batch norm, and a ReLU, in one pass; the statistics with the loop over what is stored, if any."""
     if "batch_norm_value" in s.buffers("forward"):
         s.reorder("forward", [*channels, "n"], nest=2)
         for loop in (*channels, "n", *pixels):
@@ -90,5 +92,6 @@ def _normalise(s: Schedule, channels: Sequence[str], pixels: Sequence[str], stor
         s.contract("forward", "batch_norm_value")
     for loop in ("n", *channels):
         s.fuse("forward", loop)
-    s.fuse("forward", stored, pixels[0])
+    if stored is not None:
+        s.fuse("forward", stored, pixels[0])
     s.reverse("forward", "n", occurrence=-1)

@@ -13,6 +13,7 @@ import pytest
 
 from latte import (
     ConvLayer,
+    EmbeddingLayer,
     FullyConnectedLayer,
     InterpolationLayer,
     MemoryDataLayer,
@@ -406,6 +407,14 @@ def applied_of(net: Net, layer: Ensemble, target: str | Target = "avx512") -> di
         assert_same(before, after, seeds=(0,))
         found[phase] = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
     return found
+
+
+def test_several_vectors_of_each_row_that_data_choose() -> None:
+    net = Net(3, seed=1)
+    layer = EmbeddingLayer(net, MemoryDataLayer(net, (5,), dtype="int32", below=7), 7, 48)
+    net.compile(target="avx2")
+    applied = [outcome.text for outcome in net.explain(layer, "update").commands if outcome.status == "applied"]
+    assert applied[:2] == ["vectorize('update', 'e', 8)", "unroll_and_jam('update', 'e', 3)"]
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])

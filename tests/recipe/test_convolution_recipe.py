@@ -88,6 +88,28 @@ def test_computes_convolutions(shape: tuple[int, ...]) -> None:
     assert_computes(shape)
 
 
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("shape", "passes"),
+    [
+        ((12, 80, 32, 7, 3, 1), True),  # 10 and 5 blocks of channels
+        ((17, 16, 40, 14, 5, 1), False),  # two columns of pixels at each border
+        ((6, 144, 17, 13, 3, 2), True),
+        ((1, 96, 16, 7, 3, 1), False),  # a single image
+    ],
+    ids=str,
+)
+def test_short_rows_share_tiles_with_other_images(
+    shape: tuple[int, ...], passes: bool, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net = assert_computes(shape)
+    applied = [outcome.text for outcome in net.explain("conv1", "forward").commands if outcome.status == "applied"]
+    shared = [text for text in applied if text.startswith("unroll_and_jam('forward', 'n'")]
+    if target == "avx2" and shape[0] > 1:
+        assert shared and any("tile_loop('forward', 'c_outer'" in text for text in applied) == passes, applied
+
+
 @pytest.mark.parametrize("shape", [(2, 24, 40, 5, 1, 1), (5, 16, 48, 9, 1, 1), (2, 7, 9, 1, 1, 1)], ids=str)
 def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, ...], tmp_path: Path) -> None:
     shipped = (Path(__file__).parents[2] / "recipes" / "conv.py").read_text(encoding="utf-8")

@@ -191,10 +191,15 @@ class NestSchedule:
         elif lanes.repeats:
             if vectors >= IN_FLIGHT:
                 self.trials.apply("sums that do not wait for each other", "unroll", row, IN_FLIGHT)
-        elif any(lanes.contains(f) and f.repeats for f in facts(lanes.nest, lanes.buffers)):
+        else:
+            inner = [f for f in facts(lanes.nest, lanes.buffers) if lanes.contains(f)]
+            picked = any(use.stride is None for f in inner for use in f.uses)
+            why = "more of each row that data choose" if picked else "sums that do not wait for each other"
             count = max(number for number in range(1, IN_FLIGHT + 1) if vectors % number == 0)
+            if not picked and not any(f.repeats for f in inner):
+                return
             if count > 1:
-                self.trials.apply("sums that do not wait for each other", "unroll_and_jam", row, count)
+                self.trials.apply(why, "unroll_and_jam", row, count)
             self._write_out(lanes.inside[-1], lanes)
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int) -> None:
