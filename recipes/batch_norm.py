@@ -7,6 +7,9 @@ from swirl.recipe import Schedule
 from swirl.target import Target
 
 LARGE = 2**22  # elements from which on a result is stored past the caches
+FEW = 400  # elements of an image below which many of its cache lines are not whole: it is stored in the caches
+AHEAD = 8  # such images that are fetched ahead: too short for the processor to notice where the next one is
+NEIGHBOURS = 2048  # elements of channels beside each other that a thread takes at once, as they share lines
 SHAPED = {
     **dict.fromkeys(("forward", "inference"), ("inputs", "value")),
     "backward": ("inputs", "grad", "grad_inputs"),
@@ -62,7 +65,7 @@ def passes(s: Schedule, phase: str) -> None:
 
 def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None) -> None:
     """Vectors, four at a time; the second pass begins with what the first one has left in the caches; a large result
-    is stored past them."""
+    is stored past them. Of small images a thread takes channels beside each other, whose lines they share."""
     lanes, loops = _lanes(s, phase), s.loops(phase)
     channel = "c_outer" if "c_outer" in loops else "c"
     if lanes is None:
@@ -71,10 +74,12 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     for loop in ("n", "n_outer", "n_inner", channel, "hw"):
         elements *= _extent(s, phase, loop)
     inner = [loop for loop in ("hw", "n_inner") if _extent(s, phase, loop) > 1]
+    row = _extent(s, phase, "hw") if lanes == "hw" else 0
+    short = 0 < row < FEW
     s.vectorize(phase, lanes, target.simd_width)
     if inner:
         s.unroll(phase, inner[0], 4)
-    if stored and elements >= LARGE:
+    if stored and elements >= LARGE and not short:
         s.stream(phase, stored, optional=True)  # not where it adds to what another layer has left
     if phase == "inference":
         s.parallelize(phase, ["n", channel] if inner else "n")
@@ -84,7 +89,11 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     for loop in ("n", "n_outer", "n_inner"):
         if loop in loops and phase != "update":
             s.reverse(phase, loop, occurrence=-1)
-    s.parallelize(phase, channel, schedule="dynamic,1")
+    for name in SHAPED[phase] if short else ():
+        if name in s.buffers(phase) and name not in ("value", "grad_inputs"):
+            s.prefetch(phase, name, "n_inner" if "n_inner" in s.loops(phase) else "n", AHEAD)
+    together = min(NEIGHBOURS // row, s.extent(phase, channel) // 16) if short else 1
+    s.parallelize(phase, channel, schedule=f"dynamic,{max(1, together)}")
 
 
 def forward(s: Schedule, target: Target) -> None:

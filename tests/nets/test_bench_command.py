@@ -63,16 +63,15 @@ def test_one_wrong_element_is_found() -> None:
 
 
 def test_rounding_may_decide_few_elements_of_a_gradient_through_relu() -> None:
-    right = np.ones((100, 1000), np.float32)
-    other = right.copy()
-    other[0, 0] = 0.0
-    found, expected = ({"gradient of the source": values} for values in (other, right))
-    assert compared(parsed("cbr", "1,2,3,4"), "peer", found, expected) == 0.0
-    other[0, 1] = 0.0
-    with pytest.raises(WrongResult):
-        compared(parsed("cbr", "1,2,3,4"), "peer", found, expected)
-    with pytest.raises(WrongResult):
-        compared(parsed("conv", "1,2,3,4"), "peer", {"value": other}, {"value": right})
+    """One in a million of the ReLU's values, with what a window reaches from there."""
+    right = {"value": np.ones(1_000_000, np.float32), "gradient of the source": np.ones((100, 1000), np.float32)}
+    other = {**right, "gradient of the source": right["gradient of the source"].copy()}
+    other["gradient of the source"][0, :18] = 0.0
+    assert compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right) == 0.0
+    other["gradient of the source"][0, 18] = 0.0
+    for case in (parsed("cbr", "1,2,3,4,3,1"), parsed("bn-relu", "1,2,4"), parsed("conv", "1,2,3,4,3,1")):
+        with pytest.raises(WrongResult):
+            compared(case, "peer", other, right)
 
 
 def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,10 @@ BOUND = 1e-4
 """Of the greatest element: sides add up to some 100,000 terms near 1 in other orders."""
 LOSS_BOUND = 1e-3
 """Of each loss: rounding grows with the steps of a net."""
-BEYOND = {"bn-relu": 1e-5, "cbr": 1e-5}
-"""Share of a gradient's elements that may be beyond the bound: where rounding decides on which side of 0 a ReLU is."""
+ROUNDED = 1e-6
+"""Share of a ReLU's values of which rounding may decide on which side of 0 they are."""
+WITH_RELU = ("bn-relu", "cbr")
+"""Kinds in which the source's gradient may be beyond the bound wherever such a value reaches."""
 ROUND_SECONDS = 0.2
 NOISE = 0.15
 """Of the median: with a greater distance of the quartiles a row is called noisy."""
@@ -164,7 +166,7 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
         theirs = found[what].reshape(ours.shape)
         scale = max(float(np.abs(ours).max()), 1e-30)
         difference = np.nan_to_num(np.abs(ours.astype(np.float64) - theirs) / scale, nan=np.inf)
-        allowed = int(BEYOND.get(case.kind, 0.0) * difference.size) if what == "gradient of the source" else 0
+        allowed = _decided_by_rounding(case, expected) if what == "gradient of the source" else 0
         beyond = int((difference > bound).sum())
         if beyond > allowed:
             at = np.unravel_index(int(np.argmax(difference)), difference.shape)
@@ -177,6 +179,15 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
         within = difference[difference <= bound]
         worst = max(worst, float(within.max()) if within.size else 0.0)
     return worst
+
+
+def _decided_by_rounding(case: Case, results: Arrays) -> int:
+    """How many elements of the source's gradient may differ: those that a ReLU's values reach through a convolution's
+    window."""
+    if case.kind not in WITH_RELU:
+        return 0
+    reach = case.kernel**2 * case.channels if case.kind == "cbr" else 1
+    return round(ROUNDED * results["value"].size) * reach
 
 
 def _timed(

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
-from latte.tools.bench.alternate import BEYOND, BOUND, LOSS_BOUND, Row, measured, sides_but
+from latte.tools.bench.alternate import BOUND, LOSS_BOUND, ROUNDED, WITH_RELU, Row, measured, sides_but
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
 from latte.tools.bench.cases import KINDS, SETS, TRIED, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
@@ -220,8 +220,8 @@ def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, 
     held = HELD_TO_AVX2 if target == "avx2" else {}
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     bound = f"{LOSS_BOUND:g} of each loss" if kind == "net" else f"{BOUND:g} of the greatest element"
-    if kind in BEYOND:
-        bound += f" (but for {BEYOND[kind]:g} of the source's gradient, where rounding decides a ReLU)"
+    if kind in WITH_RELU:
+        bound += f" (the source's gradient but where {ROUNDED:g} of the ReLU's values reach: rounding decides those)"
     found = {
         "machine": machine(),
         "target": target,
