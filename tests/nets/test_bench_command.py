@@ -66,9 +66,12 @@ def test_rounding_may_decide_few_elements_of_a_gradient_through_relu() -> None:
     """One in a million of the ReLU's values, with what a window reaches from there."""
     right = {"value": np.ones(1_000_000, np.float32), "gradient of the source": np.ones((100, 1000), np.float32)}
     other = {**right, "gradient of the source": right["gradient of the source"].copy()}
-    other["gradient of the source"][0, :18] = 0.0
+    other["gradient of the source"][0, :18] = 0.96
     assert compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right) == 0.0
-    other["gradient of the source"][0, 18] = 0.0
+    other["gradient of the source"][0, 17] = 0.9  # more than one term
+    with pytest.raises(WrongResult):
+        compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right)
+    other["gradient of the source"][0, 17:19] = 0.96
     for case in (parsed("cbr", "1,2,3,4,3,1"), parsed("bn-relu", "1,2,4"), parsed("conv", "1,2,3,4,3,1")):
         with pytest.raises(WrongResult):
             compared(case, "peer", other, right)

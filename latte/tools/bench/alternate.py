@@ -23,7 +23,9 @@ LOSS_BOUND = 1e-3
 ROUNDED = 1e-6
 """Share of a ReLU's values of which rounding may decide on which side of 0 they are."""
 WITH_RELU = ("bn-relu", "cbr")
-"""Kinds in which the source's gradient may be beyond the bound wherever such a value reaches."""
+"""Kinds in which gradients may be beyond the bound wherever such a value reaches."""
+ONE_TERM = 0.05
+"""Of the greatest element: how far one of the many terms of a gradient may move it."""
 ROUND_SECONDS = 0.2
 NOISE = 0.15
 """Of the median: with a greater distance of the quartiles a row is called noisy."""
@@ -166,9 +168,9 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
         theirs = found[what].reshape(ours.shape)
         scale = max(float(np.abs(ours).max()), 1e-30)
         difference = np.nan_to_num(np.abs(ours.astype(np.float64) - theirs) / scale, nan=np.inf)
-        allowed = _decided_by_rounding(case, expected) if what == "gradient of the source" else 0
+        allowed = _decided_by_rounding(case, what, expected)
         beyond = int((difference > bound).sum())
-        if beyond > allowed:
+        if beyond > allowed or (beyond and float(difference.max()) > ONE_TERM):
             at = np.unravel_index(int(np.argmax(difference)), difference.shape)
             place = ", ".join(map(str, at))
             raise WrongResult(
@@ -181,13 +183,13 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
     return worst
 
 
-def _decided_by_rounding(case: Case, results: Arrays) -> int:
-    """How many elements of the source's gradient may differ: those that a ReLU's values reach through a convolution's
-    window."""
-    if case.kind not in WITH_RELU:
+def _decided_by_rounding(case: Case, what: str, results: Arrays) -> int:
+    """How many elements of a gradient may differ: those that a ReLU's values reach through a convolution's window, in its
+    source or in the weights of their filter."""
+    if case.kind not in WITH_RELU or not what.startswith("gradient"):
         return 0
-    reach = case.kernel**2 * case.channels if case.kind == "cbr" else 1
-    return round(ROUNDED * results["value"].size) * reach
+    through = case.kind == "cbr" and what in ("gradient of the source", "gradient of weights")
+    return round(ROUNDED * results["value"].size) * (case.kernel**2 * case.channels if through else 1)
 
 
 def _timed(

@@ -221,7 +221,7 @@ def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, 
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     bound = f"{LOSS_BOUND:g} of each loss" if kind == "net" else f"{BOUND:g} of the greatest element"
     if kind in WITH_RELU:
-        bound += f" (the source's gradient but where {ROUNDED:g} of the ReLU's values reach: rounding decides those)"
+        bound += f" (gradients but where {ROUNDED:g} of the ReLU's values reach: rounding decides those)"
     found = {
         "machine": machine(),
         "target": target,
