@@ -184,8 +184,8 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
 
 
 def _decided_by_rounding(case: Case, what: str, results: Arrays) -> int:
-    """How many elements of a gradient may differ: those that a ReLU's values reach through a convolution's window, in its
-    source or in the weights of their filter."""
+    """How many elements of a gradient may differ: those that a ReLU's values reach through a convolution's window, in
+    its source or in the weights of their filter."""
     if case.kind not in WITH_RELU or not what.startswith("gradient"):
         return 0
     through = case.kind == "cbr" and what in ("gradient of the source", "gradient of weights")
