@@ -62,19 +62,25 @@ def test_one_wrong_element_is_found() -> None:
             compared(case, "peer", {"value": other}, {"value": right})
 
 
-def test_rounding_may_decide_few_elements_of_a_gradient_through_relu() -> None:
+@pytest.mark.parametrize("what", ["gradient of the source", "gradient of weights"])
+def test_rounding_may_decide_few_elements_of_a_gradient_through_relu(what: str) -> None:
     """One in a million of the ReLU's values, with what a window reaches from there."""
-    right = {"value": np.ones(1_000_000, np.float32), "gradient of the source": np.ones((100, 1000), np.float32)}
-    other = {**right, "gradient of the source": right["gradient of the source"].copy()}
-    other["gradient of the source"][0, :18] = 0.96
+    right = {"value": np.ones(1_000_000, np.float32), what: np.ones((100, 1000), np.float32)}
+    other = {**right, what: right[what].copy()}
+    other[what][0, :18] = 0.9
     assert compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right) == 0.0
-    other["gradient of the source"][0, 17] = 0.9  # more than one term
-    with pytest.raises(WrongResult):
-        compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right)
-    other["gradient of the source"][0, 17:19] = 0.96
+    other[what][0, 18] = 0.9
     for case in (parsed("cbr", "1,2,3,4,3,1"), parsed("bn-relu", "1,2,4"), parsed("conv", "1,2,3,4,3,1")):
         with pytest.raises(WrongResult):
             compared(case, "peer", other, right)
+
+
+def test_rounding_moves_the_gradient_of_weights_by_one_term() -> None:
+    right = {"value": np.ones(1_000_000, np.float32), "gradient of weights": np.ones((3, 18), np.float32)}
+    other = {**right, "gradient of weights": right["gradient of weights"].copy()}
+    other["gradient of weights"][0, 0] = 0.5
+    with pytest.raises(WrongResult):
+        compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right)
 
 
 def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
