@@ -16,7 +16,7 @@ from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, parsed, statements_of
 from swirl.ir.trees import children, declared_in, name_of, statements_in, targets_in
-from swirl.ir.validate import vector_lanes
+from swirl.ir.validate import literal_lanes
 from swirl.transforms.rewrites.references import in_bounds
 
 MAX_REGISTERS = 32
@@ -118,7 +118,7 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
         for text, found in uses.items():
             node = parsed(text)
             assert isinstance(node, ast.Subscript)
-            heads = _heads(inside, node, outside)
+            heads = _heads(inside, node, outside, found)
             if heads is None or not _gains(found, heads, text, buffer is not None):
                 continue
             name = name_of(node)
@@ -256,18 +256,10 @@ class _Inside:
     block: list[ast.stmt]
 
     @cached_property
-    def loops(self) -> dict[str, list[Head | None]]:
-        """Loop variable → its loops as dimensions of a register array; None for a loop that cannot be one."""
-        result: dict[str, list[Head | None]] = {}
-        for statement in self.block:
-            for node in statements_in(statement):
-                if isinstance(node, ast.For):
-                    loop = loop_of(node)
-                    extent = vector_lanes(node) if loop.kind == "vector" else loop.extent
-                    plain = loop.kind in ("unrolled", "vector") and extent is not None and constant(loop.start) == 0
-                    head = Head(loop.var, loop.stop, extent, loop.kind) if plain and extent is not None else None
-                    result.setdefault(loop.var, []).append(head)
-        return result
+    def loops(self) -> list[str]:
+        """The variables of the loops, by appearance."""
+        every = (node for statement in self.block for node in statements_in(statement))
+        return list(dict.fromkeys(variable_of(node) for node in every if isinstance(node, ast.For)))
 
     @cached_property
     def names(self) -> set[str]:
@@ -275,7 +267,21 @@ class _Inside:
         return set(self.loops).union(*map(declared_in, self.block))
 
 
-def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Head, ...] | None:
+def _head(loops: Sequence[Loop]) -> Head | None:
+    """Loops of one name, each around a use of a reference, as a dimension of a register array; None if they are not
+    unrolled or vectors, all alike."""
+    stops = {unparse(loop.stop) for loop in loops}
+    if len(stops) != 1 or any(constant(loop.start) != 0 for loop in loops):
+        return None
+    (kind, extent), *others = {
+        (each.kind, literal_lanes(each.stop) if each.kind == "vector" else each.extent) for each in loops
+    }
+    if others or extent is None or kind not in ("unrolled", "vector"):
+        return None
+    return Head(loops[0].var, loops[0].stop, extent, kind)
+
+
+def _heads(inside: _Inside, node: ast.Subscript, outside: set[str], uses: Sequence[_Use]) -> tuple[Head, ...] | None:
     """The unrolled and vector loops inside that the reference moves with; None where it moves with anything
     else."""
     if any(True for index in subscripts(node) for _ in references(index)):
@@ -283,11 +289,8 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Hea
     inner = {name for index in subscripts(node) for name in names_in(index)} - {"min", "max"} - outside
     heads: list[Head] = []
     for var in inner:
-        candidates = inside.loops.get(var, [None])
-        head = candidates[0]
+        head = _head([loop for use in uses for loop in use.loops if loop.var == var])
         if head is None:
-            return None
-        if any(other is None or unparse(other.stop) != unparse(head.stop) for other in candidates[1:]):
             return None
         heads.append(head)
     # The last vector of unrolled ones may be ragged: its bound moves with their loop, which must be a dimension, too.
@@ -295,8 +298,7 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str]) -> tuple[Hea
     if any(names_in(head.stop) & inside.names - copies for head in heads):
         return None
     # In the order of the loops: unrolled ones by appearance, the lane last.
-    order = list(inside.loops)
-    heads.sort(key=lambda head: (head.kind == "vector", order.index(head.var)))
+    heads.sort(key=lambda head: (head.kind == "vector", inside.loops.index(head.var)))
     return tuple(heads) if sum(head.kind == "vector" for head in heads) <= 1 else None
 
 
