@@ -26,10 +26,11 @@ from latte import (
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.neuron import Param, eachindex, ones, tanh
-from latte.planning.defaults import nests, products
+from latte.planning.defaults import blocking, nests, products
 from latte.planning.defaults.nests import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
+from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, names_in
@@ -40,6 +41,7 @@ from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
 from swirl.target import TARGETS, Target, why_not
+from tests.codegen.test_machine_code import target_named
 from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
 from tests.fuzz.floats import ASSUME_FINITE, REORDER, floating_problem
@@ -365,7 +367,7 @@ def test_small_layers_run_on_one_thread() -> None:
 @pytest.mark.parametrize("vectors", [1, 2, 4, 7])
 def test_register_tiles_fit(rows: int, vectors: int, registers: int) -> None:
     p, q = register_tile(rows, vectors, registers)
-    assert 1 <= p <= rows and 1 <= q <= vectors and p * q + q + 1 < registers
+    assert 1 <= p <= rows and 1 <= q <= vectors and p * q + q + 1 <= registers
     if rows >= 14 and vectors >= 2:
         assert p * q >= registers // 3
 
@@ -500,6 +502,46 @@ def test_products_stay_near(batch: int, inputs: int, outputs: int, l1: int, l2: 
     applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=l1, l2_bytes=l2))
     blocks = [text for commands in applied.values() for text in commands if text.startswith("tile_loop")]
     assert bool(blocks) == (l2 < 2**20), applied
+
+
+def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a fully connected layer whose weights fit no cache: lanes run along the items of a copy of the source;
+    backward adds to strips while weights pass by; update reads strips of the source."""
+    monkeypatch.setattr(blocking, "STRIP", 32)
+    net = Net(24, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (256,)), 40)
+    applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=2**14, l2_bytes=2**15))
+    assert {"pack('forward', 'inputs')", "transpose('inputs_packed', order=[1, 0])"} <= set(applied["forward"])
+    assert "vectorize('forward', 'n', 8, strided='gather', nest=2)" in applied["forward"]
+    assert "reorder('backward', ['i_1_outer', 'k_outer', 'i_1_inner', 'n', 'k_inner'], nest=1)" in applied["backward"]
+    assert "reorder('update', ['i_1_outer', 'k', 'i_1_inner', 'n'], nest=2)" in applied["update"]
+    assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
+
+
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(2, 256, 40), (24, 100, 40), (24, 257, 31), (9, 256, 40)])
+def test_lanes_run_along_items_where_that_pays(batch: int, inputs: int, outputs: int) -> None:
+    """Not where they would be empty, where sums are short, or where a copy is read a few times."""
+    net = Net(batch, seed=1)
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (inputs,)), outputs)
+    forward = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**13))["forward"]
+    assert not any("_packed" in text for text in forward)
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx2"])
+def test_register_tiles_of_products_stay_in_registers(name: str) -> None:
+    target = target_named(name, runs=True)
+    net = Net(64, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (2048,)), 1100)
+    net.compile(target=name)
+    for phase in ("forward", "backward", "update"):
+        (kernel,) = (c for c in net.executable.compiled if c.ensemble is layer and c.phase == phase)
+        loops = innermost_loops(instructions(kernel.built.path, kernel.built.name))
+        tiles = [loop for loop in loops if counts(loop).multiply_adds >= target.registers * 0.6]
+        found = [counts(tile) for tile in tiles]
+        assert any(tile.loads + tile.broadcasts <= tile.multiply_adds for tile in found), (phase, found)
+        assert not [text for tile in tiles for text in tile if "[rsp" in text and re.search("[yz]mm", text)], phase
 
 
 def test_windows_share_what_they_read() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from math import prod
 
-from latte.planning.defaults.products import blocking, in_blocks, pack
+from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
+from latte.planning.defaults.products import pack
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import Statement, parsed, statements_of
@@ -14,9 +15,6 @@ from swirl.loop_facts import Contraction, LoopFacts, contractions, correlations,
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
-CHUNKS = 16
-"""Iterations of the parallel loops that are enough for the threads, however many they are: results do not depend on
-their number, and neither does the code."""
 PIECE = 256
 """Vectors of a piece of a long row that a thread gets."""
 FAR = 2**24
@@ -27,6 +25,8 @@ LONG = 8
 """Iterations of a loop that are enough for a register tile."""
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
+ENDS = 0.3
+"""Of the time of a register tile, what a ragged end takes besides its products."""
 WRITTEN_OUT = 8
 """Terms of an innermost loop that are written out at the most."""
 
@@ -157,10 +157,13 @@ class NestSchedule:
         pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
-    def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, int]:
-        """Least for the best lanes: long, with few gathers, without sums, along the most bytes, innermost."""
+    def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, int, int]:
+        """Least for the best lanes: long, with few gathers, without sums, along the most bytes, with gathers, not
+        scatters; innermost."""
         short = found.trips * 2 <= self.width
-        return short, round(found.scattered / found.weight, 1), found.repeats, -found.moved, -found.depth
+        scattered = round(found.scattered / found.weight, 1)
+        scatters = sum(use.weight for use in found.uses if use.access.kind == "write" and use.stride not in (0, 1))
+        return short, scattered, found.repeats, -found.moved, scatters, -found.depth
 
     def _inside(self, lanes: LoopFacts) -> list[str]:
         """The order of loops in which those directly inside of the lanes that sum nothing are outside of them; empty if
@@ -217,7 +220,10 @@ class NestSchedule:
         first, second, *_ = *(vectors if loop.var == row else loop.trips for loop in copied), 1, 1
         p, q = register_tile(first, second, self.trials.target.registers)
         why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
-        for loop, count in sorted(zip(copied, (p, q), strict=False), key=lambda item: item[0].depth):
+        # What stays the same along the row's vectors is in one register: their copies are innermost.
+        for loop, count in sorted(
+            zip(copied, (p, q), strict=False), key=lambda item: (item[0].var == row, item[0].depth)
+        ):
             self._copy(loop, count, why)
         self._write_out(found.statement, lanes)
 
@@ -377,16 +383,20 @@ def _others(chain: Sequence[Loop], loop: Loop) -> list[str]:
 def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
     """Copies ``(p, q)`` of a loop of rows and of one of vectors, for the most products a load.
 
-    p·q sums, q vectors and a broadcast are in registers. Copies that a ragged end leaves without work count, and one
-    register stays free.
+    p·q sums, q vectors and a broadcast are in registers. Copies that a ragged end leaves without work count, and the
+    loop of its own that it is.
     """
+
+    def filled(extent: int, copies: int) -> float:
+        tiles = -(-extent // copies)
+        return extent / (tiles * copies) * (1 if extent % copies == 0 else 1 - ENDS / tiles)
+
     best, choice = 0.0, (1, 1)
     for q in range(1, min(vectors, registers // 2) + 1):
         for p in range(1, rows + 1):
-            if p * q + q + 1 > registers - 1:
+            if p * q + q + 1 > registers:
                 break
-            full = (rows / (-(-rows // p) * p)) * (vectors / (-(-vectors // q) * q))
-            value = p * q / (p + q) * full * (1.0 if rows % p == 0 else 0.9)  # the rest is a loop of its own
+            value = p * q / (p + q) * filled(rows, p) * filled(vectors, q)
             if value > best:
                 best, choice = value, (p, q)
     return choice

@@ -1,28 +1,27 @@
-"""Contractions as products of matrices: packed operands, and an order and blocks for the caches."""
+"""Contractions as products of matrices: operands that are copied so that lanes run along results."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import takewhile
-from math import isqrt, prod
+from math import prod
 
+from latte.planning.defaults.blocking import LONG_SUM, Product, chain_of
 from latte.planning.defaults.trials import Step, Trials, step
-from swirl.ir.buffers import DTYPES
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import names_in
-from swirl.ir.statements import Access, statements_of
-from swirl.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, moves, perfect_chains, stride
+from swirl.ir.statements import Access
+from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
 
-LONG_SUM = 16
-"""Vectors of terms from which on adding up the lanes of a sum takes little of its time."""
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
 COPIED = 2**16
 """Bytes of a copy that stays near."""
+FULL = 0.85
+"""Share of the lanes that have elements, from which on a copy for them pays."""
 
 
-# --- packed operands ----------------------------------------------------------------------------------------
+# --- short sums ---------------------------------------------------------------------------------------------
 def pack(trials: Trials) -> None:
     """Of short sums, the operand that keeps lanes from running along results is copied, in rows along these: lanes
     along the terms would have to be added up."""
@@ -93,128 +92,49 @@ def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
     return [step(f"{var} is the innermost of the results", "reorder", wanted)]
 
 
-def chain_of(trials: Trials, found: Contraction) -> list[str]:
-    """The directly nested loops around a contraction, outermost first."""
-    chains = ([loop.var for loop in chain] for chain in perfect_chains(trials.nests[0]))
-    return next((names for names in chains if found.statement.variables()[-len(names) :] == names), [])
+# --- long sums ----------------------------------------------------------------------------------------------
+def turn(trials: Trials) -> bool:
+    """Of a long sum of products, along whose terms both operands are contiguous, the smaller one is copied with its
+    results innermost, where the other one does not stay in the level-2 cache.
 
+    Lanes along the terms load a vector for each row of a register tile; lanes along results load one element for each
+    row of the larger operand.
 
-# --- caches -------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Blocking:
-    """An order of the loops of a product, and blocks of its terms.
-
-    Args:
-        first, second: the loops over results along which an operand stays the same, outermost first.
-        terms: the loop over the terms.
-        size: terms in a block; None for all.
-        outside: whether the blocks are outside of ``first``, not between the two.
-        why: the reason.
+    Returns:
+        whether it was: the nest of the copy is then where that of the products was, which follows.
     """
-
-    first: str
-    second: str
-    terms: str
-    size: int | None
-    outside: bool
-    why: str
+    for found in _products(trials):
+        product = Product.of(trials, found)
+        if product is not None and any(_turned(trials, product, var) for var in product.again):
+            return True
+    return False
 
 
-def blocking(trials: Trials, found: Contraction) -> Blocking | None:
-    """What keeps the operands of a product near; None where they are, or where it is not one of two loops over results
-    and one over terms, whatever loops are around.
-
-    An iteration of the first loop has the second one read again all that stays the same along the first, which then is
-    to fit the level-2 cache; its own operand, as many rows as a register tile has, the level-1 cache. (Goto, van de
-    Geijn, *Anatomy of high-performance matrix multiplication*, 2008, section 4.)
-    """
-    buffers, target = trials.program.buffers, trials.target
-    again = found.read_again
-    if len(again) != 2 or len(found.sums) != 1 or found.target.name not in buffers:
-        return None
-    first, second, terms = *again, found.sums[0]
-    trips = {loop.var: loop.trips for loop in facts(trials.nests[0], buffers)}
-    element = DTYPES[buffers[found.target.name].dtype]().itemsize
-
-    def size_of(*accesses: Access) -> int:
-        moving = ([var for var in (first, second, terms) if moves(access, var)] for access in accesses)
-        return sum(prod(trips[var] for var in names) * element for names in moving)
-
-    beside = {var: size_of(*(a for a in found.operands if not moves(a, var))) for var in again}
-    near = target.l2_bytes // 2
-    if beside[first] > near and beside[second] < beside[first]:
-        first, second = second, first
-    rows = isqrt(target.registers)
-    own = [a for a in found.operands if moves(a, first)]
-    vectors = any(stride(a, first, found.statement, buffers) == 1 for a in own)
-    lanes_along_terms = all(stride(a, terms, found.statement, buffers) == 1 for a in found.operands)
-    each = rows * element * (target.simd_width if vectors else 1)  # bytes of a term of the tile
-    size, outside = trips[terms], False
-    if (vectors or lanes_along_terms) and each * size > target.l1_bytes:
-        least = LONG_SUM * target.simd_width if lanes_along_terms else target.simd_width
-        size = _even(size, max(least, target.l1_bytes // 2 // each))
-    if beside[first] > near:
-        fits = _even(trips[terms], max(target.simd_width, near * trips[terms] // beside[first]))
-        block = min(size, fits)
-        tiles = -(-trips[first] // (rows * (target.simd_width if vectors else 1)))
-        outside = 2 * size_of(found.target) * -(-trips[terms] // block) < beside[first] * tiles
-        size = block if outside else size
-    if first == again[0] and size == trips[terms]:
-        return None
-    why = f"of {first}, {each * size / 1000:.3g} kB are read again for each {second}"
-    return Blocking(first, second, terms, size if size < trips[terms] else None, outside, why)
-
-
-def _even(extent: int, most: int) -> int:
-    """The greatest divisor that is not much smaller than ``most``, which is taken if there is none."""
-    return next((size for size in range(min(most, extent), most // 2, -1) if extent % size == 0), min(most, extent))
-
-
-def order_products(trials: Trials) -> None:
-    """Each sum of products that has directly nested loops for itself gets an order of these, best for the caches."""
-    ordered: set[str] = set()  # targets: what is done to one may change the loops of others
-    while (found := _alone(trials, ordered)) is not None:
-        ordered.add(found.target.text)
-        _order_loops(trials, found)
-
-
-def _alone(trials: Trials, ordered: Collection[str]) -> Contraction | None:
-    """The next sum of products that has directly nested loops for itself."""
-    nest, buffers = trials.nests[0], trials.program.buffers
-    for found in [*contractions(nest, buffers), *correlations(nest, buffers)]:
-        names = chain_of(trials, found)
-        beside = [s for s in statements_of(nest) if names and s.variables()[-len(names) :] == names and s.accesses]
-        if len(beside) == 1 and found.target.text not in ordered:
-            return found
-    return None
-
-
-def _order_loops(trials: Trials, found: Contraction) -> None:
-    """Directly nested loops around one contraction in the order of results, then terms; in blocks, if that keeps
-    operands near."""
-    names = chain_of(trials, found)
-    results = [var for var in names if var in found.results]
-    terms = [var for var in names if var in found.sums]
-    chosen = blocking(trials, found)
-    if chosen is not None and {chosen.first, chosen.second, chosen.terms} <= set(names):
-        around = [var for var in results if var not in (chosen.first, chosen.second)]
-        if chosen.size is None:
-            if trials.apply(chosen.why, "reorder", [*around, chosen.first, chosen.second, chosen.terms]):
-                return
-        else:
-            outer, inner = f"{chosen.terms}_outer", f"{chosen.terms}_inner"
-            blocks = [outer, chosen.first] if chosen.outside else [chosen.first, outer]
-            steps = [
-                step(chosen.why, "tile_loop", chosen.terms, chosen.size),
-                step(chosen.why, "reorder", [*around, *blocks, chosen.second, inner]),
-            ]
-            if trials.together(steps):
-                return
-    if names != [*results, *terms]:
-        trials.apply("results outside of their terms", "reorder", [*results, *terms])
-
-
-def in_blocks(found: Contraction) -> bool:
-    """Whether loops over a contraction's terms are outside of one over its results."""
-    names = [var for var in found.statement.variables() if var in (*found.results, *found.sums)]
-    return names != [*found.results, *found.sums]
+def _turned(trials: Trials, product: Product, var: str) -> bool:
+    found, target, program = product.found, trials.target, trials.program
+    other = product.other(var)
+    own, beside = product.moving(var), product.moving(other)
+    if len(own) != 1 or len(beside) != 1 or product.trips[other] < READ_OFTEN:
+        return False
+    if any(product.stride(access, product.terms) != 1 for access in (*own, *beside)):
+        return False
+    long = product.trips[product.terms] >= LONG_SUM * target.simd_width
+    far = product.bytes_of(*beside) > max(target.l2_bytes, product.bytes_of(*own))
+    lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
+    full = lanes > target.simd_width and product.trips[var] >= FULL * lanes
+    name, moved = own[0].name, [var in names_in(index) for index in own[0].own]
+    readers = [nest for nest in program.nests if name in nest.arguments]
+    if not (long and far and full) or name not in program.buffers or moved.count(True) != 1 or len(readers) != 1:
+        return False
+    why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
+    trial = replace(trials, nest=None).scratch()
+    if not trial.apply(why, "pack", name):
+        return False
+    (copied,) = trial.program.buffers.keys() - program.buffers.keys()
+    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
+    if not trial.together([step(why, "transpose", copied, order=order)]):
+        return False
+    trials.accept(trial)
+    loops = [loop.var for loop in perfect_chain(trials.nests[0])]
+    trials.apply("in the order of the copy's elements", "reorder", [loops[dim] for dim in order])
+    return True

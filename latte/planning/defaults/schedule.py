@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm, prod
 
+from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.nests import NestSchedule
-from latte.planning.defaults.products import blocking, order_products
-from latte.planning.defaults.trials import NAME, Trials
-from swirl.ir.affine import affine
+from latte.planning.defaults.products import turn
+from latte.planning.defaults.trials import NAME, Step, Trials, step
+from swirl.ir.affine import affine, coefficients
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import fresh, loop_of, variable_of
@@ -198,9 +199,7 @@ class PhaseSchedule:
     def join(self) -> None:
         """Loops that only set what the next loop, over the same range, adds to are joined with it."""
         for number in range(len(self.trials.program.nests) - 1):
-            if order := self._as_after(number):
-                own = replace(self.trials, nest=number)
-                own.apply("in the order of the loops that add to what these set", "reorder", order)
+            replace(self.trials, nest=number).together(self._as_after(number))
         refused: set[tuple[int, str, str]] = set()
         while (pair := self._set_before(refused)) is not None:
             number, first, second = pair
@@ -221,9 +220,9 @@ class PhaseSchedule:
                     return number, one.var, two.var
         return None
 
-    def _as_after(self, number: int) -> list[str]:
-        """The order in which the loops of a nest, which sets an array, run as those of the next one, which adds to it;
-        empty if they already do, or if the nests are of another kind."""
+    def _as_after(self, number: int) -> list[Step]:
+        """What makes the loops of a nest, which sets an array, run as those of the next one, which adds to it, in the
+        same strips; empty if they already do, or if the nests are of another kind."""
         known = [s for s in statements_of(self.trials.program.nests[number]) if s.accesses]
         if len(known) != 1:
             return []
@@ -234,11 +233,18 @@ class PhaseSchedule:
         if target is None or len(adds) != 1 or len(sets.loops) != len(target.own):
             return []
         statement, added = adds[0]
-        dims = [_dimension(loop.var, added) for loop in statement.loops[: len(target.own)]]
-        wanted = [
-            loop.var for dim in dims for loop in sets.loops if dim is not None and _dimension(loop.var, target) == dim
-        ]
-        return wanted if sorted(wanted) == sorted(sets.variables()) and wanted != sets.variables() else []
+        own = {_dimension(loop.var, target): loop.var for loop in sets.loops}
+        placed = [_place(loop.var, added) for loop in statement.loops if moves(added, loop.var)]
+        if None in placed or any(not moves(added, loop.var) for loop in statement.loops[: len(placed)]):
+            return []
+        sizes = {own.get(dim): size for dim, size in filter(None, placed) if size > 1}
+        named = [(own.get(dim), size) for dim, size in filter(None, placed)]
+        wanted = [f"{var}_{'outer' if size > 1 else 'inner'}" if var in sizes else var for var, size in named]
+        if None in wanted or len(set(wanted)) != len(wanted) or {var for var, _ in named} != set(own.values()):
+            return []
+        why = "in the order of the loops that add to what these set"
+        tiles = [step(why, "tile_loop", var, size) for var, size in sizes.items()]
+        return [*tiles, step(why, "reorder", wanted)] if wanted != sets.variables() else []
 
     def _neighbours(self) -> Iterator[tuple[int, _Inside, _Inside]]:
         """Loops one after the other, in one body or as the outermost ones of two nests, with the number of the nest of
@@ -292,7 +298,8 @@ class PhaseSchedule:
                 self.name_apart(own)
             else:
                 refused.add(shared)
-        order_products(own)
+        if not turn(own):
+            order_products(own)
 
     def _shared_loop(self, own: Trials, refused: Collection[str]) -> str | None:
         """The innermost loop over what a contraction reads again and other loops, or calls of functions (they want
@@ -339,6 +346,12 @@ class _Inside:
 def _dimension(var: str, access: Access) -> int | None:
     """The dimension whose subscript is a loop's variable."""
     return next((dim for dim, index in enumerate(access.own) if unparse(index) == var), None)
+
+
+def _place(var: str, access: Access) -> tuple[int, int] | None:
+    """The one dimension whose subscript moves with a loop, and by how much."""
+    found = [(dim, coefficients(index, var)) for dim, index in enumerate(access.own) if var in names_in(index)]
+    return (found[0][0], found[0][1]) if len(found) == 1 and found[0][1] is not None else None
 
 
 def _accesses_in(known: Sequence[Statement], path: Path) -> list[Access]:
