@@ -100,6 +100,21 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.exit_code == 1 and "differ from PyTorch's" in ran.output and "nothing was timed" in ran.output
 
 
+def test_a_peer_that_differs_from_all_others_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.compile`` may be wrong where PyTorch and we agree: the row is measured without it."""
+    pytest.importorskip("torch")
+    right = Worker.results
+
+    def wrong(worker: Worker, data: Path) -> Any:
+        found = right(worker, data)
+        return {name: values * (1.01 if worker.side.name == "PyTorch tuned" else 1) for name, values in found.items()}
+
+    monkeypatch.setattr(Worker, "results", wrong)
+    ran = run("relu", "--shape", "2,3,4", "--rounds", "1")
+    assert ran.exit_code == 0, ran.output
+    assert "its results differ from PyTorch's, too" in " ".join(ran.output.split())
+
+
 # --- runs -------------------------------------------------------------------------------------------------
 KINDS_AND_SHAPES = [
     ("bn", "3,5,4"),

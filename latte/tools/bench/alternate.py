@@ -121,7 +121,8 @@ def measured(
 ) -> list[Row]:
     """The rows of a case, one for each phase.
 
-    A peer that fails is left out, and the row says why; ours must not.
+    A peer that fails is left out, and so is one whose results differ from ours and from another peer's that agrees with
+    ours; the row says why.
 
     Raises:
         WrongResult: a peer's results differ from ours.
@@ -134,13 +135,20 @@ def measured(
         data = workers.path("data.npz")
         write_data(case, ours.about["value"], data)
         expected = ours.results(data)
-        differences = {}
+        differences: dict[str, float] = {}
+        agreed: dict[str, Arrays] = {}  # by peer
         for side in sides[1:]:
             progress(f"{case}: {side.name} {'compiles' if side.compiled else 'starts'}")
             try:
-                differences[side.name] = compared(case, side.name, workers.start(side).results(data), expected)
-            except WrongResult:
-                raise
+                found = workers.start(side).results(data)
+                differences[side.name] = compared(case, side.name, found, expected)
+                agreed |= {side.name: found} if side.peer else {}
+            except WrongResult as error:
+                alone = [name for name, results in agreed.items() if side.peer and _differ(case, name, results, found)]
+                if not alone:
+                    raise
+                missing[side.name] = f"its results differ from {alone[0]}'s, too: {error.message}"
+                workers.drop(side)
             except LatteError as error:
                 missing[side.name] = error.message
                 workers.drop(side)
@@ -182,6 +190,15 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
         within = difference[difference <= bound]
         worst = max(worst, float(within.max()) if within.size else 0.0)
     return worst
+
+
+def _differ(case: Case, name: str, found: Arrays, expected: Arrays) -> bool:
+    """Whether two sides' results do."""
+    try:
+        compared(case, name, found, expected)
+    except WrongResult:
+        return True
+    return False
 
 
 def _decided_by_rounding(case: Case, what: str, results: Arrays) -> int:
