@@ -133,6 +133,7 @@ class Net:
 
     def init_activation_ensemble(self, neurons: np.ndarray | type[Neuron] | Neuron, source: Ensemble) -> Ensemble:
         """Add an ensemble whose neurons each read the element of ``source`` at their own index."""
+        self.graph.check_ensemble(source, user_location())
         shape = neurons.shape if isinstance(neurons, np.ndarray) else source.shape
         ensemble = self.add_ensemble(ActivationEnsemble(neurons, shape))
         self.add_one_to_one_connections(source, ensemble)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -22,8 +23,11 @@ def sgd_update(
         batch_size: not used; programs pass it.
 
     Raises:
-        DataError: the arrays have different sizes.
+        DataError: the arrays have different sizes, or a setting is not a number.
     """
+    for name, value in (("lr", lr), ("mom", mom)):
+        if not is_number(value):
+            raise DataError(f"{name} must be a number, not {value!r}", location=user_location())
     if not np.size(param) == np.size(grad) == np.size(hist):
         raise DataError(
             f"param, grad and hist need as many elements, not {np.size(param)}, {np.size(grad)} and {np.size(hist)}",

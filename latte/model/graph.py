@@ -308,15 +308,19 @@ class Graph:
                 way_out="add layers and connections before net.compile()",
             )
 
+    def check_ensemble(self, ensemble: object, location: str | None) -> None:
+        """Raise :class:`DeclarationError` unless something is an ensemble of this net."""
+        if not isinstance(ensemble, Ensemble):
+            raise DeclarationError(f"{ensemble!r} is not an ensemble", location=location)
+        if ensemble not in self:
+            where = "another net" if ensemble.settings else "no net"
+            way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"
+            raise DeclarationError(f"{ensemble!r} is in {where}", location=location, way_out=way_out)
+
     def _check_edge(self, source: Ensemble, sink: Ensemble, location: str | None) -> None:
         self._check_not_compiled(location)
         for ensemble in (source, sink):
-            if not isinstance(ensemble, Ensemble):
-                raise DeclarationError(f"{ensemble!r} is not an ensemble", location=location)
-            if ensemble not in self:
-                where = "another net" if ensemble.settings else "no net"
-                way_out = None if ensemble.settings else "net.add_ensemble(ensemble) comes first"
-                raise DeclarationError(f"{ensemble!r} is in {where}", location=location, way_out=way_out)
+            self.check_ensemble(ensemble, location)
         if isinstance(sink, DataEnsemble):
             raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", location=location)
         if not source.batched:

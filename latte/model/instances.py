@@ -18,6 +18,7 @@ import numpy as np
 from latte.model.body import Body
 from latte.model.neuron import RESERVED, Constant, Declaration, Field, Neuron, Param, State, given, zeros
 from latte.model.phases import PhaseMethods
+from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 
 # Attributes that stand for the connections, not for storage.
@@ -32,18 +33,22 @@ def is_number(value: Any) -> bool:
 def check_neurons(neurons: np.ndarray) -> None:
     """Raise :class:`DeclarationError` unless every element is a neuron, all of one class."""
     if neurons.size == 0 or neurons.ndim == 0:
-        raise DeclarationError(f"an ensemble needs neurons; the array has shape {neurons.shape}")
+        raise DeclarationError(
+            f"an ensemble needs neurons; the array has shape {neurons.shape}", location=user_location()
+        )
     kinds = {type(neuron) for neuron in neurons.flat}
     wrong = [kind for kind in kinds if not issubclass(kind, Neuron)]
     if wrong:
         raise DeclarationError(
             f"the array of neurons holds {wrong[0].__name__} objects",
+            location=user_location(),
             way_out="fill it: neurons[:] = MyNeuron()",
         )
     if len(kinds) > 1:
         names = sorted(kind.__name__ for kind in kinds)
         raise DeclarationError(
             f"the array of neurons mixes the classes {', '.join(names)}",
+            location=user_location(),
             way_out="one ensemble holds one class of neurons",
         )
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.index import Index, NotAffine, as_index, grid, maximum, minimum, variable
-from latte.model.source_location import location_of
+from latte.model.source_location import location_of, user_location
 from swirl.errors import MappingError
 
 
@@ -195,6 +195,7 @@ def _with_symbolic_globals(mapping: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(mapping, FunctionType):
         raise MappingError(
             f"a mapping must be a plain function or lambda, not {mapping!r}",
+            location=user_location(),
             way_out="def mapping(c, y, x): return range(c, c + 1), range(y, y + 3), range(x, x + 3)",
         )
     symbolic = {"range": symbolic_range, "min": minimum, "max": maximum}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from latte.model.checks import check_below
+from latte.model.checks import check_below, check_shape, is_integer
 from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
@@ -141,23 +141,26 @@ class Declaration:
         fan_in: int | None = None,
         below: int | None = None,
     ):
-        kind = type(self).__name__
-        extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        kind, location = type(self).__name__, user_location()
+        extents = () if isinstance(shape, tuple) and not shape else check_shape(shape, location)
         if not all(isinstance(dim, str) for dim in dims):
             raise DeclarationError(
                 f"{kind}({', '.join(map(repr, dims))}): dimensions are given by name",
+                location=location,
                 way_out=f"{kind}('k', shape=(3, 3)) is one 3 × 3 array for each k",
             )
-        if not all(isinstance(extent, (int, np.integer)) and extent > 0 for extent in extents):
-            raise DeclarationError(f"{kind}: the shape {shape!r} must hold positive integers")
-        if dtype not in DTYPES:
-            raise DeclarationError(f"{kind}: unknown dtype {dtype!r}", way_out=f"one of {', '.join(DTYPES)}")
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            way_out = f"one of {', '.join(DTYPES)}"
+            raise DeclarationError(f"{kind}: unknown dtype {dtype!r}", location=location, way_out=way_out)
         if not callable(init):
             raise DeclarationError(
                 f"{kind}: init must be a function, not {init!r}",
+                location=location,
                 way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
             )
-        check_below(below, dtype, kind)
+        if fan_in is not None and not (is_integer(fan_in) and fan_in > 0):
+            raise DeclarationError(f"{kind}: fan_in must be a positive integer, not {fan_in!r}", location=location)
+        check_below(below, dtype, kind, location)
         for name, value in (
             ("dims", dims),
             ("shape", tuple(map(int, extents))),

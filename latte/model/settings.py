@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from latte.model.checks import is_integer
+from latte.model.checks import is_flag, is_integer
 from latte.model.source_location import user_location
 from swirl.config import compatibility
 from swirl.errors import DeclarationError
@@ -52,11 +52,11 @@ class NetSettings:
             raise DeclarationError(
                 f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", location=user_location()
             )
-        if keep not in (None, "all"):
+        if keep is not None and not (isinstance(keep, str) and keep == "all"):
             raise DeclarationError(
                 f"keep must be 'all', not {keep!r}", location=user_location(), way_out="net.keep(conv1) keeps one layer"
             )
-        if compat not in (None, True, False):
+        if compat is not None and not is_flag(compat):
             raise DeclarationError(f"compat must be True or False, not {compat!r}", location=user_location())
         in_place = compatibility() if compat is None else bool(compat)
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)

@@ -27,7 +27,7 @@ from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.neuron import Param, eachindex, ones, tanh
 from latte.planning.defaults import blocking, nests, products
-from latte.planning.defaults.nests import register_tile
+from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.assembly import counts, innermost_loops, instructions

@@ -8,6 +8,7 @@ from math import prod
 
 from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
 from latte.planning.defaults.products import pack
+from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import Statement, parsed, statements_of
@@ -25,8 +26,6 @@ LONG = 8
 """Iterations of a loop that are enough for a register tile."""
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
-ENDS = 0.3
-"""Of the time of a register tile, what a ragged end takes besides its products."""
 WRITTEN_OUT = 8
 """Terms of an innermost loop that are written out at the most."""
 
@@ -133,7 +132,7 @@ class NestSchedule:
         middle, lanes = max(pieces, key=lambda pair: pair[0].trips)
         if not self.trials.together([*steps, step(*_lanes(lanes, lanes.var, self.width))]):
             return False
-        self.tile(lanes, middle.var, middle.trips)
+        self.tile(lanes, middle.var, middle.trips, len(pieces) - 1)
         return True
 
     def _stays_near(self, steps: list[Step]) -> bool:
@@ -176,19 +175,20 @@ class NestSchedule:
         return [*outside, lanes.var, *(f.var for f in inside if f.repeats)]
 
     # --- register tiles -------------------------------------------------------------------------------------
-    def tile(self, lanes: LoopFacts, row: str, vectors: int) -> None:
+    def tile(self, lanes: LoopFacts, row: str, vectors: int, single: int = 0) -> None:
         """Copies of loops around that share what is loaded, or whose sums do not wait for each other.
 
         Args:
             lanes: the loop, as it was before it became lanes.
             row: the loop that counts their vectors.
             vectors: of a row.
+            single: vectors at its borders, each a loop of its own that shares the copies of other loops alone.
         """
         inside = {id(statement.node) for statement in lanes.inside}
         held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         window = [c for c in correlations(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         if held:
-            self._register_tile(lanes, held[0], row, vectors)
+            self._register_tile(lanes, held[0], row, vectors, single)
         elif window and lanes.var in window[0].sums:
             self._window_tile(lanes, window[0])
         elif lanes.repeats:
@@ -205,7 +205,7 @@ class NestSchedule:
                 self.trials.apply(why, "unroll_and_jam", row, count)
             self._write_out(lanes.inside[-1], lanes)
 
-    def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int) -> None:
+    def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> None:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
         one that shares another operand."""
         moving = {a.text: stride(a, lanes.var, found.statement, lanes.buffers) != 0 for a in found.operands}
@@ -218,7 +218,7 @@ class NestSchedule:
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
         first, second, *_ = *(vectors if loop.var == row else loop.trips for loop in copied), 1, 1
-        p, q = register_tile(first, second, self.trials.target.registers)
+        p, q = register_tile(first, second, self.trials.target.registers, single)
         why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
         # What stays the same along the row's vectors is in one register: their copies are innermost.
         for loop, count in sorted(
@@ -378,25 +378,3 @@ def _count(chain: Sequence[Loop], names: Sequence[str]) -> str:
 
 def _others(chain: Sequence[Loop], loop: Loop) -> list[str]:
     return [other.var for other in chain if other is not loop]
-
-
-def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
-    """Copies ``(p, q)`` of a loop of rows and of one of vectors, for the most products a load.
-
-    p·q sums, q vectors and a broadcast are in registers. Copies that a ragged end leaves without work count, and the
-    loop of its own that it is.
-    """
-
-    def filled(extent: int, copies: int) -> float:
-        tiles = -(-extent // copies)
-        return extent / (tiles * copies) * (1 if extent % copies == 0 else 1 - ENDS / tiles)
-
-    best, choice = 0.0, (1, 1)
-    for q in range(1, min(vectors, registers // 2) + 1):
-        for p in range(1, rows + 1):
-            if p * q + q + 1 > registers:
-                break
-            value = p * q / (p + q) * filled(rows, p) * filled(vectors, q)
-            if value > best:
-                best, choice = value, (p, q)
-    return choice

@@ -1,0 +1,30 @@
+"""The size of a register tile: copies of two loops over the results of a contraction."""
+
+WAITING = 8
+"""Sums that processors add to while one waits for its product: two a cycle, for four cycles."""
+ENDS = 0.3
+"""Of the time of a register tile, what a ragged end takes besides its products."""
+
+
+def register_tile(rows: int, vectors: int, registers: int, single: int = 0) -> tuple[int, int]:
+    """Copies ``(p, q)`` of a loop of rows and of one of vectors, for the most products a load.
+
+    p·q sums, q vectors and a broadcast are in registers. Copies that a ragged end leaves without work count, and the
+    loop of its own that it is; so do ``single`` vectors beside the others, of which p sums wait for each other's
+    products.
+    """
+
+    def filled(extent: int, copies: int) -> float:
+        tiles = -(-extent // copies)
+        return extent / (tiles * copies) * (1 if extent % copies == 0 else 1 - ENDS / tiles)
+
+    best, choice = 0.0, (1, 1)
+    for q in range(1, min(vectors, registers // 2) + 1):
+        for p in range(1, rows + 1):
+            if p * q + q + 1 > registers:
+                break
+            alone = vectors / (vectors + single * max(1, WAITING / p))
+            value = p * q / (p + q) * filled(rows, p) * filled(vectors, q) * alone
+            if value > best:
+                best, choice = value, (p, q)
+    return choice
