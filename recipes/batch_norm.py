@@ -3,12 +3,15 @@
 Lanes run along the pixels of an image; after a source in blocks of channels, and for vectors, along the channels. Long
 sums are made of short ones, over a few images each, so that they keep their digits."""
 
+from math import prod
+
 from swirl.recipe import Schedule
 from swirl.target import Target
 
 LARGE = 2**22  # elements from which on a result is stored past the caches
 FEW = 400  # elements of an image below which many of its cache lines are not whole: it is stored in the caches
 AHEAD = 8  # such images that are fetched ahead: too short for the processor to notice where the next one is
+LINE = 16  # elements of a cache line: of shorter images, the next ones are in it
 NEIGHBOURS = 2048  # elements of channels beside each other that a thread takes at once, as they share lines
 SHAPED = {
     **dict.fromkeys(("forward", "inference"), ("inputs", "value")),
@@ -90,7 +93,8 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
         if loop in loops and phase != "update":
             s.reverse(phase, loop, occurrence=-1)
     for name in SHAPED[phase] if short else ():
-        if name in s.buffers(phase) and name not in ("value", "grad_inputs"):
+        image = prod(s.shape(name)) if name in s.buffers(phase) and name not in ("value", "grad_inputs") else 0
+        if image >= LINE:
             s.prefetch(phase, name, "n_inner" if "n_inner" in s.loops(phase) else "n", AHEAD)
     together = min(NEIGHBOURS // row, s.extent(phase, channel) // 16) if short else 1
     s.parallelize(phase, channel, schedule=f"dynamic,{max(1, together)}")

@@ -81,8 +81,9 @@ def backward(s: Schedule, target: Target) -> None:
         s.tile("weights_packed", 0, width)
         s.tile("weights_packed", 1, width)
     pixels: Sequence[str] = ["y", "x"]
-    if s.extent("backward", "ky") * s.extent("backward", "kx") > 1:
-        _, _, iy, ix = s.subscripts("backward", "grad_inputs")
+    _, _, iy, ix = s.subscripts("backward", "grad_inputs")
+    # One tap has an output pixel for each input pixel, unless some of them are in the zeros around.
+    if s.extent("backward", "ky") * s.extent("backward", "kx") > 1 or "-" in iy + ix:
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
         s.reindex("backward", ix=ix)
         pixels = ["iy", "ix"]

@@ -52,7 +52,7 @@ def expr(source: str | int | float | ast.expr, **parts: ast.expr | str | int) ->
         tree = clone(source)
     elif source.__class__ is int and source >= 0:  # most are; parsing takes fifty times as long
         tree = ast.Constant(source)
-    elif isinstance(source, str) and source.isidentifier() and not iskeyword(source):
+    elif isinstance(source, str) and source.isascii() and source.isidentifier() and not iskeyword(source):
         tree = ast.Name(source, ast.Load())
     else:
         tree = ast.parse(str(source), mode="eval").body

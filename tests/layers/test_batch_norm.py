@@ -16,6 +16,8 @@ SHAPES = {
     "images": (3, (4, 5, 6)),
     "channels of the vector width plus one": (2, (17, 3, 3)),
     "one image, one channel, odd": (1, (1, 7, 5)),
+    "images shorter than a cache line": (8, (1, 3, 3)),
+    "channels of few pixels": (17, (3, 2, 2)),
     "rows longer than a vector": (2, (2, 3, 37)),
     "vectors": (6, (19,)),
     "two vectors": (2, (3,)),

@@ -62,25 +62,72 @@ def test_one_wrong_element_is_found() -> None:
             compared(case, "peer", {"value": other}, {"value": right})
 
 
-@pytest.mark.parametrize("what", ["gradient of the source", "gradient of weights"])
-def test_rounding_may_decide_few_elements_of_a_gradient_through_relu(what: str) -> None:
-    """One in a million of the ReLU's values, with what a window reaches from there."""
-    right = {"value": np.ones(1_000_000, np.float32), what: np.ones((100, 1000), np.float32)}
-    other = {**right, what: right[what].copy()}
-    other[what][0, :18] = 0.9
-    assert compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right) == 0.0
-    other[what][0, 18] = 0.9
-    for case in (parsed("cbr", "1,2,3,4,3,1"), parsed("bn-relu", "1,2,4"), parsed("conv", "1,2,3,4,3,1")):
-        with pytest.raises(WrongResult):
-            compared(case, "peer", other, right)
+def rounded(*sides: float) -> list[dict[str, np.ndarray]]:
+    """Results of 16 images of 4 channels, 160 × 160, for each side; one value of channel 1 is what it is rounded to."""
+    found = []
+    for value in sides:
+        one = {"value": np.ones((16, 4, 160, 160), np.float32)}
+        one["value"][3, 1, 0, 5] = value
+        for what, shape in (
+            ("gradient of the source", (16, 2, 160, 160)),
+            ("gradient of weights", (4, 2, 3, 3)),
+            ("gradient of gamma", (4,)),
+        ):
+            one[what] = np.ones(shape, np.float32)
+        found.append(one)
+    return found
 
 
-def test_rounding_moves_the_gradient_of_weights_by_one_term() -> None:
-    right = {"value": np.ones(1_000_000, np.float32), "gradient of weights": np.ones((3, 18), np.float32)}
-    other = {**right, "gradient of weights": right["gradient of weights"].copy()}
-    other["gradient of weights"][0, 0] = 0.5
+CHAIN = parsed("cbr", "16,2,4,160,3,1")
+
+
+@pytest.mark.parametrize(
+    ("what", "at"),
+    [
+        ("gradient of the source", (3, 1, 1, 6)),
+        ("gradient of the source", (3, 0, 0, 4)),
+        ("gradient of weights", (1, 0, 2, 2)),
+        ("gradient of gamma", (1,)),
+    ],
+)
+def test_rounding_may_decide_what_a_value_of_a_relu_reaches(what: str, at: tuple[int, ...]) -> None:
+    """One in a million of the values: its window in the source, its filter's weights, its channel's parameters."""
+    ours, theirs = rounded(1e-6, 0.0)
+    theirs[what][at] = 0.9
+    assert compared(CHAIN, "peer", theirs, ours) == pytest.approx(0.1)
+    theirs[what][at] = 0.4  # more than a term
     with pytest.raises(WrongResult):
-        compared(parsed("cbr", "1,2,3,4,3,1"), "peer", other, right)
+        compared(CHAIN, "peer", theirs, ours)
+    ours, theirs = rounded(1e-6, 1e-6)  # the same side of 0
+    theirs[what][at] = 0.9
+    with pytest.raises(WrongResult):
+        compared(CHAIN, "peer", theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("what", "at"),
+    [
+        ("gradient of the source", (3, 1, 2, 6)),
+        ("gradient of the source", (3, 0, 0, 7)),
+        ("gradient of the source", (2, 1, 1, 6)),
+        ("gradient of weights", (0, 0, 2, 2)),
+        ("gradient of gamma", (2,)),
+    ],
+)
+def test_rounding_decides_nothing_elsewhere(what: str, at: tuple[int, ...]) -> None:
+    ours, theirs = rounded(1e-6, 0.0)
+    for wrong in (0.9, np.nan):
+        theirs[what][at] = wrong
+        with pytest.raises(WrongResult, match=f"{what}: 1 of"):
+            compared(CHAIN, "peer", theirs, ours)
+
+
+def test_rounding_decides_few_values() -> None:
+    ours, theirs = rounded(1e-6, 0.0)
+    ours["value"][0, 0, 0, :8], theirs["value"][0, 0, 0, :8] = 0.0, 1e-6
+    theirs["gradient of gamma"][1] = 0.9
+    with pytest.raises(WrongResult):
+        compared(CHAIN, "peer", theirs, ours)
 
 
 def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

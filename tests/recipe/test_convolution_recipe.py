@@ -44,13 +44,18 @@ SHAPES = [
 ]
 
 
+def with_padding(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape with its padding; by default, half of the kernel."""
+    return shape if len(shape) == 7 else (*shape, shape[4] // 2)
+
+
 def compiled(
     shape: tuple[int, ...], recipe: Path | None = None, layer: Callable[..., Ensemble] = ConvLayerNoBias
 ) -> tuple[Net, Ensemble, Ensemble]:
-    images, channels, filters, extent, kernel, stride = shape
+    images, channels, filters, extent, kernel, stride, pad = with_padding(shape)
     net = Net(images, seed=1)
     data = MemoryDataLayer(net, (channels, extent, extent))
-    conv = layer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=kernel // 2)
+    conv = layer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=pad)
     net.force_backward = True
     if recipe is not None:
         net.use_recipe("conv", recipe)
@@ -74,8 +79,8 @@ def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
     net.forward()
     net.clear_grad()
     net.backward()
-    _, _, _, extent, kernel, stride = shape
-    windows = Windows(extent, extent, both(kernel), both(stride), both(kernel // 2), both(1))
+    _, _, _, extent, kernel, stride, pad = with_padding(shape)
+    windows = Windows(extent, extent, both(kernel), both(stride), both(pad), both(1))
     np.testing.assert_array_equal(conv.get_value(), convolve(x, weights, bias, windows))
     np.testing.assert_array_equal(data.get_grad(), convolve_input_gradient(gradient, weights, windows))
     np.testing.assert_array_equal(conv.get_grad_weights(), convolve_weight_gradient(gradient, x, windows))
@@ -149,6 +154,27 @@ def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]
 def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
     net, _, conv = compiled(shape)
     assert any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands) == private
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5, 48, 24, 13, 1, 2, 2),
+        (12, 24, 33, 2, 1, 1, 1),
+        (5, 16, 40, 7, 1, 1, 3),
+        (7, 3, 17, 13, 1, 1, 1),
+        (9, 16, 24, 7, 2, 1, 3),
+        (9, 16, 24, 7, 3, 2, 3),
+    ],
+    ids=str,
+)
+def test_zeros_around_that_no_tap_of_a_pixel_leaves(
+    shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output pixels that read zeros alone. (A kernel of 1 × 1 with padding did not compile.)"""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    assert_computes(shape)
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
