@@ -82,8 +82,10 @@ def backward(s: Schedule, target: Target) -> None:
         s.tile("weights_packed", 1, width)
     pixels: Sequence[str] = ["y", "x"]
     _, _, iy, ix = s.subscripts("backward", "grad_inputs")
-    # One tap has an output pixel for each input pixel, unless some of them are in the zeros around.
-    if s.extent("backward", "ky") * s.extent("backward", "kx") > 1 or "-" in iy + ix:
+    single = s.extent("backward", "ky") * s.extent("backward", "kx") == 1
+    if few and single and "-" in iy + ix:
+        s.leave_apart("backward", "few channels, whose one tap may be in the zeros around them")
+    if not single:
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
         s.reindex("backward", ix=ix)
         pixels = ["iy", "ix"]
@@ -288,10 +290,11 @@ def _each_pixel(s: Schedule, phase: str, row: str, inside: tuple[int, int]) -> N
     cuts = [cut for cut in inside if 0 < cut < extent]
     if cuts:
         s.split(phase, row, cuts)
-    if low > 0:
+    loops, last = s.loops(phase), f"{row}_{len(cuts)}"  # one tap may leave nothing of them
+    if low > 0 and row in loops:
         s.unroll(phase, row, low)
-    if high < extent:
-        s.unroll(phase, f"{row}_{len(cuts)}", extent - high)
+    if high < extent and last in loops:
+        s.unroll(phase, last, extent - high)
 
 
 def _whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
