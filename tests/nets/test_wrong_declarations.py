@@ -139,9 +139,8 @@ def test_every_parameter_of_declaring_methods(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_on_an_ensemble(name: str) -> None:
     """Whatever is given, the command is refused where it is written or where the net is compiled, with the line."""
-    found = []
+    found, conv = [], declared()["conv1"]
     for wrong in (*WRONG, np.arange(4), np.float32(2.5), np.int64(3)):
-        conv = declared()["conv1"]
         what = problem(getattr(conv, name), ("forward", wrong), {})
         if what is not None:
             found.append(f"{wrong!r}: {what}")
