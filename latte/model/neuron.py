@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from latte.model.checks import check_below, check_shape, is_integer
-from latte.model.source_location import user_location
+from latte.model.source_location import Located, user_location
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import is_name
@@ -141,26 +141,25 @@ class Declaration:
         fan_in: int | None = None,
         below: int | None = None,
     ):
-        kind, location = type(self).__name__, user_location()
-        extents = () if isinstance(shape, tuple) and not shape else check_shape(shape, location)
-        if not all(isinstance(dim, str) for dim in dims):
-            raise DeclarationError(
-                f"{kind}({', '.join(map(repr, dims))}): dimensions are given by name",
-                location=location,
-                way_out=f"{kind}('k', shape=(3, 3)) is one 3 × 3 array for each k",
-            )
-        if not isinstance(dtype, str) or dtype not in DTYPES:
-            way_out = f"one of {', '.join(DTYPES)}"
-            raise DeclarationError(f"{kind}: unknown dtype {dtype!r}", location=location, way_out=way_out)
-        if not callable(init):
-            raise DeclarationError(
-                f"{kind}: init must be a function, not {init!r}",
-                location=location,
-                way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
-            )
-        if fan_in is not None and not (is_integer(fan_in) and fan_in > 0):
-            raise DeclarationError(f"{kind}: fan_in must be a positive integer, not {fan_in!r}", location=location)
-        check_below(below, dtype, kind, location)
+        kind = type(self).__name__
+        with Located():
+            extents = () if isinstance(shape, tuple) and not shape else check_shape(shape)
+            if not all(isinstance(dim, str) for dim in dims):
+                raise DeclarationError(
+                    f"{kind}({', '.join(map(repr, dims))}): dimensions are given by name",
+                    way_out=f"{kind}('k', shape=(3, 3)) is one 3 × 3 array for each k",
+                )
+            if not isinstance(dtype, str) or dtype not in DTYPES:
+                way_out = f"one of {', '.join(DTYPES)}"
+                raise DeclarationError(f"{kind}: unknown dtype {dtype!r}", way_out=way_out)
+            if not callable(init):
+                raise DeclarationError(
+                    f"{kind}: init must be a function, not {init!r}",
+                    way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
+                )
+            if fan_in is not None and not (is_integer(fan_in) and fan_in > 0):
+                raise DeclarationError(f"{kind}: fan_in must be a positive integer, not {fan_in!r}")
+            check_below(below, dtype, kind)
         for name, value in (
             ("dims", dims),
             ("shape", tuple(map(int, extents))),

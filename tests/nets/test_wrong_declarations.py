@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,16 +72,14 @@ CONSTRUCTORS: dict[Callable[..., Any], Callable[[], tuple[tuple[Any, ...], dict[
     EarlyStopping: lambda: ((), {}),
     sgd_update: lambda: ((np.ones(3), np.ones(3), np.zeros(3), 0.1, 0.9), {}),
 }
-NETS: list[Net] = []
 
 
+@cache
 def compiled() -> Net:
     """A compiled net, the same for all solvers."""
-    if not NETS:
-        net = declared()
-        net.compile(target="portable", threads=1)
-        NETS.append(net)
-    return NETS[0]
+    net = declared()
+    net.compile(target="portable", threads=1)
+    return net
 
 
 def wrong_calls(call: Callable[..., Any], good: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]) -> list[str]:
@@ -121,7 +120,7 @@ METHODS: dict[str, Callable[[Net], tuple[Any, ...]]] = {
 def test_every_parameter_of_declaring_methods(name: str) -> None:
     found = []
     for parameter in inspect.signature(getattr(Net, name)).parameters.values():
-        if parameter.name in ("self", "progress"):
+        if parameter.name == "self":
             continue
         for wrong in WRONG:
             net = declared()

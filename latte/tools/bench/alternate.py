@@ -25,8 +25,8 @@ ROUNDED = 1e-6
 SOURCE = "gradient of the source"
 WITH_RELU = ("bn-relu", "cbr")
 """Kinds in which gradients may be farther apart wherever such a value reaches."""
-ONE_TERM = 0.5
-"""Of the greatest element: how far one term may move a gradient."""
+ONE_TERM, ONE_OF_FEW = 0.2, 0.5
+"""Of the greatest element: how far one term may move a gradient: a parameter's has many, the source's few."""
 ROUND_SECONDS = 0.2
 NOISE = 0.15
 """Of the median: with a greater distance of the quartiles a row is called noisy."""
@@ -179,7 +179,8 @@ def compared(case: Case, name: str, found: Arrays, expected: Arrays) -> float:
         difference = np.nan_to_num(np.abs(ours.astype(np.float64) - theirs) / scale, nan=np.inf)
         beyond = difference > bound
         if beyond.any():
-            beyond &= ~_reached(case, what, found, expected) | (difference > ONE_TERM)
+            term = ONE_OF_FEW if what == SOURCE else ONE_TERM
+            beyond &= ~_reached(case, what, found, expected) | (difference > term)
         if beyond.any():
             at = np.unravel_index(int(np.argmax(difference * beyond)), difference.shape)
             place = ", ".join(map(str, at))
