@@ -1,8 +1,9 @@
 """Precompiled headers: reading ``immintrin.h`` takes ten times as long as compiling a small kernel that includes it.
 
-An entry of the cache holds a header as GCC keeps it. A kernel says ``#include <immintrin.h>`` as usual, and is compiled
-with ``-I`` of the entry's folder: GCC takes ``immintrin.h.gch`` from there if it was made by the same compiler with the
-same flags, and the system's header otherwise, or if the entry is gone. The library is the same, byte for byte.
+An entry of the cache holds a header as GCC keeps it, with ``cmath`` after it. A kernel says ``#include <immintrin.h>``
+as usual, and is compiled with ``-I`` of the entry's folder: GCC takes ``immintrin.h.gch`` from there if it was made by
+the same compiler with the same flags, and the system's header otherwise, or if the entry is gone. The library is the
+same, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
 from swirl.compiler import Compiler
 
-_PRECOMPILED = {"immintrin.h", "cmath"}
+_PRECOMPILED = {"immintrin.h": ("immintrin.h", "cmath"), "cmath": ("cmath",)}
+"""The first header of a text → those in the entry: a compilation can use one entry only, and the text may need both."""
 _PAYS_AT = 3
 """Making one takes as long as reading the header three times."""
 
@@ -27,7 +29,7 @@ def precompiled_key(headers: Sequence[str], compiler: Compiler, flags: Sequence[
     """
     if not headers or headers[0] not in _PRECOMPILED or "clang" in compiler.version:
         return None
-    return cache_key("precompiled", headers[0], *compiler.command, compiler.version, *flags)
+    return cache_key("precompiled", *_PRECOMPILED[headers[0]], *compiler.command, compiler.version, *flags)
 
 
 def include_flag(key: str) -> str:
@@ -50,7 +52,7 @@ def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) 
     with entry_lock(key):
         if read_entry(key) is None:
             with draft_folder(key) as draft:
-                (draft / "header.h").write_text(f"#include <{header}>\n")
+                (draft / "header.h").write_text("".join(f"#include <{each}>\n" for each in _PRECOMPILED[header]))
                 # Read if the compiler refuses the precompiled one: a user ran the command with other flags.
                 (draft / header).write_text(f"#include_next <{header}>\n")
                 made = f"{header}.gch"

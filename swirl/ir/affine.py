@@ -194,6 +194,9 @@ def bounds(value: Affine | ast.expr, ranges: Ranges) -> tuple[int, int] | None:
     """Least and greatest value by interval arithmetic (exact for one occurrence a variable); None where
     unknown."""
     if isinstance(value, ast.expr):
+        if value.__class__ is ast.Constant:  # most bounds of loops are
+            known = constant(value)
+            return None if known is None else (known, known)
         form = affine(value, ranges)
         if form is None:
             return None

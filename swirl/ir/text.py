@@ -78,8 +78,9 @@ def _equal(a: Any, b: Any) -> bool:
     if a.__class__ is not b.__class__:
         return False
     if isinstance(a, ast.AST):
-        for name in a._fields:  # noqa: SIM110 a generator for each node takes long
-            if not _equal(getattr(a, name, None), getattr(b, name, None)):
+        for name in a._fields:
+            one, other = getattr(a, name, None), getattr(b, name, None)
+            if one is not other and not _equal(one, other):
                 return False
         return True
     if isinstance(a, list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
@@ -15,10 +16,15 @@ _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _TYPES = ("float32", "float64", "int32", "bool")
 
 
-def validate(program: Program) -> Program:
+def validate(program: Program, nests: Iterable[Nest] | None = None) -> Program:
     """The program itself, if every nest keeps to ``docs/ir.md``; raises ValidationError naming nest and
-    statement."""
-    for nest in program.nests:
+    statement.
+
+    Args:
+        program: of the nests.
+        nests: those to look at; by default all.
+    """
+    for nest in program.nests if nests is None else nests:
         _Validator(program, nest).block(nest.body, {})
     return program
 

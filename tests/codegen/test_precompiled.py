@@ -20,9 +20,8 @@ from swirl.translation_unit import TranslationUnit
 
 def unit(name: str, header: str) -> TranslationUnit:
     body = f"static_cast<float*>(buffers[0])[0] += std::sqrt({len(name)}.0f);"
-    return TranslationUnit(
-        name, f'#include <{header}>\n#include <cmath>\nextern "C" void {name}(void* const* buffers) {{ {body} }}\n'
-    )
+    headers = "".join(f"#include <{each}>\n" for each in dict.fromkeys([header, "cmath"]))
+    return TranslationUnit(name, f'{headers}extern "C" void {name}(void* const* buffers) {{ {body} }}\n')
 
 
 def units(target: Target) -> list[TranslationUnit]:
@@ -47,12 +46,16 @@ def headers(tmp_path: Path) -> list[Path]:
 
 
 def used(built: Built, flags: str = "") -> bool:
-    """Whether the command, given again, takes the precompiled header (marked by an exclamation mark)."""
+    """Whether the command, given again, takes the precompiled header (marked by an exclamation mark), and
+    ``cmath`` from it."""
     told = subprocess.run(
         f"{built.command} -H {flags}", shell=True, cwd=built.path.parent, capture_output=True, text=True
     )
     assert told.returncode == 0, told.stderr
-    return bool(re.match(r"! \S*\.gch$", told.stderr, re.MULTILINE))
+    taken = bool(re.match(r"! \S*\.gch$", told.stderr, re.MULTILINE))
+    again = re.search(r"^\.\.\. ", told.stderr, re.MULTILINE)  # what a header that is included includes includes
+    assert not (taken and again), told.stderr
+    return taken
 
 
 def test_made_once_and_used_from_then_on(target: Target, tmp_path: Path) -> None:

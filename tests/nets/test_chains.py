@@ -37,6 +37,8 @@ from swirl.target import resolve_target
 Layers = dict[str, Ensemble]
 BATCH = 5
 """Of most nets here, so that tests share compiled kernels; threads have unequal shares of it."""
+MANY = 17
+"""Of nets in blocks: more items than a vector has lanes."""
 
 TOLERANCE = 2e-5
 """Of values about 1 after three steps: sums of some hundred terms, taken in another order."""
@@ -141,7 +143,7 @@ def trained(
         (norm_relu_of_vectors, BATCH, 1, True),
         (two_readers, BATCH, 2, True),
         pytest.param(conv_bn_relu, BATCH, 1, True, marks=pytest.mark.slow),
-        pytest.param(in_blocks, 17, 17, True, marks=pytest.mark.slow),
+        pytest.param(in_blocks, MANY, MANY, True, marks=pytest.mark.slow),
         pytest.param(one_tap, BATCH, BATCH, True, marks=pytest.mark.slow),
     ],
     ids=[
@@ -250,8 +252,8 @@ def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
     assert net.explain("relu1").recipe == (
         "recipes/conv_batch_norm_relu.py (inference), otherwise recipes/batch_norm_relu.py (forward, backward, update)"
     )
-    for declare in (in_blocks, one_tap):
-        net, _ = compiled(declare)
+    for declare, batch in ((in_blocks, MANY), (one_tap, BATCH)):
+        net, _ = compiled(declare, batch)
         assert net.explain("relu1").recipe == (
             "recipes/conv_batch_norm_relu.py (inference, forward), "
             "otherwise recipes/batch_norm_relu.py (backward, update)"
@@ -507,14 +509,14 @@ def test_backward_and_update_of_one_layer_as_one_program(tmp_path: Path) -> None
     path.write_text('def backward(s, target):\n    s.fuse_layers("backward", "update")\n')
     results = []
     for recipe in (True, False):
-        net = Net(3, seed=1)
+        net = Net(BATCH, seed=1)
         net.force_backward = True
         layers = conv_relu(net)
         if recipe:
             net.use_recipe("conv", path)
         net.compile(threads=1)
         generator = np.random.default_rng(0)
-        net.set_batch(generator.normal(size=(3, 3, 9, 9)), generator.integers(0, 4, 3))
+        net.set_batch(generator.normal(size=(BATCH, 3, 9, 9)), generator.integers(0, 4, BATCH))
         net.forward()
         net.backward()
         results.append([layers["conv"].get_grad_weights(), layers["data"].get_grad()])

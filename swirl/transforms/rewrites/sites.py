@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from swirl.errors import CommandError, ValidationError, nearest
@@ -139,6 +139,21 @@ def rewrite_each(
         if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not -count <= occurrence < count:
             raise CommandError(f"there are {count} loops {name!r}, counted from 0: no {occurrence!r}")
         sites = [sites[::-1][occurrence]]
+    if len(sites) > 1:  # checking takes as long as rewriting: all at once, and one by one only where that fails
+        with suppress(CommandError):
+            return checked(program, _rewritten(program, name, sites, rewrite, lambda _, after: after, together))
+    return _rewritten(program, name, sites, rewrite, checked, together)
+
+
+def _rewritten(
+    program: Program,
+    name: str,
+    sites: Sequence[Site],
+    rewrite: Callable[[Program, Site], Program],
+    check: Callable[[Program, Program], Program],
+    together: bool,
+) -> Program:
+    """``rewrite`` applied to each of the sites; ``check`` gets the program before and after it."""
     result = program
     for number, site in enumerate(sites):
         result = with_mark(result, site, f"{name} {number}")
@@ -147,7 +162,7 @@ def rewrite_each(
         before, found = result, _marked(result, f"{name} {number}")
         if found is not None:
             with nullcontext() if together else left.noting(before, found):
-                result = checked(before, rewrite(before, found))
+                result = check(before, rewrite(before, found))
                 left.changed |= result is not before
     return left.told(result, backwards=True)
 
