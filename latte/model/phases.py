@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -27,7 +28,7 @@ class PhaseMethods:
     def __init__(self, ensemble_class: type, neuron_class: type[Neuron]):
         self.ensemble_class, self.neuron_class = ensemble_class, neuron_class
 
-    @property
+    @cached_property
     def in_python(self) -> bool:
         """Whether Python runs ``forward(bottom, label)`` on whole arrays, as the original's losses: nothing is read or
         compiled then."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -59,8 +60,20 @@ class Executable:
 
     def _ran(self, phase: str) -> None:
         self.has_run.add(phase)
-        for step in self.order[phase]:
-            self.missing = (self.missing - step.storage) | step.fused_away
+        touched, away = self._storage_after[phase]
+        self.missing = (self.missing - touched) | away
+
+    @cached_property
+    def _storage_after(self) -> dict[str, tuple[set[str], set[str]]]:
+        """By phase of the net: the storage that its kernels touch, and what is fused away when all of them have run."""
+        found = {}
+        for phase, steps in self.order.items():
+            touched, away = set[str](), set[str]()
+            for step in steps:
+                touched |= step.storage
+                away = (away - step.storage) | step.fused_away
+            found[phase] = touched, away
+        return found
 
     def run_timed(self, phase: str) -> list[tuple[str, str, float]]:
         """Run a phase; (ensemble, phase, seconds) of every kernel."""

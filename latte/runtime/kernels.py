@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from latte.model.ensemble import Ensemble
@@ -46,12 +47,12 @@ class CompiledPhase(GeneratedPhase):
     def program(self) -> Program:
         return self.stages[-1].program
 
-    @property
+    @cached_property
     def storage(self) -> set[str]:
         """The storage that the kernel touches."""
         return {record.name for record in self.program.buffers.values()}
 
-    @property
+    @cached_property
     def fused_away(self) -> set[str]:
         """The storage between the layers of a chain that the kernel does not need."""
         before = {record.name for record in self.stages[0].program.buffers.values()}
