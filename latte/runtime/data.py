@@ -136,9 +136,8 @@ def check_value(
         values: (items, …).
         numbers: of the items in their data set, for messages; by default those in the array.
     """
-    spec = ensemble.fields()["value"]
-    if spec.dtype == "int32":
-        check_range(values, spec.below, ensemble.name)
+    if isinstance(ensemble, DataEnsemble) and ensemble.dtype == "int32":
+        check_range(values, ensemble.below, ensemble.name)
     for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue
