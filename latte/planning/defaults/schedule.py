@@ -303,8 +303,9 @@ class PhaseSchedule:
 
     def _shared_loop(self, own: Trials, refused: Collection[str]) -> str | None:
         """The innermost loop over what a contraction reads again and other loops, or calls of functions (they want
-        lanes); or, but for the outermost, around contractions with several targets, or over terms of several sums, some
-        of which have more loops than others."""
+        lanes); or over its terms, and other loops or statements, around loops over its results, which cannot move
+        outside of it; or, but for the outermost, around contractions with several targets, or over terms of several
+        sums, some of which have more loops than others."""
         nest = own.nests[0]
         found = contractions(nest, own.program.buffers)
         known = statements_of(nest)
@@ -321,8 +322,9 @@ class PhaseSchedule:
                 targets |= {access.text for _, access in over}
             several = len(path) > 1 and len(targets) > 1
             again = [c for c in held if var in c.read_again]
+            over_terms = any(var in c.sums and _results_inside(c, path) for c in held)
             apart = any(_calls(s) for s in known if s.path[: len(path)] == path)
-            if several or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again):
+            if several or over_terms or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again):
                 return var
         return None
 
@@ -362,6 +364,12 @@ def _calls(statement: Statement) -> bool:
     """Whether a statement calls ``exp`` or the like."""
     calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Name) and called.id in FUNCTIONS for called in calls)
+
+
+def _results_inside(found: Contraction, path: Path) -> bool:
+    """Whether the loop at ``path`` is around one over the contraction's results."""
+    around = zip(found.statement.loops, found.statement.loop_depths, strict=True)
+    return any(loop.var in found.results for loop, depth in around if depth >= len(path))
 
 
 def _all_make(found: Contraction, statements: Sequence[Statement]) -> bool:
