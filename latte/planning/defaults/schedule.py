@@ -324,7 +324,11 @@ class PhaseSchedule:
             again = [c for c in held if var in c.read_again]
             over_terms = any(var in c.sums and _results_inside(c, path) for c in held)
             apart = any(_calls(s) for s in known if s.path[: len(path)] == path)
-            if several or over_terms or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again):
+            if (
+                several
+                or over_terms
+                or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again)
+            ):
                 return var
         return None
 

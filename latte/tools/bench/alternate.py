@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from statistics import median, quantiles
+from time import sleep
 
 import numpy as np
 
@@ -27,7 +28,12 @@ WITH_RELU = ("bn-relu", "cbr")
 """Kinds in which gradients may be farther apart wherever such a value reaches."""
 ONE_TERM, ONE_OF_FEW = 0.2, 0.5
 """Of the greatest element: how far one term may move a gradient: a parameter's has many, the source's few."""
-ROUND_SECONDS = 0.2
+ROUND_SECONDS, MOST_RUNS = 0.2, 500
+"""Of one side in a round."""
+SETTLE = 0.05
+"""Seconds before a side's turn: threads of the one before may spin after its last run, and take the cores."""
+WARM = 2
+"""Runs of a turn that are not counted: threads wake up, and arrays come into the caches."""
 NOISE = 0.15
 """Of the median: with a greater distance of the quartiles a row is called noisy."""
 TUNED = ("PyTorch tuned", "PyTorch compiled", "PyTorch")
@@ -241,7 +247,7 @@ def _timed(
     for number in range(rounds):
         progress(f"{case} {phase}: round {number + 1} of {rounds}")
         for name, worker in workers.running.items():
-            seconds[name] += worker.seconds(phase, runs[name])
+            seconds[name] += turn(worker, phase, runs[name])
         found = ours.ask(do="limits")
         limits.append((found["peak"], found["bandwidth"]))
     work = ours.ask(do="work", phase=phase)
@@ -261,7 +267,13 @@ def _timed(
     )
 
 
+def turn(worker: Worker, phase: str, runs: int) -> list[float]:
+    """Seconds of each of so many runs of one side, when the others are at rest."""
+    sleep(SETTLE)
+    return worker.seconds(phase, WARM + runs)[WARM:]
+
+
 def run_count(worker: Worker, phase: str) -> int:
-    """Runs of a round, after two that are not counted."""
-    _, once = worker.seconds(phase, 2)
-    return max(1, min(50, ceil(ROUND_SECONDS / max(once, 1e-6))))
+    """Runs of a round."""
+    (once,) = turn(worker, phase, 1)
+    return max(1, min(MOST_RUNS, ceil(ROUND_SECONDS / max(once, 1e-6))))

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from latte.tools.bench.alternate import run_count, write_data
+from latte.tools.bench.alternate import run_count, turn, write_data
 from latte.tools.bench.cases import KINDS, Case, parsed
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.workers import OURS, Side, Workers
@@ -155,7 +155,7 @@ def measure(point: Point, threads: int, target: str | None) -> Rates:
             shares: dict[str, float] = {}
             for phase in ours.about["phases"]:
                 runs = run_count(ours, phase)
-                seconds[phase] = min(taken for _ in range(ROUNDS) for taken in ours.seconds(phase, runs))
+                seconds[phase] = min(taken for _ in range(ROUNDS) for taken in turn(ours, phase, runs))
                 work, limits = ours.ask(do="work", phase=phase), ours.ask(do="limits")
                 least = max(work["operations"] / limits["peak"], work["bytes"] / limits["bandwidth"])
                 shares[phase] = least / seconds[phase]
