@@ -19,6 +19,7 @@ from latte import (
     MemoryDataLayer,
     Net,
     Neuron,
+    PositionwiseLinearLayer,
     ReshapeLayer,
     RNNLayer,
     ScaledDotProductAttentionLayer,
@@ -517,6 +518,33 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert "reorder('backward', ['i_1_outer', 'k_outer', 'i_1_inner', 'n', 'k_inner'], nest=1)" in applied["backward"]
     assert "reorder('update', ['i_1_outer', 'k', 'i_1_inner', 'n'], nest=2)" in applied["update"]
     assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
+
+
+@pytest.mark.parametrize(("outputs", "turned"), [(24, True), (9, False)])
+def test_short_sums_of_many_rows_have_lanes_along_their_results(
+    outputs: int, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of all positions are those of one matrix, and the weights are copied, where that fills the lanes."""
+    monkeypatch.setattr(products, "READ_MANY_TIMES", 32)
+    net = Net(4, seed=1)
+    net.force_backward = True
+    layer = PositionwiseLinearLayer(net, MemoryDataLayer(net, (9, 20)), outputs)
+    applied = applied_of(net, layer, "avx2")
+    forward = applied["forward"]
+    assert any(text.startswith("flatten('forward', ['n', ") for text in forward), forward
+    assert ("pack('forward', 'weights')" in forward) == turned, forward
+
+
+def test_sums_beside_other_statements_stay_in_registers() -> None:
+    """In a recurrent cell the gradient of the gates is added to that of the projection, too, in the loop over the terms
+    of the product: parted, the loops over the results move outside."""
+    net = Net(8, seed=1)
+    RNNLayer(net, MemoryDataLayer(net, (3, 4)), 32)
+    net.compile(target="avx2")
+    (kernel,) = (c for c in net.executable.compiled if c.unit.name == "rnn1_step1" and c.phase == "backward")
+    added = [nest for nest in kernel.program.nests if "weights_hh" in nest.arguments]
+    assert len(added) == 1 and "grad_inputs" not in added[0].arguments
+    assert re.search(r"for k in .*\n(.*\n)*? +grad_inputs1_t\[.*\] \+= ", added[0].text), added[0].text
 
 
 @pytest.mark.parametrize(("batch", "inputs", "outputs"), [(2, 256, 40), (24, 100, 40), (24, 257, 31), (9, 256, 40)])

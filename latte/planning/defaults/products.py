@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import prod
 
 from latte.planning.defaults.blocking import LONG_SUM, Product, chain_of
@@ -11,10 +12,12 @@ from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import names_in
 from swirl.ir.statements import Access
-from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, perfect_chain, stride
+from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride
 
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
+READ_MANY_TIMES = 256
+"""The same where neighbours in the copy are rows apart in the operand."""
 COPIED = 2**16
 """Bytes of a copy that stays near."""
 FULL = 0.85
@@ -92,13 +95,30 @@ def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
     return [step(f"{var} is the innermost of the results", "reorder", wanted)]
 
 
-# --- long sums ----------------------------------------------------------------------------------------------
-def turn(trials: Trials) -> bool:
-    """Of a long sum of products, along whose terms both operands are contiguous, the smaller one is copied with its
-    results innermost, where the other one does not stay in the level-2 cache.
+# --- whole operands -----------------------------------------------------------------------------------------
+def join_rows(trials: Trials) -> None:
+    """Directly nested loops over results along which the same operands move become one, over the rows of a matrix."""
+    tried: set[tuple[str, str]] = set()
+    while (pair := next((pair for pair in _rows(trials) if pair not in tried), None)) is not None:
+        tried.add(pair)
+        trials.apply("rows of one matrix", "flatten", list(pair))
 
-    Lanes along the terms load a vector for each row of a register tile; lanes along results load one element for each
-    row of the larger operand.
+
+def _rows(trials: Trials) -> Iterator[tuple[str, str]]:
+    for found in _products(trials):
+        for pair in pairwise(found.statement.variables()):
+            moved = [[moves(access, var) for access in found.operands] for var in pair]
+            if set(pair) <= set(found.read_again) and moved[0] == moved[1]:
+                yield pair
+
+
+def turn(trials: Trials) -> bool:
+    """Of a sum of products, along whose terms both operands are contiguous, one is copied with its results innermost:
+    the smaller one of a long sum, where the other one does not stay in the level-2 cache; of a short sum the one that
+    moves along the rows of the results.
+
+    Lanes along the terms load a vector for each row of a register tile, and are added up in the end; lanes along
+    results load one element for each row of the other operand.
 
     Returns:
         whether it was: the nest of the copy is then where that of the products was, which follows.
@@ -118,13 +138,15 @@ def _turned(trials: Trials, product: Product, var: str) -> bool:
         return False
     if any(product.stride(access, product.terms) != 1 for access in (*own, *beside)):
         return False
-    long = product.trips[product.terms] >= LONG_SUM * target.simd_width
-    far = product.bytes_of(*beside) > max(target.l2_bytes, product.bytes_of(*own))
+    if product.trips[product.terms] <= LONG_SUM * target.simd_width:  # lanes that are added up cost as much as the sum
+        pays = product.stride(found.target, var) == 1 and product.trips[other] >= READ_MANY_TIMES
+    else:
+        pays = product.bytes_of(*beside) > max(target.l2_bytes, product.bytes_of(*own))
     lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
     full = lanes > target.simd_width and product.trips[var] >= FULL * lanes
     name, moved = own[0].name, [var in names_in(index) for index in own[0].own]
     readers = [nest for nest in program.nests if name in nest.arguments]
-    if not (long and far and full) or name not in program.buffers or moved.count(True) != 1 or len(readers) != 1:
+    if not (pays and full) or name not in program.buffers or moved.count(True) != 1 or len(readers) != 1:
         return False
     why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
     trial = replace(trials, nest=None).scratch()

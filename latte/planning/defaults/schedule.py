@@ -14,7 +14,7 @@ from math import lcm, prod
 
 from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.nests import NestSchedule
-from latte.planning.defaults.products import turn
+from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import NAME, Step, Trials, step
 from swirl.ir.affine import affine, coefficients
 from swirl.ir.buffers import Buffer
@@ -298,6 +298,7 @@ class PhaseSchedule:
                 self.name_apart(own)
             else:
                 refused.add(shared)
+        join_rows(own)
         if not turn(own):
             order_products(own)
 
