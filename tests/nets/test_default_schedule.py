@@ -23,11 +23,12 @@ from latte import (
     ReshapeLayer,
     RNNLayer,
     ScaledDotProductAttentionLayer,
+    SoftmaxLayer,
 )
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.neuron import Param, eachindex, ones, tanh
-from latte.planning.defaults import blocking, nests, products
+from latte.planning.defaults import blocking, nests, past_caches, products
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
@@ -79,7 +80,7 @@ def scheduled(net: Net, layer: Ensemble, target: str | Target) -> Iterator[tuple
 def test_programs_compute_the_same(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, over rationals; and with special values."""
     monkeypatch.setattr(nests, "WORTH_SHARING", 1)  # these are small
-    monkeypatch.setattr(nests, "FAR", 1)
+    monkeypatch.setattr(past_caches, "FAR", 1)
     net, _, layer = net_of(name, 2, shape)
     for _, before, after, commands in scheduled(net, layer, "avx2"):
         assert_same(before, after, seeds=(0,))
@@ -518,6 +519,16 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert "reorder('backward', ['i_1_outer', 'k_outer', 'i_1_inner', 'n', 'k_inner'], nest=1)" in applied["backward"]
     assert "reorder('update', ['i_1_outer', 'k', 'i_1_inner', 'n'], nest=2)" in applied["update"]
     assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
+
+
+@pytest.mark.parametrize(("page", "ahead"), [(256, {"inputs", "value"}), (512, set())])
+def test_pieces_of_rows_are_fetched_ahead(page: int, ahead: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Softmax over channels: an iteration has a piece of the row of each channel, 288 bytes from one to the next."""
+    monkeypatch.setattr(past_caches, "PAGE", page)
+    net = Net(2, seed=1)
+    layer = SoftmaxLayer(net, MemoryDataLayer(net, (5, 8, 9)))
+    forward = applied_of(net, layer, replace(TARGETS["avx2"], l2_bytes=2**10))["forward"]
+    assert set(re.findall(r"prefetch\('forward', '(\w+)', 'yx', 1, 2\)", " ".join(forward))) == ahead, forward
 
 
 @pytest.mark.parametrize(("outputs", "turned"), [(24, True), (9, False)])

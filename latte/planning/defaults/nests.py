@@ -7,6 +7,7 @@ from itertools import takewhile
 from math import prod
 
 from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
+from latte.planning.defaults.past_caches import fetch_rows, store_far
 from latte.planning.defaults.products import pack
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.trials import Step, Trials, step
@@ -18,8 +19,6 @@ WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
 PIECE = 256
 """Vectors of a piece of a long row that a thread gets."""
-FAR = 2**24
-"""Bytes of an array from which on it is stored past the caches, which the next layer would not find it in."""
 IN_FLIGHT = 4
 """Sums that do not wait for each other."""
 LONG = 8
@@ -55,7 +54,8 @@ class NestSchedule:
                 pack(self.trials)
                 self.vectorize()
             self.share(work)
-        self.store_far()
+            fetch_rows(self.trials)
+        store_far(self.trials)
 
     def may_be_vectors(self) -> bool:
         """Whether the target has vectors of every type in the nest: intrinsics are of single precision."""
@@ -272,16 +272,6 @@ class NestSchedule:
             if var not in taken and trips.get(var, 1) > 1 and stride(access, var, found.statement, buffers) == 0
         ]
         return [max(same, key=lambda var: (min(trips[var], LONG), found.results.index(var)))] if same else []
-
-    def store_far(self) -> None:
-        """Results larger than the caches, which nothing reads again here, are stored past them."""
-        program = self.trials.program
-        known = [access for nest in program.nests for s in statements_of(nest) for access in s.accesses]
-        read = {access.name for access in known if access.kind != "write"}
-        own = {a.name for s in statements_of(self.trials.nests[0]) for a in s.accesses if a.kind == "write"}
-        for name in sorted(own - read):
-            if name in program.buffers and program.buffers[name].nbytes >= FAR:
-                self.trials.apply("larger than the caches, and not read again here", "stream", name)
 
     # --- threads --------------------------------------------------------------------------------------------
     def add_up_in_parts(self) -> None:
