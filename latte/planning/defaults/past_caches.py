@@ -10,7 +10,7 @@ from swirl.ir.statements import statements_of
 from swirl.loop_facts import LoopFacts, Use, facts, stride
 
 FAR = 2**24
-"""Bytes of an array from which on it is stored past the caches, which the next layer would not find it in."""
+"""Bytes of an array from which on the caches do not have it when the next layer reads it."""
 PAGE = 4096
 """Bytes from one row to the next from which on processors do not fetch it by themselves."""
 PIECE_OF_A_ROW = 1024
@@ -27,7 +27,7 @@ def fetch_rows(trials: Trials) -> None:
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
         for name in pieces:
-            if name in read and buffers[name].nbytes > trials.target.l2_bytes:
+            if name in read and buffers[name].nbytes >= FAR:
                 trials.apply("pieces of rows that are pages apart", "prefetch", name, found.var, 1, 2)
 
 

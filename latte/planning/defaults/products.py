@@ -11,7 +11,7 @@ from latte.planning.defaults.blocking import LONG_SUM, Product, chain_of
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import names_in
-from swirl.ir.statements import Access
+from swirl.ir.statements import Access, statements_of
 from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride
 
 READ_OFTEN = 32
@@ -145,9 +145,14 @@ def _turned(trials: Trials, product: Product, var: str) -> bool:
     lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
     full = lanes > target.simd_width and product.trips[var] >= FULL * lanes
     name, moved = own[0].name, [var in names_in(index) for index in own[0].own]
-    readers = [nest for nest in program.nests if name in nest.arguments]
-    if not (pays and full) or name not in program.buffers or moved.count(True) != 1 or len(readers) != 1:
-        return False
+    readers = [s.path for nest in program.nests for s in statements_of(nest) if any(a.name == name for a in s.accesses)]
+    if (
+        not (pays and full)
+        or name not in program.buffers
+        or moved.count(True) != 1
+        or readers != [found.statement.path]
+    ):
+        return False  # what else reads it may want its rows as they are
     why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
     trial = replace(trials, nest=None).scratch()
     if not trial.apply(why, "pack", name):
