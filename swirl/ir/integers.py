@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from math import inf
 
 from swirl.ir.affine import Ranges, loop_range
 from swirl.ir.names import on_loops
@@ -42,7 +41,7 @@ def _found(body: Sequence[ast.stmt], prefix: Path, field: str, ranges: Ranges) -
             yield from _found(node.orelse, path, "orelse", inside)
 
 
-def _most(node: ast.AST, ranges: Ranges) -> float:
+def _most(node: ast.AST, ranges: Ranges) -> int:
     """A bound on every :func:`_size` in a tree, found in one walk: nearly all trees are far below :data:`LARGEST`."""
     kind = node.__class__
     if kind is ast.Name or kind is ast.Constant:
@@ -52,7 +51,9 @@ def _most(node: ast.AST, ranges: Ranges) -> float:
         left, right = parts
         return max(left + right, left * right)
     most = max(parts, default=0)
-    return most if kind is not ast.Subscript else 0 if most <= LARGEST else inf  # what it reads counts as nothing
+    if kind is not ast.Subscript:
+        return most
+    return 0 if most <= LARGEST else LARGEST + 1  # what it reads counts as nothing
 
 
 def _integers(tree: ast.AST, ranges: Ranges) -> Iterator[ast.expr]:

@@ -181,6 +181,13 @@ def test_subscripts_and_comparisons_that_pass_32_bits_are_found(statement: str, 
     assert (found and found[1]) == what
 
 
+def test_a_subscript_that_passes_32_bits_beside_a_number_that_no_float_holds() -> None:
+    buffers = {"b": Buffer("l.b", (8,)), "p": Buffer("l.p", (8,), "int32")}
+    text = f"for i in range(4):\n    b[i] += 1{'0' * 310} * b[p[3000000000]]"
+    found = too_large(parse_program(text, buffers).nests[0])
+    assert found and found[1] == "3000000000"
+
+
 def test_buffers_that_no_memory_holds_are_refused() -> None:
     for call in (lambda s: s.set_padding("value", 10**9, 10**9), lambda s: s.tile("value", 0, 10**12)):
         with pytest.raises(CommandError, match=r"value would take [\d,]+ bytes\n  smaller blocks"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swirl.errors import LatteError, ValidationError
+from swirl.errors import CommandError, LatteError, ValidationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import random_arrays
 from swirl.ir.nest import Program, parse_program
@@ -263,3 +263,24 @@ def test_odd_programs(command: str) -> None:
     for number, name in enumerate(ODD):
         for seed in range(4):
             attempt(name, command, 100 * number + seed)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first", "the last"])
+def test_of_several_loops_the_one_that_the_checks_refuse_stays(first: bool) -> None:
+    """They are rewritten first and checked together; then one by one, as that fails."""
+    fits, too_long = "for i in range(8):\n    b[i] = 1.0\n", "for i in range(2147483640):\n    c[0] = 2.0 + c[i % 8]\n"
+    buffers = {name: Buffer(f"l.{name}", (8,)) for name in "bc"}
+    before = parse_program(too_long + fits if first else fits + too_long, buffers)
+    after = COMMANDS["tile_loop"](before, "i", 16)
+    (remark,) = after.remarks
+    assert "stays as it is" in remark and "may pass 2,147,483,647" in remark
+    assert "for i in range(2147483640)" in after.text and "i_outer" in after.text
+
+
+def test_what_a_prefetch_alone_names_has_no_way_out() -> None:
+    body = "        prefetch(n, ((i + 1) // 2, i), 1)\n        b[i, j] = 1.0\n"
+    text = f"for i in range(1, 8):\n    for j in range(8):\n{body}"
+    program = parse_program(text, {"b": Buffer("l.b", (8, 8)), "n": Buffer("l.n", (16, 16))})
+    with pytest.raises(CommandError) as caught:
+        COMMANDS["scalar_replace"](program, "n")
+    assert str(caught.value)

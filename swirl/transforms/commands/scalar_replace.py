@@ -77,9 +77,9 @@ def _none(program: Program, holders: list[int], buffer: str) -> Refused:
     def way_out() -> str | None:
         trial = Trial(program)
         replacing = step("scalar_replace", buffer)
-        for other in (var for var in variables if var not in moving):
+        for other in (var for var in variables if moving and var not in moving):
             first = step("interchange", [other, moving[-1]])
-            if moving and trial.works(first, replacing):
+            if trial.works(first, replacing):
                 return f"{first.text}, then {replacing.text}"
         return None
 

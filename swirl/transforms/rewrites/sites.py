@@ -140,8 +140,9 @@ def rewrite_each(
             raise CommandError(f"there are {count} loops {name!r}, counted from 0: no {occurrence!r}")
         sites = [sites[::-1][occurrence]]
     if len(sites) > 1:  # checking takes as long as rewriting: all at once, and one by one only where that fails
+        result = _rewritten(program, name, sites, rewrite, lambda _, after: after, together)
         with suppress(CommandError):
-            return checked(program, _rewritten(program, name, sites, rewrite, lambda _, after: after, together))
+            return checked(program, result)
     return _rewritten(program, name, sites, rewrite, checked, together)
 
 
