@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swirl.codegen.ctree_compat import Expression, NamedCast, Op, UnaryOp, call, constant, symbol
+from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, Op, UnaryOp, call, constant, symbol
 from swirl.codegen.intrinsics import Instructions, pointer
 
 _PREDICATES = {"<": "LT_OQ", "<=": "LE_OQ", ">": "GT_OQ", ">=": "GE_OQ", "==": "EQ_OQ", "!=": "NEQ_UQ"}
@@ -10,6 +10,21 @@ _PREDICATES = {"<": "LT_OQ", "<=": "LE_OQ", ">": "GT_OQ", ">=": "GE_OQ", "==": "
 
 def _to_float(register: Expression) -> Expression:
     return call("_mm256_castsi256_ps", register)
+
+
+def _or_zero(value: Expression, mask: Expression) -> Expression:
+    """Lanes of which those that a mask lacks are 0.0."""
+    return value if _is_zero_outside(value, mask) else call("_mm256_and_ps", value, _to_float(mask))
+
+
+def _or_minus_zero(value: Expression, mask: Expression) -> Expression:
+    """Lanes of which those that a mask lacks are -0.0."""
+    signs = call("_mm256_set1_ps", constant(-0.0, "float32"))
+    return call("_mm256_or_ps", _or_zero(value, mask), call("_mm256_andnot_ps", _to_float(mask), signs))
+
+
+def _is_zero_outside(value: Expression, mask: Expression) -> bool:
+    return isinstance(value, FunctionCall) and value.func.name == "_mm256_maskload_ps" and value.args[1] is mask
 
 
 class Avx2(Instructions):
@@ -79,6 +94,16 @@ class Avx2(Instructions):
         if dtype == "float32":
             return call("_mm256_blendv_ps", otherwise, then, _to_float(mask))
         return call("_mm256_blendv_epi8", otherwise, then, mask)
+
+    def merged(self, mask: Expression, new: Expression, old: Expression, dtype: str) -> Expression:
+        """As above; to the lanes that the mask lacks a sum adds -0.0, which changes none: a blend would wait for it."""
+        if isinstance(new, FunctionCall):
+            name, args = new.func.name, new.args
+            if name == "_mm256_fmadd_ps" and getattr(args[2], "name", "") == old.name:
+                return call(name, _or_zero(args[0], mask), _or_minus_zero(args[1], mask), old)
+            if name == "_mm256_add_ps" and getattr(args[0], "name", "") == old.name:
+                return call(name, old, _or_minus_zero(args[1], mask))
+        return self.select(mask, new, old, dtype)
 
     def first_lanes(self, count: Expression | int) -> Expression:
         return call("first_lanes", constant(count, "int32") if isinstance(count, int) else count)

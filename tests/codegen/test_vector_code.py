@@ -434,6 +434,30 @@ for y in parallel(5):
     )
 
 
+@pytest.mark.parametrize("update", ["a[v]", "a[v] * b[v]", "c[0] * a[v]", "-(a[v] * b[v])"])
+@pytest.mark.parametrize("operator", ["+", "-"])
+def test_sums_of_some_lanes_leave_the_others_alone(check, update, operator):
+    """Their signs of zero, infinities and NaN, whatever the terms that are left out."""
+    check(
+        f"""
+for i in range(6):
+    sums: float32[81] = empty(81)
+    for v in vector(81):
+        sums[v] = begin[i]
+    for v in vector(81):
+        if v % 6 > i:
+            sums[v] {operator}= {update}
+    for v in vector(81):
+        if v + i >= 9:
+            sums[v] {operator}= {update}
+    for v in vector(81):
+        out[i, v] = sums[v]
+""",
+        {"a": buffer(81), "b": buffer(81), "c": buffer(1), "begin": buffer(6), "out": buffer(6, 81)},
+        {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "begin": SPECIAL[:6].copy()},
+    )
+
+
 def test_random_numbers(check):
     check(
         """

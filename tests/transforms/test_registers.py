@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swirl.target import TARGETS
+from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
@@ -32,3 +32,53 @@ for k in range(3):
     assert_compiles_to_same(after, TARGETS[target])
     sums = [line for line in after.text.splitlines() if "+=" in line]
     assert len(sums) == 2 and all("y_t" in line for line in sums), after.text
+
+
+@pytest.mark.parametrize("total", ["y[k] += x[n, k, i]", "y[k] = max(y[k], x[n, k, i])"])
+def test_pieces_of_a_loop_add_to_the_same_partial_sums(target: Target, total: str) -> None:
+    """Each had its own: three times as many registers as a tile of sums is made for."""
+    width = target.simd_width
+    body = f"if i + n >= 2 and i + n < {4 * width + 1}:\n    {total}"
+    before = program(
+        f"for k in range(2):\n for n in range(5):\n  for i in range({4 * width}):\n   {body}",
+        x=(5, 2, 4 * width),
+        y=(2,),
+    )
+    after = COMMANDS["split"](before, "i", [width, 3 * width])
+    for piece in ("i", "i_1", "i_2"):
+        after = COMMANDS["vectorize"](after, piece, width)
+    assert assert_same(before, after).text.count(f"= empty({width})") == 1, after.text
+    assert_compiles_to_same(after, target)
+
+
+@pytest.mark.parametrize(
+    ("between", "arrays"), [("z[n] = 1.0", 1), ("z[n] = s_lanes[0]", 2), ("s_lanes[0] *= 2.0", 2), ("z[n] = s", 2)]
+)
+def test_partial_sums_that_something_else_uses_are_not_shared(between: str, arrays: int) -> None:
+    before = program(
+        f"""
+for k in range(3):
+    s: float32 = 0.0
+    s_lanes: float32[4] = empty(4)
+    for i_lane in vector(4):
+        s_lanes[i_lane] = 0.0
+    for n in range(2):
+        for i in range(0, 8, 4):
+            for i_lane in vector(4):
+                s_lanes[i_lane] += x[n, k, i + i_lane]
+        {between}
+        for j in range(8):
+            s += x[n, k, j]
+    for i_lane in vector(2):
+        s_lanes[i_lane] += s_lanes[i_lane + 2]
+    for i_lane in vector(1):
+        s_lanes[i_lane] += s_lanes[i_lane + 1]
+    s += s_lanes[0]
+    y[k] = s
+""",
+        x=(2, 3, 8),
+        y=(3,),
+        z=(2,),
+    )
+    after = assert_same(before, COMMANDS["vectorize"](before, "j", 4))
+    assert after.text.count("= empty(4)") == arrays, after.text

@@ -4,7 +4,8 @@ statements."""
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from swirl.ir.names import scope_at
 from swirl.ir.nest import (
@@ -30,6 +31,7 @@ from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
 from swirl.ir.trees import Transformer, declared_in, name_of, nodes, statements_in
 from swirl.ir.validate import vector_lanes
+from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
 
 NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
@@ -105,8 +107,8 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
     copies.
 
     Targets in buffers must have been replaced by locals (``scalar_replace``). The partials live around the
-    outermost loop in which the target is only accumulated into. Returns the program and where the loop is
-    now.
+    outermost loop in which the target is only accumulated into; where that has as many partials of the target
+    already, which other loops in it add to, they are the same. Returns the program and where the loop is now.
     """
     program = with_mark(program, site, "partials")
     nest = program.nests[site.nest]
@@ -123,6 +125,10 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
             continue
         name = fresh(f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest]))
         partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
+        made = _made(nest, region, partials)
+        if made is not None:
+            nest = nest.with_body(_added_to(nest.body, path, replace(partials, name=made)))
+            continue
         nest, shift = _expand(nest, path, region, partials)
         depth = len(region) - 1
         path = (*path[:depth], (path[depth][0], path[depth][1] + shift), *path[depth + 1 :])
@@ -150,12 +156,16 @@ def _declares(node: ast.For, name: str) -> bool:
     return any(isinstance(s, ast.AnnAssign) and unparse(s.target) == name for s in statements_in(node))
 
 
-def _only_accumulated(node: ast.For, reduction: Reduction) -> bool:
+def _only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) -> bool:
+    """Whether a statement does nothing with the target but accumulate into it; with ``every``, into any element of the
+    array that it is one of."""
     uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
     updates = 0
     for statement in statements_in(node):
         found = accumulation(statement)
-        if found is not None and found.text == reduction.text and found.kind == reduction.kind:
+        if found is None or found.name != reduction.name or found.kind != reduction.kind:
+            continue
+        if every or found.text == reduction.text:
             updates += 2 if isinstance(statement, ast.Assign) else 1
     return uses == updates
 
@@ -266,10 +276,21 @@ def stored(element: ast.expr) -> ast.Name | ast.Subscript:
 
 def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[Nest, int]:
     """The nest with partials, and by how many statements the region moved down in its block."""
+    body = _added_to(nest.body, path, partials)
+    before, after = _around(body, region, partials)
+    return nest.with_body(replace_at(body, region, [*before, at(body, region), *after])), len(before)
+
+
+def _added_to(body: list[ast.stmt], path: Path, partials: _Partials) -> list[ast.stmt]:
+    """The loop at ``path`` accumulates into the partials."""
+    return replace_at(body, path, [retargeted(at(body, path), partials.reduction, partials.element(partials.here))])
+
+
+def _around(body: list[ast.stmt], region: Path, partials: _Partials) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """What begins the partials before the region, and combines them after it."""
     reduction = partials.reduction
-    type_ = declared_type(nest.body, region, reduction.name)
+    type_ = declared_type(body, region, reduction.name)
     shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
-    body = replace_at(nest.body, path, [retargeted(at(nest.body, path), reduction, partials.element(partials.here))])
     start = ast.Assign([partials.element(partials.here, True)], neutral(reduction.kind, type_.dtype))
     before = [
         declare(partials.name, LocalType(type_.dtype, shape)),
@@ -287,8 +308,37 @@ def _expand(nest: Nest, path: Path, region: Path, partials: _Partials) -> tuple[
     else:
         total = combine(reduction.kind, reduction.target, partials.element(partials.here))
         after.append(partials.over(total, partials.count))
-    body = replace_at(body, region, [*before, at(body, region), *after])
-    return nest.with_body(body), len(before)
+    return before, after
+
+
+def _made(nest: Nest, region: Path, partials: _Partials) -> str | None:
+    """The name of partials as the given ones, whatever their loop is called, that only other loops of the region
+    accumulate into; None if there are none."""
+    place, block = region[-1][1], block_at(nest, region)
+    for begin, declared in enumerate(block[: place - 1]):
+        if not isinstance(declared, ast.AnnAssign):
+            continue
+        name = name_of(declared.target)
+        other = replace(partials, name=name, var=_counter(block[begin + 1], partials) or partials.var)
+        before, after = _around(nest.body, region, other)
+        end = next((at for at in range(place + 1, len(block)) if _alike(block[at : at + len(after)], after)), None)
+        if end is None or not _alike(block[begin : begin + len(before)], before):
+            continue
+        beside = {n for s in (*block[begin + len(before) : place], *block[place + 1 : end]) for n in names_in(s)}
+        sums = Reduction(other.element(other.here), partials.reduction.kind)
+        if not beside & {name, partials.reduction.name} and _only_accumulated(block[place], sums, every=True):
+            return name
+    return None
+
+
+def _counter(start: ast.stmt, partials: _Partials) -> str | None:
+    """The variable of the loop over partials, in the statement that begins these."""
+    heads = [node for node in statements_in(start) if isinstance(node, ast.For)]
+    return variable_of(heads[-1 if partials.lanes else 0]) if heads else None
+
+
+def _alike(some: Sequence[ast.stmt], others: Sequence[ast.stmt]) -> bool:
+    return [unparse(one) for one in some] == [unparse(one) for one in others]
 
 
 def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
