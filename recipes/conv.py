@@ -127,19 +127,24 @@ def update(s: Schedule, target: Target) -> None:
     if not s.blocks("grad_weights"):
         _plain_update(s, target)
         return
-    pixels = ["y", "x"]
-    if one_tap(s, "update"):
+    pixels, single = ["y", "x"], one_tap(s, "update")
+    if single:
         pixels = [*s.flatten("update", pixels)]
     in_blocks = "c_outer" in s.loops("update")
-    blocks, channels = s.shape("value")[0] // width, s.shape("inputs")[0]
+    blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
     pairs = max(1, -(-blocks // 2))
-    parts = _parts(s, pixels, pairs * -(-channels // width) if in_blocks else pairs)
-    # Two vectors share what they load, unless only one thread had work then.
+    near = in_blocks and _passes_save(s, target, pairs, channels)
+    parts = _parts(s, pixels, 1 if near else pairs * channels if in_blocks else pairs)
+    near = near and bool(parts)
+    # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
     vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
+    if near and blocks > 2 and single:
+        vectors = 3
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
     # Pixels that are read again for other taps: a block of inputs and two of gradients, in a third of the first cache.
     inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], target.l1_bytes // 3 // (3 * 4 * width))
-    sums = [*parts[:1], "k_outer", "c", "c_outer", *outer, "ky", "c_inner", "kx", "k_inner", *inner]
+    weights = ["k_outer", "c", "c_outer"]
+    sums = [*parts[:1], *(outer + weights if near else weights + outer), "ky", "c_inner", "kx", "k_inner", *inner]
     s.reorder("update", _present(s, "update", *sums))
     s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
     for loop in ("x", "y") if rows > 1 else ("x",):
@@ -154,12 +159,21 @@ def update(s: Schedule, target: Target) -> None:
         s.unroll_and_jam("update", "ky", rows, unroll_type=1)
     s.unroll_and_jam("update", "kx", taps, unroll_type=1)
     if vectors > 1:  # last: an element of the source meets both at once, and needs one register
-        s.unroll_and_jam("update", "k_outer", vectors)
+        s.unroll_and_jam("update", "k_outer", s.combination(blocks, vectors) if near else vectors)
     if parts:
         _private_sums(s, parts[0], width)
     s.vectorize("update", "k_inner", width)
     shared = ["k_outer", "c_outer"] if in_blocks and not ragged else "k_outer"
     s.parallelize("update", parts[0] if parts else shared)
+
+
+def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool:
+    """Whether inputs and gradients are to pass by once, for all weights, whose sums stay in the level-2 cache; they
+    would for each pair of blocks of filters, and for each block of channels. Each part of the images has a copy."""
+    images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
+    source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
+    once = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
+    return sums <= target.l2_bytes // 2 and pairs * source + channels * results > 2 * once
 
 
 def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:
@@ -187,15 +201,16 @@ def _tile_of_weights(s: Schedule, sums: int, block: int) -> tuple[int, int, int]
 
 
 def _near(s: Schedule, loops: Sequence[str], near: int) -> tuple[list[str], list[str]]:
-    """Loops over so many pixels and images, summed before the next taps are taken; and the others."""
+    """Loops over so many pixels and images, summed before the next taps are taken; and the others. Rows stay whole: the
+    borders of their parts would be conditions on each pixel."""
     inner: list[str] = []
     outer: list[str] = []
     for loop in reversed(loops):
         extent = s.extent("update", loop)
-        if extent is None or near == 0:
+        if extent is None or near <= 1:
             outer.insert(0, loop)
             continue
-        if near < extent:
+        if near < extent and loop != "x":
             s.tile_loop("update", loop, near)
             outer.insert(0, f"{loop}_outer")
             loop += "_inner"

@@ -149,11 +149,35 @@ def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]
 
 @pytest.mark.parametrize(
     ("shape", "private"),
-    [((16, 1, 16, 28, 3, 1), True), ((16, 64, 64, 28, 3, 1), False), ((1, 1, 16, 56, 3, 1), False)],
+    [((16, 1, 16, 28, 3, 1), True), ((4, 256, 256, 28, 3, 1), False), ((1, 1, 16, 56, 3, 1), False)],
 )
 def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
     net, _, conv = compiled(shape)
     assert any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands) == private
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (16, 40, 72, 13, 1, 1),
+        (21, 64, 64, 16, 1, 1),
+        (9, 50, 97, 37, 1, 2),
+        (32, 64, 80, 33, 3, 2),
+        (65, 64, 64, 17, 3, 1),
+    ],
+    ids=str,
+)
+def test_sources_pass_by_once_for_all_weights(
+    shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read again for each block of weights: two and a half gigabytes for 64 × 512 → 128 of 28 × 28."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net = assert_computes(shape)
+    orders = [
+        o.text for o in net.explain("conv1", "update").commands if o.text.startswith("reorder('update', ['n_outer'")
+    ]
+    assert orders and orders[-1].index("'n_inner'") < orders[-1].index("'k_outer'"), orders
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2", "portable"])
