@@ -21,6 +21,7 @@ from swirl.target import Target
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
 LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
 LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
+FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
 IMAGES = (
     8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
 )
@@ -250,6 +251,9 @@ def _register_tile(
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
+    passed = f"{summed}_outer"
+    if len(pixels) == 1 and passed in s.loops(phase) and s.extent(phase, passed) >= FAR_BLOCKS:
+        s.prefetch(phase, "inputs" if phase == "forward" else "grad", passed, 3, optional=True)
     shared = ["n", f"{channels}_outer"]
     together = (
         not ragged and blocks % 2 == 0

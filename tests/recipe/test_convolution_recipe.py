@@ -131,6 +131,19 @@ def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, .
     assert "stream" not in text
 
 
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("shape", "phases"), [((2, 200, 24, 5, 1, 1), {"forward"}), ((1, 40, 193, 9, 1, 1), {"backward"})], ids=str
+)
+def test_blocks_of_one_tap_are_fetched_ahead_where_they_are_many(
+    shape: tuple[int, ...], phases: set[str], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net = assert_computes(shape)
+    texts = {c.phase: c.program.text for c in net.executable.compiled if c.ensemble.kind == "conv"}
+    assert {phase for phase in ("forward", "backward") if "prefetch(" in texts[phase]} == phases
+
+
 def test_every_command_is_applied() -> None:
     net, _, conv = compiled((2, 32, 32, 28, 3, 1))
     outcomes = net.explain(conv).commands
