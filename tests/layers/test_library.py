@@ -130,7 +130,7 @@ def near(ours: np.ndarray, theirs: Any, what: str) -> None:
     assert_within(ours, expected, TOLERANCE * max(1e-6, float(np.abs(expected).max())), what)
 
 
-@pytest.mark.parametrize(("name", "target"), ON_TARGETS, ids=" ".join)
+@pytest.mark.parametrize(("name", "target"), ON_TARGETS, ids=str)
 def test_against_pytorch(name: str, target: str) -> None:
     if reason := why_not(TARGETS[target]):
         pytest.skip(reason)
