@@ -21,6 +21,7 @@ from swirl.target import Target
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
 LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
 LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
+EVEN = 0.85  # least mean length of the parts, of the longest one's
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
 IMAGES = (
     8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
@@ -134,18 +135,18 @@ def update(s: Schedule, target: Target) -> None:
     in_blocks = "c_outer" in s.loops("update")
     blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
     pairs = max(1, -(-blocks // 2))
-    near = in_blocks and _passes_save(s, target, pairs, channels)
-    parts = _parts(s, pixels, 1 if near else pairs * channels if in_blocks else pairs)
-    near = near and bool(parts)
+    once = in_blocks and _passes_save(s, target, pairs, channels)
+    parts = _parts(s, pixels, 1 if once else pairs * channels if in_blocks else pairs)
+    once = once and bool(parts)
     # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
     vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
-    if near and blocks > 2 and single:
+    if once and blocks > 2 and single:
         vectors = 3
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
     # Pixels that are read again for other taps: a block of inputs and two of gradients, in a third of the first cache.
     inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], target.l1_bytes // 3 // (3 * 4 * width))
     weights = ["k_outer", "c", "c_outer"]
-    sums = [*parts[:1], *(outer + weights if near else weights + outer), "ky", "c_inner", "kx", "k_inner", *inner]
+    sums = [*parts[:1], *(outer + weights if once else weights + outer), "ky", "c_inner", "kx", "k_inner", *inner]
     s.reorder("update", _present(s, "update", *sums))
     s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
     for loop in ("x", "y") if rows > 1 else ("x",):
@@ -160,7 +161,7 @@ def update(s: Schedule, target: Target) -> None:
         s.unroll_and_jam("update", "ky", rows, unroll_type=1)
     s.unroll_and_jam("update", "kx", taps, unroll_type=1)
     if vectors > 1:  # last: an element of the source meets both at once, and needs one register
-        s.unroll_and_jam("update", "k_outer", s.combination(blocks, vectors) if near else vectors)
+        s.unroll_and_jam("update", "k_outer", s.combination(blocks, vectors) if once else vectors)
     if parts:
         _private_sums(s, parts[0], width)
     s.vectorize("update", "k_inner", width)
@@ -170,11 +171,13 @@ def update(s: Schedule, target: Target) -> None:
 
 def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool:
     """Whether inputs and gradients are to pass by once, for all weights, whose sums stay in the level-2 cache; they
-    would for each pair of blocks of filters, and for each block of channels. Each part of the images has a copy."""
+    would for each pair of blocks of filters, and for each block of channels. Each part of the images has a copy; the
+    parts, which the threads share, are about as long as each other."""
     images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
     source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
-    once = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
-    return sums <= target.l2_bytes // 2 and pairs * source + channels * results > 2 * once
+    passed = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
+    even = images >= EVEN * COPIES * -(-images // COPIES)
+    return even and sums <= target.l2_bytes // 2 and pairs * source + channels * results > 2 * passed
 
 
 def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:

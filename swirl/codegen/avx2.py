@@ -12,15 +12,15 @@ def _to_float(register: Expression) -> Expression:
     return call("_mm256_castsi256_ps", register)
 
 
-def _or_zero(value: Expression, mask: Expression) -> Expression:
+def _zero_outside(value: Expression, mask: Expression) -> Expression:
     """Lanes of which those that a mask lacks are 0.0."""
     return value if _is_zero_outside(value, mask) else call("_mm256_and_ps", value, _to_float(mask))
 
 
-def _or_minus_zero(value: Expression, mask: Expression) -> Expression:
+def _minus_zero_outside(value: Expression, mask: Expression) -> Expression:
     """Lanes of which those that a mask lacks are -0.0."""
     signs = call("_mm256_set1_ps", constant(-0.0, "float32"))
-    return call("_mm256_or_ps", _or_zero(value, mask), call("_mm256_andnot_ps", _to_float(mask), signs))
+    return call("_mm256_or_ps", _zero_outside(value, mask), call("_mm256_andnot_ps", _to_float(mask), signs))
 
 
 def _is_zero_outside(value: Expression, mask: Expression) -> bool:
@@ -96,13 +96,13 @@ class Avx2(Instructions):
         return call("_mm256_blendv_epi8", otherwise, then, mask)
 
     def merged(self, mask: Expression, new: Expression, old: Expression, dtype: str) -> Expression:
-        """As above; to the lanes that the mask lacks a sum adds -0.0, which changes none: a blend would wait for it."""
+        """As above; a sum adds -0.0 to the lanes that the mask lacks, which changes no number: a blend waits for it."""
         if isinstance(new, FunctionCall):
             name, args = new.func.name, new.args
             if name == "_mm256_fmadd_ps" and getattr(args[2], "name", "") == old.name:
-                return call(name, _or_zero(args[0], mask), _or_minus_zero(args[1], mask), old)
+                return call(name, _zero_outside(args[0], mask), _minus_zero_outside(args[1], mask), old)
             if name == "_mm256_add_ps" and getattr(args[0], "name", "") == old.name:
-                return call(name, old, _or_minus_zero(args[1], mask))
+                return call(name, old, _minus_zero_outside(args[1], mask))
         return self.select(mask, new, old, dtype)
 
     def first_lanes(self, count: Expression | int) -> Expression:

@@ -9,7 +9,7 @@ from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
-from tests.codegen.conftest import run_source
+from tests.codegen.conftest import assert_same_bits, run_source
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
 PAIRS = np.array([(a, b) for a in SPECIAL for b in SPECIAL], np.float32)
@@ -456,6 +456,29 @@ for i in range(6):
         {"a": buffer(81), "b": buffer(81), "c": buffer(1), "begin": buffer(6), "out": buffer(6, 81)},
         {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "begin": SPECIAL[:6].copy()},
     )
+
+
+@pytest.mark.parametrize("update", ["a[v] * b[v]", "c[0] * a[v]", "a[v] * c[0]", "sums[v] * a[v]"])
+def test_fused_sums_of_some_lanes_leave_the_others_alone(target, update):
+    """As above, as one instruction, which production code has."""
+    buffers = {"a": buffer(81), "b": buffer(81), "c": buffer(1), "begin": buffer(9), "out": buffer(9, 81)}
+    text = f"""
+for i in range(9):
+    sums: float32[81] = empty(81)
+    for v in vector(81):
+        sums[v] = begin[i]
+    for v in vector(81):
+        if v % 2 == 1:
+            sums[v] += {update}
+    for v in vector(81):
+        out[i, v] = sums[v]
+"""
+    source = emit(parse_program(text, buffers), target, contract=True)
+    assert "fmadd_ps(" in source.source or target.name == "portable"
+    given = {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "c": np.full(1, np.inf, np.float32), "begin": SPECIAL}
+    arrays = {**given, "out": np.zeros((9, 81), np.float32)}
+    out = run_source(source, {name: arrays[name] for name in source.buffers}, target, contract=True)["out"]
+    assert_same_bits(out[:, ::2], np.repeat(SPECIAL[:, None], 41, 1), "out")
 
 
 def test_random_numbers(check):

@@ -8,7 +8,7 @@ from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_compiles_to_same, assert_same, merged, program
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -44,17 +44,28 @@ def test_pieces_of_a_loop_add_to_the_same_partial_sums(target: Target, total: st
         x=(5, 2, 4 * width),
         y=(2,),
     )
-    after = COMMANDS["split"](before, "i", [width, 3 * width])
+    after = copies = COMMANDS["split"](before, "i", [width, 3 * width])
     for piece in ("i", "i_1", "i_2"):
         after = COMMANDS["vectorize"](after, piece, width)
+        copies = COMMANDS["unroll"](copies, piece, 2)
     assert assert_same(before, after).text.count(f"= empty({width})") == 1, after.text
-    assert_compiles_to_same(after, target)
+    assert assert_same(before, copies).text.count("= empty(2)") == 1, copies.text
+    assert_compiles_to_same(merged([after, copies]), target)
 
 
 @pytest.mark.parametrize(
-    ("between", "arrays"), [("z[n] = 1.0", 1), ("z[n] = s_lanes[0]", 2), ("s_lanes[0] *= 2.0", 2), ("z[n] = s", 2)]
+    ("between", "after_them", "arrays"),
+    [
+        ("z[n] = 1.0", "", 1),
+        ("z[n] = s_lanes[0]", "", 2),
+        ("s_lanes[0] *= 2.0", "", 2),
+        ("z[n] = s", "", 2),
+        ("", "z[0] = s_lanes[1]", 2),
+        ("", "s += s_lanes[0]", 2),
+        ("", "if s > 1.0:\n        z[1] = s_lanes[0]", 2),
+    ],
 )
-def test_partial_sums_that_something_else_uses_are_not_shared(between: str, arrays: int) -> None:
+def test_partial_sums_that_something_else_uses_are_not_shared(between: str, after_them: str, arrays: int) -> None:
     before = program(
         f"""
 for k in range(3):
@@ -74,6 +85,7 @@ for k in range(3):
     for i_lane in vector(1):
         s_lanes[i_lane] += s_lanes[i_lane + 1]
     s += s_lanes[0]
+    {after_them}
     y[k] = s
 """,
         x=(2, 3, 8),

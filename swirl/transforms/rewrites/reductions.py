@@ -4,7 +4,7 @@ statements."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from swirl.ir.names import scope_at
@@ -312,23 +312,31 @@ def _around(body: list[ast.stmt], region: Path, partials: _Partials) -> tuple[li
 
 
 def _made(nest: Nest, region: Path, partials: _Partials) -> str | None:
-    """The name of partials as the given ones, whatever their loop is called, that only other loops of the region
-    accumulate into; None if there are none."""
+    """The name of partials as the given ones, whatever their loop is called: begun before the region by the same
+    statements, combined after it by the same, and used by nothing but loops of the region that accumulate into them;
+    None if there are none."""
     place, block = region[-1][1], block_at(nest, region)
-    for begin, declared in enumerate(block[: place - 1]):
+    for first, declared in enumerate(block[: max(0, place - 1)]):
         if not isinstance(declared, ast.AnnAssign):
             continue
         name = name_of(declared.target)
-        other = replace(partials, name=name, var=_counter(block[begin + 1], partials) or partials.var)
-        before, after = _around(nest.body, region, other)
-        end = next((at for at in range(place + 1, len(block)) if _alike(block[at : at + len(after)], after)), None)
-        if end is None or not _alike(block[begin : begin + len(before)], before):
+        found = replace(partials, name=name, var=_counter(block[first + 1], partials) or partials.var)
+        before, after = _around(nest.body, region, found)
+        begun = first + len(before)
+        last = next((n for n in range(place + 1, len(block)) if _alike(block[n : n + len(after)], after)), None)
+        if last is None or not _alike(block[first:begun], before):
             continue
-        beside = {n for s in (*block[begin + len(before) : place], *block[place + 1 : end]) for n in names_in(s)}
-        sums = Reduction(other.element(other.here), partials.reduction.kind)
-        if not beside & {name, partials.reduction.name} and _only_accumulated(block[place], sums, every=True):
+        meanwhile = _names(block[begun:place]) | _names(block[place + 1 : last])
+        later = _names(block[last + len(after) :])
+        sums = Reduction(found.element(found.here), partials.reduction.kind)
+        unused = name not in meanwhile | later and partials.reduction.name not in meanwhile
+        if unused and _only_accumulated(block[place], sums, every=True):
             return name
     return None
+
+
+def _names(statements: Iterable[ast.stmt]) -> set[str]:
+    return {name for statement in statements for name in names_in(statement)}
 
 
 def _counter(start: ast.stmt, partials: _Partials) -> str | None:
