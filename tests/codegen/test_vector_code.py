@@ -434,51 +434,43 @@ for y in parallel(5):
     )
 
 
-@pytest.mark.parametrize("update", ["a[v]", "a[v] * b[v]", "c[0] * a[v]", "-(a[v] * b[v])"])
-@pytest.mark.parametrize("operator", ["+", "-"])
-def test_sums_of_some_lanes_leave_the_others_alone(check, update, operator):
-    """Their signs of zero, infinities and NaN, whatever the terms that are left out."""
-    check(
-        f"""
-for i in range(6):
-    sums: float32[81] = empty(81)
+def sums_of_some_lanes(updates, begin, condition):
+    """Sums of their own for each of the updates, in the lanes for which a condition holds."""
+    text = f"for i in range({begin}):\n"
+    for number, update in enumerate(updates):
+        text += f"""
+    sums_{number}: float32[81] = empty(81)
     for v in vector(81):
-        sums[v] = begin[i]
+        sums_{number}[v] = begin[i]
     for v in vector(81):
-        if v % 6 > i:
-            sums[v] {operator}= {update}
+        if {condition}:
+            sums_{number}[v] {update.replace("sums", f"sums_{number}")}
     for v in vector(81):
-        if v + i >= 9:
-            sums[v] {operator}= {update}
-    for v in vector(81):
-        out[i, v] = sums[v]
-""",
-        {"a": buffer(81), "b": buffer(81), "c": buffer(1), "begin": buffer(6), "out": buffer(6, 81)},
-        {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "begin": SPECIAL[:6].copy()},
-    )
-
-
-@pytest.mark.parametrize("update", ["a[v] * b[v]", "c[0] * a[v]", "a[v] * c[0]", "sums[v] * a[v]"])
-def test_fused_sums_of_some_lanes_leave_the_others_alone(target, update):
-    """As above, as one instruction, which production code has."""
-    buffers = {"a": buffer(81), "b": buffer(81), "c": buffer(1), "begin": buffer(9), "out": buffer(9, 81)}
-    text = f"""
-for i in range(9):
-    sums: float32[81] = empty(81)
-    for v in vector(81):
-        sums[v] = begin[i]
-    for v in vector(81):
-        if v % 2 == 1:
-            sums[v] += {update}
-    for v in vector(81):
-        out[i, v] = sums[v]
+        out[i, {number}, v] = sums_{number}[v]
 """
+    shapes = {"a": (81,), "b": (81,), "c": (1,), "begin": (begin,), "out": (begin, len(updates), 81)}
+    return text, {name: buffer(*shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("condition", ["v % 6 > i", "v + i >= 9"])
+def test_sums_of_some_lanes_leave_the_others_alone(check, condition):
+    """Their signs of zero, infinities and NaN, whatever the terms that are left out."""
+    terms = ["a[v]", "a[v] * b[v]", "c[0] * a[v]", "-(a[v] * b[v])"]
+    updates = [f"{operator}= {term}" for operator in "+-" for term in terms]
+    given = {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "begin": SPECIAL[:6].copy()}
+    check(*sums_of_some_lanes(updates, 6, condition), given)
+
+
+def test_fused_sums_of_some_lanes_leave_the_others_alone(target):
+    """As above, as one instruction, which production code has."""
+    updates = ["+= a[v] * b[v]", "+= c[0] * a[v]", "+= a[v] * c[0]", "+= sums[v] * a[v]"]
+    text, buffers = sums_of_some_lanes(updates, 9, "v % 2 == 1")
     source = emit(parse_program(text, buffers), target, contract=True)
     assert "fmadd_ps(" in source.source or target.name == "portable"
-    given = {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "c": np.full(1, np.inf, np.float32), "begin": SPECIAL}
-    arrays = {**given, "out": np.zeros((9, 81), np.float32)}
+    arrays = {"a": PAIRS[:, 0].copy(), "b": PAIRS[:, 1].copy(), "c": np.full(1, np.inf, np.float32), "begin": SPECIAL}
+    arrays["out"] = np.zeros((9, 4, 81), np.float32)
     out = run_source(source, {name: arrays[name] for name in source.buffers}, target, contract=True)["out"]
-    assert_same_bits(out[:, ::2], np.repeat(SPECIAL[:, None], 41, 1), "out")
+    assert_same_bits(out[..., ::2], np.broadcast_to(SPECIAL[:, None, None], (9, 4, 41)).copy(), "out")
 
 
 def test_random_numbers(check):
