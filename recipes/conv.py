@@ -21,7 +21,7 @@ from swirl.target import Target
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
 LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
 LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
-EVEN = 0.85  # least mean length of the parts, of the longest one's
+EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherwise threads wait for one
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
 IMAGES = (
     8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
@@ -129,8 +129,8 @@ def update(s: Schedule, target: Target) -> None:
     if not s.blocks("grad_weights"):
         _plain_update(s, target)
         return
-    pixels, single = ["y", "x"], one_tap(s, "update")
-    if single:
+    pixels, flat = ["y", "x"], one_tap(s, "update")
+    if flat:
         pixels = [*s.flatten("update", pixels)]
     in_blocks = "c_outer" in s.loops("update")
     blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
@@ -140,7 +140,7 @@ def update(s: Schedule, target: Target) -> None:
     once = once and bool(parts)
     # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
     vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
-    if once and blocks > 2 and single:
+    if once and blocks > 2 and flat:
         vectors = 3
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
     # Pixels that are read again for other taps: a block of inputs and two of gradients, in a third of the first cache.

@@ -99,7 +99,7 @@ class Avx2(Instructions):
         """As above; a sum adds -0.0 to the lanes that the mask lacks, which changes no number: a blend waits for it."""
         if isinstance(new, FunctionCall):
             name, args = new.func.name, new.args
-            if name == "_mm256_fmadd_ps" and getattr(args[2], "name", "") == old.name:
+            if self.adds_product(new, old):
                 return call(name, _zero_outside(args[0], mask), _minus_zero_outside(args[1], mask), old)
             if name == "_mm256_add_ps" and getattr(args[0], "name", "") == old.name:
                 return call(name, old, _minus_zero_outside(args[1], mask))

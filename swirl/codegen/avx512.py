@@ -88,7 +88,7 @@ class Avx512(Instructions):
         if isinstance(new, FunctionCall):
             suffix = SUFFIXES.get(dtype)
             name, args = new.func.name, new.args
-            if name == "_mm512_fmadd_ps" and getattr(args[2], "name", "") == old.name:
+            if self.adds_product(new, old):
                 return call("_mm512_mask3_fmadd_ps", *args, mask)
             if name in {f"_mm512_{operation}_{suffix}" for operation in ("add", "sub", "mul", "div")}:
                 operation = name.removeprefix("_mm512_")

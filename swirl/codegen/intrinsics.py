@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from swirl.codegen.context import Unsupported
-from swirl.codegen.ctree_compat import Expression, NamedCast, binary, call, constant
+from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, binary, call, constant
 from swirl.codegen.values import Value
 from swirl.ir.functions import FUNCTIONS
 
@@ -182,6 +182,12 @@ class Instructions(ABC):
     def merged(self, mask: Expression, new: Expression, old: Expression, dtype: str) -> Expression:
         """``new`` where the mask is set, else the ``old`` value of the variable that it is assigned to."""
         return self.select(mask, new, old, dtype)
+
+    def adds_product(self, new: Expression, old: Expression) -> bool:
+        """Whether ``new`` is a fused product added to ``old``."""
+        if not isinstance(new, FunctionCall) or new.func.name != f"{self.prefix}_fmadd_ps":
+            return False
+        return bool(getattr(new.args[2], "name", "") == old.name)
 
     @abstractmethod
     def first_lanes(self, count: Expression | int) -> Expression:

@@ -323,8 +323,10 @@ def _made(nest: Nest, region: Path, partials: _Partials) -> str | None:
         found = replace(partials, name=name, var=_counter(block[first + 1], partials) or partials.var)
         before, after = _around(nest.body, region, found)
         begun = first + len(before)
+        if not _alike(block[first:begun], before):
+            continue
         last = next((n for n in range(place + 1, len(block)) if _alike(block[n : n + len(after)], after)), None)
-        if last is None or not _alike(block[first:begun], before):
+        if last is None:
             continue
         meanwhile = _names(block[begun:place]) | _names(block[place + 1 : last])
         later = _names(block[last + len(after) :])
