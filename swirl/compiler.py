@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from swirl.config import child_environment, settings
@@ -64,7 +65,13 @@ def find_compiler() -> Compiler:
         path = shutil.which("g++") or shutil.which("clang++")
         if path is None:
             raise CompilerMissing("no C++ compiler found: neither g++ nor clang++ is in PATH", way_out=INSTALL)
-    command = (str(Path(path).absolute()), *arguments)
+    file = Path(path).absolute()
+    return _asked((str(file), *arguments), file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _asked(command: tuple[str, ...], changed: int) -> Compiler:
+    """The compiler, with what it says of its version; asked once, until its file has changed."""
     try:
         answer = run_program((*command, "--version"))
     except OSError as error:
