@@ -23,6 +23,7 @@ LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is st
 LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
 EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherwise threads wait for one
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
+FASTER = 12  # times that the third cache is taken to be as fast as memory
 IMAGES = (
     8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
 )
@@ -143,8 +144,9 @@ def update(s: Schedule, target: Target) -> None:
     if once and blocks > 2 and flat:
         vectors = 3
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
-    # Pixels that are read again for other taps: a block of inputs and two of gradients, in a third of the first cache.
-    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], target.l1_bytes // 3 // (3 * 4 * width))
+    # A single tap's inputs are read again for other weights alone; the next block of them is fetched meanwhile.
+    ahead = once and flat
+    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], _pixels_held(target, 2 + vectors if ahead else 3))
     weights = ["k_outer", "c", "c_outer"]
     sums = [*parts[:1], *(outer + weights if once else weights + outer), "ky", "c_inner", "kx", "k_inner", *inner]
     s.reorder("update", _present(s, "update", *sums))
@@ -165,19 +167,29 @@ def update(s: Schedule, target: Target) -> None:
     if parts:
         _private_sums(s, parts[0], width)
     s.vectorize("update", "k_inner", width)
+    if ahead:
+        s.prefetch("update", "inputs", "c_outer", 1, optional=True)
     shared = ["k_outer", "c_outer"] if in_blocks and not ragged else "k_outer"
     s.parallelize("update", parts[0] if parts else shared)
 
 
 def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool:
-    """Whether inputs and gradients are to pass by once, for all weights, whose sums stay in the level-2 cache; they
-    would for each pair of blocks of filters, and for each block of channels. Each part of the images has a copy; the
-    parts, which the threads share, are about as long as each other."""
+    """Whether inputs and gradients are to pass by once, a few pixels at a time for all weights; they would for each
+    pair of blocks of filters, and for each block of channels. Each part of the images has a copy of the weights' sums;
+    the parts, which the threads share, are about as long as each other."""
     images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
     source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
     passed = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
+    if sums > target.l2_bytes // 2:  # then each time from the third cache, and back
+        times = images * -(-prod(s.shape("value")[1:]) // _pixels_held(target, 3))
+        passed += times * 2 * sums // FASTER
     even = images >= EVEN * COPIES * -(-images // COPIES)
-    return even and sums <= target.l2_bytes // 2 and pairs * source + channels * results > 2 * passed
+    return even and sums <= 4 * target.l2_bytes and pairs * source + channels * results > 2 * passed
+
+
+def _pixels_held(target: Target, blocks: int) -> int:
+    """Pixels of so many blocks of channels in a third of the first cache."""
+    return target.l1_bytes // 3 // (blocks * 4 * target.simd_width)
 
 
 def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:

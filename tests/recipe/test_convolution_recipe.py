@@ -181,6 +181,8 @@ def test_sources_pass_by_once_for_all_weights(
         o.text for o in net.explain("conv1", "update").commands if o.text.startswith("reorder('update', ['n_outer'")
     ]
     assert orders and orders[-1].index("'n_inner'") < orders[-1].index("'k_outer'"), orders
+    (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "update"))
+    assert ("prefetch(inputs" in text) == (shape[4:] == (1, 1))  # of a single tap
 
 
 @pytest.mark.parametrize("images", [3, 9])
