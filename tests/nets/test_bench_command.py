@@ -227,6 +227,14 @@ def test_phases_that_are_parts_of_others() -> None:
         our_side(parsed("relu", "2,3,4"), 1, "portable", blocks=True)
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "blocks"),
+    [("cbr", "2,16,8,5,3,1", True), ("conv", "2,3,8,5,3,1", False), ("bn", "2,16,5", False)],
+)
+def test_sources_have_the_layout_that_they_have_in_a_net(kind: str, shape: str, blocks: bool) -> None:
+    assert parsed(kind, shape).comes_in_blocks == blocks
+
+
 def test_a_peer_that_fails_is_left_out_and_told() -> None:
     broken = Side("PyTorch", environment=(("PYTHONPATH", "/nowhere"), ("PYTHONHOME", "/nowhere")))
     both = [sides("portable")[0], broken]

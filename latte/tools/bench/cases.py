@@ -14,6 +14,8 @@ from latte.tools.bench.tried import Arrays, Tried
 
 TRIED: dict[str, dict[str, Tried]] = {"own": OWN, "layer": SHIPPED}
 """Kinds of which a case names a layer."""
+IMAGE_CHANNELS = 4
+"""Sources of so many channels, or fewer, are the images that a net begins with. Data layers hold them plain."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Case:
         if self.tried is not None:
             return self.tried.item(self.channels, self.extent)
         return (self.channels, self.extent, self.extent) if self.extent else (self.channels,)
+
+    @property
+    def comes_in_blocks(self) -> bool:
+        """Whether the source is in blocks of channels in a net: a convolution's is, but not an image."""
+        return self.kind in ("conv", "cbr") and self.channels > IMAGE_CHANNELS
 
     @property
     def reads_words(self) -> bool:

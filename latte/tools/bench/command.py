@@ -18,7 +18,7 @@ from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
 from latte.tools.bench.alternate import BOUND, LOSS_BOUND, ROUNDED, WITH_RELU, Row, measured, sides_but
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
-from latte.tools.bench.cases import KINDS, SETS, TRIED, Case, cases, parsed
+from latte.tools.bench.cases import IMAGE_CHANNELS, KINDS, SETS, TRIED, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.report import machine, report_console, spread
@@ -61,7 +61,7 @@ PHASES = ("forward", "backward", "update", "step")
 @click.option(
     "--layout",
     type=click.Choice(("plain", "blocks")),
-    help="Of the source; by default blocks for convolutions, as in a net, and plain for others.",
+    help="Of the source; by default as in a net: blocks for convolutions, but not of an image; plain for others.",
 )
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="How often the sides take turns.")
 @click.option("--compiled/--no-compiled", default=True, show_default=True, help="Whether torch.compile is a peer.")
@@ -123,7 +123,6 @@ def bench(
     if kind is None:
         raise click.UsageError(f"name a kind of layer: {', '.join(KINDS)}; or --sweep")
     wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
-    blocks = layout == "blocks" if layout else kind in ("conv", "cbr")
     console = report_console()
     about = _about(console, resolve_target(target).name, count, kind)
     found: list[Row] = []
@@ -145,7 +144,8 @@ def bench(
     title = f"{kind}, {about['target']}, {count} threads"
     if breakdown and kind == "bn":
         own, *others = peers
-        steps = [measure_case(case, ["step"], [own, *level_sides(), *others], blocks)[0] for case in wanted]
+        compared = [own, *level_sides(), *others]
+        steps = [measure_case(case, ["step"], compared, _in_blocks(case, layout))[0] for case in wanted]
         for row in steps:
             for name in set(LEVELS) & row.missing.keys():
                 raise click.ClickException(f"{row.case}: {name} was not measured: {row.missing[name]}")
@@ -154,28 +154,34 @@ def bench(
             plots.optimisations(steps, title, plot)
         return
     if breakdown:
-        parts = [_operators(case, peers, blocks, measure_case) for case in wanted]
+        parts = [_operators(case, peers, layout, measure_case) for case in wanted]
         console.print(by_operator(parts))
         if plot is not None:
             plots.operators(parts, title, plot)
         return
     for case in wanted:
-        measure_case(case, phases, peers, blocks)
+        measure_case(case, phases, peers, _in_blocks(case, layout))
     console.print(table(found))
     if plot is not None:
         plots.ratios(found, title, plot)
 
 
+def _in_blocks(case: Case, layout: str | None) -> bool:
+    """Whether the source is to be in blocks of channels, by the layout asked for, if any."""
+    return layout == "blocks" if layout else case.comes_in_blocks
+
+
 def _operators(
     case: Case,
     peers: Sequence[Side],
-    blocks: bool,
+    layout: str | None,
     measure_case: Callable[[Case, Sequence[str], Sequence[Side], bool], list[Row]],
 ) -> Operators:
     """A Conv-BN-ReLU, and its operators alone."""
 
     def measure(part: Case) -> dict[str, Row]:
-        rows = measure_case(part, ["forward", "step"], peers, blocks and part.kind in IN_BLOCKS)
+        in_blocks = part.kind in IN_BLOCKS and (layout == "blocks" if layout else part.channels > IMAGE_CHANNELS)
+        rows = measure_case(part, ["forward", "step"], peers, in_blocks)
         return {row.phase: row for row in rows}
 
     return Operators(measure(case), {name: measure(part) for name, part in operator_cases(case).items()})

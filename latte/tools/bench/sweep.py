@@ -115,7 +115,7 @@ def lines(base: Case, blocks: bool | None = None) -> Iterator[list[Point]]:
         base: the shape.
         blocks: only such sources; both by default.
     """
-    own = base.kind in ("conv", "cbr") if blocks is None else blocks
+    own = base.comes_in_blocks if blocks is None else blocks
     own = own and base.kind in IN_BLOCKS
     for name in KINDS[base.kind]:
         values = _values(base, name)
