@@ -203,7 +203,8 @@ class NestSchedule:
                 return
             if count > 1:
                 self.trials.apply(why, "unroll_and_jam", row, count)
-            self._write_out(lanes.inside[-1], lanes)
+            adding = [s for s in lanes.inside if any(access.kind == "add" for access in s.accesses)]
+            self._write_out((adding or lanes.inside)[-1], lanes)
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> None:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
@@ -240,11 +241,18 @@ class NestSchedule:
                 self._copy(loop, loop.trips, f"copies of {' and '.join(chosen)} share what they read of {shared[0]}")
 
     def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
-        """The innermost loop over few terms of a sum is written out: conditions and subscripts are then constants."""
-        last = statement.loops[-1]
+        """Loops over few terms of a sum are written out, if they are innermost or move the lanes' borders: conditions
+        and subscripts are then constants."""
         own = {name for a in statement.accesses if a.kind == "add" for index in a.own for name in names_in(index)}
-        if own and last.var not in (*own, lanes.var) and 1 < (last.extent or 0) <= WRITTEN_OUT:
-            self.trials.apply("few terms, added to the same sums", "unroll", last.var, last.extent, unroll_type=1)
+        guards = [names_in(parsed(guard)) for guard in statement.guards]
+        borders = {name for names in guards if lanes.var in names for name in names}
+        written = 1
+        for loop in reversed(statement.loops):
+            terms, innermost = loop.extent or 0, loop is statement.loops[-1] and bool(own)
+            if (innermost or loop.var in borders) and loop.var not in (*own, lanes.var) and terms > 1:
+                why = "few terms, added to the same sums"
+                if written * terms <= WRITTEN_OUT and self.trials.apply(why, "unroll", loop.var, terms, unroll_type=1):
+                    written *= terms
 
     def _copy(self, loop: LoopFacts, count: int, why: str) -> None:
         """Jammed copies of a loop; where borders clip its ends, those are loops of their own, and the others need no
