@@ -24,6 +24,7 @@ LONG = 256  # least number of pixels that an element of a copy sums, as the copi
 EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherwise threads wait for one
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
 FASTER = 12  # times that the third cache is taken to be as fast as memory
+HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the third one meanwhile
 IMAGES = (
     8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
 )
@@ -144,7 +145,8 @@ def update(s: Schedule, target: Target) -> None:
     if once and blocks > 2 and flat:
         vectors = 3
     tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
-    # A single tap's inputs are read again for other weights alone; the next block of them is fetched meanwhile.
+    # Pixels that are read again for other taps and weights: a block of inputs and those of gradients that share a tile;
+    # where rows are one and taps do not read inputs again, the next block, too, which is fetched meanwhile.
     ahead = once and flat
     inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], _pixels_held(target, 2 + vectors if ahead else 3))
     weights = ["k_outer", "c", "c_outer"]
@@ -180,16 +182,16 @@ def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool
     images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
     source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
     passed = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
-    if sums > target.l2_bytes // 2:  # then each time from the third cache, and back
+    if sums > target.l2_bytes // 2:  # then from the third cache and back, about so many times
         times = images * -(-prod(s.shape("value")[1:]) // _pixels_held(target, 3))
         passed += times * 2 * sums // FASTER
     even = images >= EVEN * COPIES * -(-images // COPIES)
-    return even and sums <= 4 * target.l2_bytes and pairs * source + channels * results > 2 * passed
+    return even and sums <= HELD * target.l2_bytes and pairs * source + channels * results > 2 * passed
 
 
 def _pixels_held(target: Target, blocks: int) -> int:
     """Pixels of so many blocks of channels in a third of the first cache."""
-    return target.l1_bytes // 3 // (blocks * 4 * target.simd_width)
+    return max(1, target.l1_bytes // 3 // (blocks * 4 * target.simd_width))
 
 
 def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:

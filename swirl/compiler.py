@@ -66,12 +66,13 @@ def find_compiler() -> Compiler:
         if path is None:
             raise CompilerMissing("no C++ compiler found: neither g++ nor clang++ is in PATH", way_out=INSTALL)
     file = Path(path).absolute()
-    return _asked((str(file), *arguments), file.stat().st_mtime_ns)
+    facts = file.stat()
+    return _compiler_of((str(file), *arguments), facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(maxsize=16)
-def _asked(command: tuple[str, ...], changed: int) -> Compiler:
-    """The compiler, with what it says of its version; asked once, until its file has changed."""
+def _compiler_of(command: tuple[str, ...], modified: int, size: int) -> Compiler:
+    """The compiler with its version, which it is asked for once, until the program's file is another one."""
     try:
         answer = run_program((*command, "--version"))
     except OSError as error:

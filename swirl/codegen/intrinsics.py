@@ -153,7 +153,8 @@ class Instructions(ABC):
     """The largest distance of lanes that are loaded or stored as whole registers of a row, and shuffled."""
 
     def load_strided(self, address: Expression, stride: int, mask: Expression | None) -> Expression:
-        """Elements ``stride`` apart; those masked out and those in between are not touched."""
+        """Elements ``stride`` apart. None before the first lane that is not masked out, or after the last, is touched;
+        what is in between may be read, and is ignored."""
         return call(f"load_strided<{stride}>", address, *([mask] if mask is not None else []))
 
     def store_strided(self, address: Expression, value: Expression, stride: int, mask: Expression | None) -> Expression:

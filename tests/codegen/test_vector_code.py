@@ -240,7 +240,7 @@ for i in range(3):
 @pytest.mark.parametrize("lanes", [1, 5, 8, 15, 16, 17, 21])
 @pytest.mark.parametrize("stride", [2, 3, 4, 5])
 def test_elements_of_a_row_that_stand_apart(check, stride, lanes):
-    """Nothing in between is touched, and nothing after the last lane: there the arrays end."""
+    """Nothing in between is written, and nothing after the last lane is touched: there the arrays end."""
     row = stride * (lanes - 1) + 1
     check(
         f"""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
+from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
+from swirl.pipeline import canonical_stages
+from swirl.recipe import Schedule
+from swirl.recipe_files import read_recipe
+from swirl.target import TARGETS
 from tests.codegen.test_machine_code import target_named
 from tests.layers.references import Windows, both, convolve, convolve_input_gradient, convolve_weight_gradient
 
@@ -49,14 +55,21 @@ def with_padding(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(shape) == 7 else (*shape, shape[4] // 2)
 
 
-def compiled(
-    shape: tuple[int, ...], recipe: Path | None = None, layer: Callable[..., Ensemble] = ConvLayerNoBias
+def declared(
+    shape: tuple[int, ...], layer: Callable[..., Ensemble] = ConvLayerNoBias
 ) -> tuple[Net, Ensemble, Ensemble]:
     images, channels, filters, extent, kernel, stride, pad = with_padding(shape)
     net = Net(images, seed=1)
     data = MemoryDataLayer(net, (channels, extent, extent))
     conv = layer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=pad)
     net.force_backward = True
+    return net, data, conv
+
+
+def compiled(
+    shape: tuple[int, ...], recipe: Path | None = None, layer: Callable[..., Ensemble] = ConvLayerNoBias
+) -> tuple[Net, Ensemble, Ensemble]:
+    net, data, conv = declared(shape, layer)
     if recipe is not None:
         net.use_recipe("conv", recipe)
     net.compile()
@@ -182,7 +195,30 @@ def test_sources_pass_by_once_for_all_weights(
     ]
     assert orders and orders[-1].index("'n_inner'") < orders[-1].index("'k_outer'"), orders
     (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "update"))
-    assert ("prefetch(inputs" in text) == (shape[4:] == (1, 1))  # of a single tap
+    assert ("prefetch(inputs" in text) == (shape[4:] == (1, 1))  # of a single tap, without a stride
+
+
+@pytest.mark.parametrize(
+    ("shape", "kibibytes", "once"),
+    [
+        ((64, 128, 128, 56, 3, 2), 2048, True),
+        ((64, 128, 128, 56, 3, 2), 1024, True),  # sums come from the third cache each time, which costs less
+        ((64, 128, 128, 56, 3, 2), 128, False),  # that many are not supposed to be there
+        ((16, 256, 256, 14, 3, 1), 8192, True),
+        ((16, 256, 256, 14, 3, 1), 1024, False),  # they cost more than few images that pass again
+    ],
+    ids=str,
+)
+def test_sums_of_weights_that_leave_the_second_cache_are_counted(
+    shape: tuple[int, ...], kibibytes: int, once: bool
+) -> None:
+    net, _, conv = declared(shape)
+    (item,) = (item for item in layer_programs(net.graph, shape[0]) if item.ensemble is conv)
+    programs = {phase: canonical_stages(item.programs[phase])[-1].program for phase in ("forward", "update")}
+    target = replace(TARGETS["avx2"], l1_bytes=16 * 1024, l2_bytes=kibibytes * 1024)
+    s = Schedule.alone(programs, target, f"{conv.name}.")
+    read_recipe(Path(__file__).parents[2] / "recipes" / "conv.py").apply(s)
+    assert any(outcome.command.name == "privatize" for outcome in s.outcomes) == once
 
 
 @pytest.mark.parametrize("images", [3, 9])

@@ -26,7 +26,7 @@ LONG = 8
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
 WRITTEN_OUT = 8
-"""Terms of an innermost loop that are written out at the most."""
+"""Terms of a sum that are written out at the most, of all loops together."""
 
 
 class NestSchedule:
@@ -241,18 +241,25 @@ class NestSchedule:
                 self._copy(loop, loop.trips, f"copies of {' and '.join(chosen)} share what they read of {shared[0]}")
 
     def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
-        """Loops over few terms of a sum are written out, if they are innermost or move the lanes' borders: conditions
-        and subscripts are then constants."""
-        own = {name for a in statement.accesses if a.kind == "add" for index in a.own for name in names_in(index)}
-        guards = [names_in(parsed(guard)) for guard in statement.guards]
+        """Short loops over the terms of a sum are written out, if they are innermost or move the lanes' borders:
+        conditions and subscripts are then constants."""
+        adds = [access for access in statement.accesses if access.kind == "add"]
+        own = {name for access in adds for index in access.own for name in names_in(index)}
+        guards = [names_in(parsed(guard)) for guard in statement.guards if adds]
         borders = {name for names in guards if lanes.var in names for name in names}
         written = 1
         for loop in reversed(statement.loops):
-            terms, innermost = loop.extent or 0, loop is statement.loops[-1] and bool(own)
-            if (innermost or loop.var in borders) and loop.var not in (*own, lanes.var) and terms > 1:
+            terms = loop.extent or 0
+            if loop.var in (*own, lanes.var) or terms < 2 or terms * written > WRITTEN_OUT:
+                continue
+            if loop.var in borders:
+                why = "it moves the borders of the lanes, which are then constants"
+            elif loop is statement.loops[-1] and own:
                 why = "few terms, added to the same sums"
-                if written * terms <= WRITTEN_OUT and self.trials.apply(why, "unroll", loop.var, terms, unroll_type=1):
-                    written *= terms
+            else:
+                continue
+            if self.trials.apply(why, "unroll", loop.var, terms, unroll_type=1):
+                written *= terms
 
     def _copy(self, loop: LoopFacts, count: int, why: str) -> None:
         """Jammed copies of a loop; where borders clip its ends, those are loops of their own, and the others need no

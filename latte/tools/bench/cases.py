@@ -74,7 +74,12 @@ class Case:
     @property
     def comes_in_blocks(self) -> bool:
         """Whether the source is in blocks of channels in a net: a convolution's is, but not an image."""
-        return self.kind in ("conv", "cbr") and self.channels > IMAGE_CHANNELS
+        return self.kind in ("conv", "cbr") and self.fills_blocks
+
+    @property
+    def fills_blocks(self) -> bool:
+        """Whether the channels are more than an image's."""
+        return self.channels > IMAGE_CHANNELS
 
     @property
     def reads_words(self) -> bool:

@@ -18,7 +18,7 @@ from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
 from latte.tools.bench.alternate import BOUND, LOSS_BOUND, ROUNDED, WITH_RELU, Row, measured, sides_but
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
-from latte.tools.bench.cases import IMAGE_CHANNELS, KINDS, SETS, TRIED, Case, cases, parsed
+from latte.tools.bench.cases import KINDS, SETS, TRIED, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.report import machine, report_console, spread
@@ -180,7 +180,7 @@ def _operators(
     """A Conv-BN-ReLU, and its operators alone."""
 
     def measure(part: Case) -> dict[str, Row]:
-        in_blocks = part.kind in IN_BLOCKS and (layout == "blocks" if layout else part.channels > IMAGE_CHANNELS)
+        in_blocks = part.kind in IN_BLOCKS and (layout == "blocks" if layout else part.fills_blocks)
         rows = measure_case(part, ["forward", "step"], peers, in_blocks)
         return {row.phase: row for row in rows}
 
