@@ -204,7 +204,8 @@ class NestSchedule:
             if count > 1:
                 self.trials.apply(why, "unroll_and_jam", row, count)
             adding = [s for s in lanes.inside if any(access.kind == "add" for access in s.accesses)]
-            self._write_out((adding or lanes.inside)[-1], lanes)
+            if adding:
+                self._write_out(adding[-1], lanes)
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> None:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or

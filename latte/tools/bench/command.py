@@ -145,7 +145,7 @@ def bench(
     if breakdown and kind == "bn":
         own, *others = peers
         compared = [own, *level_sides(), *others]
-        steps = [measure_case(case, ["step"], compared, _in_blocks(case, layout))[0] for case in wanted]
+        steps = [measure_case(case, ["step"], compared, _in_blocks(layout, case.comes_in_blocks))[0] for case in wanted]
         for row in steps:
             for name in set(LEVELS) & row.missing.keys():
                 raise click.ClickException(f"{row.case}: {name} was not measured: {row.missing[name]}")
@@ -160,15 +160,15 @@ def bench(
             plots.operators(parts, title, plot)
         return
     for case in wanted:
-        measure_case(case, phases, peers, _in_blocks(case, layout))
+        measure_case(case, phases, peers, _in_blocks(layout, case.comes_in_blocks))
     console.print(table(found))
     if plot is not None:
         plots.ratios(found, title, plot)
 
 
-def _in_blocks(case: Case, layout: str | None) -> bool:
-    """Whether the source is to be in blocks of channels, by the layout asked for, if any."""
-    return layout == "blocks" if layout else case.comes_in_blocks
+def _in_blocks(layout: str | None, by_default: bool) -> bool:
+    """Whether a source is to be in blocks of channels, by the layout asked for, if any."""
+    return layout == "blocks" if layout else by_default
 
 
 def _operators(
@@ -180,7 +180,7 @@ def _operators(
     """A Conv-BN-ReLU, and its operators alone."""
 
     def measure(part: Case) -> dict[str, Row]:
-        in_blocks = part.kind in IN_BLOCKS and (layout == "blocks" if layout else part.fills_blocks)
+        in_blocks = part.kind in IN_BLOCKS and _in_blocks(layout, part.fills_blocks)
         rows = measure_case(part, ["forward", "step"], peers, in_blocks)
         return {row.phase: row for row in rows}
 
