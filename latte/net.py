@@ -342,20 +342,17 @@ class Net:
         progress: bool = True,
         after_epoch: Callable[[int, History], None] | None = None,
     ) -> History:
-        """Train on a data set: ``net.fit(images, labels, solver=SGD(net), epochs=10)``, ``net.fit(loader, …)``; see
-        :func:`latte.runtime.training.fit`."""
+        """Train: ``net.fit(images, labels, solver=SGD(net), epochs=10)``; see :func:`latte.runtime.training.fit`."""
         options = {"epochs": epochs, "shuffle": shuffle, "validation": validation, "metrics": metrics}
         options |= {"callbacks": callbacks, "accumulate": accumulate, "stop_on_nan": stop_on_nan}
         return fit(self.session, *data, solver=solver, progress=progress, after_epoch=after_epoch, **options)
 
     def evaluate(self, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True) -> Evaluation:
-        """Loss, accuracy and metrics over a data set in the inference phase; see
-        :func:`latte.runtime.evaluation.evaluate`."""
+        """Loss, accuracy and metrics in the inference phase; see :func:`latte.runtime.evaluation.evaluate`."""
         return evaluate(self.session, *data, metrics=metrics, stop_on_nan=stop_on_nan)
 
     def predict(self, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:
-        """What a layer says to every item of a data set, without labels; see
-        :func:`latte.runtime.evaluation.predict`."""
+        """What a layer says to every item, without labels; see :func:`latte.runtime.evaluation.predict`."""
         return predict(self.session, *data, layer=layer, stop_on_nan=stop_on_nan)
 
     # --- keeping --------------------------------------------------------------------------------------------

@@ -25,9 +25,7 @@ EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherw
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
 FASTER = 12  # times that the third cache is taken to be as fast as memory
 HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the third one meanwhile
-IMAGES = (
-    8  # whose same pixel is in a register tile: more evict each other, a multiple of a page apart as they often are
-)
+IMAGES = 8  # whose same pixel is in a register tile: more evict each other, often a multiple of a page apart
 
 
 def forward(s: Schedule, target: Target) -> None:
@@ -272,9 +270,8 @@ def _register_tile(
     if len(pixels) == 1 and passed in s.loops(phase) and s.extent(phase, passed) >= FAR_BLOCKS:
         s.prefetch(phase, "inputs" if phase == "forward" else "grad", passed, 3, optional=True)
     shared = ["n", f"{channels}_outer"]
-    together = (
-        not ragged and blocks % 2 == 0
-    )  # an odd block is separate from the pairs, a ragged one from the whole ones
+    # An odd block is separate from the pairs, a ragged one from the whole ones.
+    together = not ragged and blocks % 2 == 0
     if images and together:  # weights are many beside the pixels: a thread keeps some for all images
         shared.reverse()
         s.reorder(phase, shared)

@@ -176,10 +176,10 @@ KINDS_AND_SHAPES = [
 ]
 
 
-def differences(case: Case, level: int | None = None) -> dict[str, float]:
+def differences(case: Case, level: int | None = None, recipes: bool = True) -> dict[str, float]:
     """Between our side and PyTorch in one process, by settings of the latter."""
     peer = pytest.importorskip("latte.tools.bench.peer")
-    ours = our_side(case, 1, None, case.kind in ("conv", "cbr"), level)
+    ours = our_side(case, 1, None, recipes and case.kind in ("conv", "cbr"), level, recipes)
     parameters = ours.parameters()  # before a step changes them
     with TemporaryDirectory() as folder:
         path = Path(folder) / "data.npz"
@@ -316,6 +316,20 @@ def test_every_level_computes_the_same(level: int) -> None:
     assert all(worst < BOUND for worst in differences(parsed("bn", "3,17,6"), level).values())
 
 
+@pytest.mark.parametrize(("kind", "shape"), [("cbr", "3,16,17,6"), ("pool", "2,3,7,3,2")])
+def test_recipes_are_taken_away(kind: str, shape: str) -> None:
+    side = our_side(parsed(kind, shape), 1, None, blocks=False, recipes=False)
+    recipes = [side.net.explain(name).recipe for name in (m.name for m in side.members)]
+    assert all(recipe.startswith("default schedule") and "recipes/" not in recipe for recipe in recipes), recipes
+    assert all(worst < BOUND for worst in differences(parsed(kind, shape), recipes=False).values())
+
+
+def test_beside_ours_what_it_is_without_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "measured", measured)
+    ran = run("conv", "--shape", "3,16,16,6", "--default-schedule")
+    assert ran.exit_code == 0 and "default schedule 50.00×" in ran.output, ran.output
+
+
 def measured(case: Case, phases: Sequence[str], with_sides: Sequence[Side], *rest: Any) -> list[Row]:
     """Rows as if they had been measured: the later a side, the faster, but for ours, which is the fastest."""
     seconds = {side.name: [1.0 / number] * 3 for number, side in enumerate(with_sides, start=1)}
@@ -353,6 +367,8 @@ def test_a_breakdown_is_of_two_kinds() -> None:
         ((), "name a kind of layer"),
         (("net", "--sweep"), "a sweep has no plot"),
         (("--sweep", "--shape", "1,2,3"), "--shape is of a KIND"),
+        (("fc", "--default-schedule"), "--default-schedule is of plain sources, of bn, bn-relu"),
+        (("bn", "--default-schedule", "--layout", "blocks"), "--default-schedule is of plain sources"),
     ):
         ran = run(*arguments)
         assert ran.exit_code == 2 and message in ran.output

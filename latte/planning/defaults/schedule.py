@@ -7,24 +7,25 @@ which ``explain`` shows.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import lcm, prod
 
 from latte.planning.defaults.blocking import blocking, order_products
+from latte.planning.defaults.joining import join
+from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.products import join_rows, turn
-from latte.planning.defaults.trials import NAME, Step, Trials, step
-from swirl.ir.affine import affine, coefficients
-from swirl.ir.buffers import Buffer
+from latte.planning.defaults.trials import NAME, Trials
+from swirl.ir.affine import affine
 from swirl.ir.functions import FUNCTIONS
-from swirl.ir.nest import fresh, loop_of, variable_of
+from swirl.ir.nest import fresh, variable_of
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Access, Statement, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
-from swirl.loop_facts import Contraction, contractions, divided, longest_row, moves, perfect_chains
+from swirl.loop_facts import Contraction, contractions, divided, moves, perfect_chains
 from swirl.phases import PHASES
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
@@ -64,20 +65,20 @@ class PhaseSchedule:
     def write(self) -> None:
         """Apply the commands."""
         if self.trials.phase == "forward":
-            self.follow_blocks()
-            self.block_results()
+            follow_blocks(self.trials)
+            block_results(self.trials)
         for number in range(len(self.trials.program.nests)):
             self.divide(number)
             self.unclamp(number)
             self.gather(number)
-        self.join()
+        join(self.trials)
         self.flatten()
         self.keep_near()
         parted = 0
         while parted < len(self.trials.program.nests):  # parting a nest may make others of it
             self.part(parted)
             parted += 1
-        self.join()
+        join(self.trials)
         for number in range(len(self.trials.program.nests)):
             own = replace(self.trials, nest=number, partly=set())
             trial = own.scratch()
@@ -87,70 +88,6 @@ class PhaseSchedule:
                 NestSchedule(own).write()
             else:
                 own.accept(trial)
-
-    # --- layouts --------------------------------------------------------------------------------------------
-    def follow_blocks(self) -> None:
-        """Arrays of this layer get the blocks of the arrays that they are computed from, in the dimensions that run
-        alike."""
-        buffers = {name: b for program in self.trials.s.programs.values() for name, b in program.buffers.items()}
-        for name, buffer in buffers.items():
-            for dim, factor in buffer.layout.blocks:
-                for other, own in sorted(self._alike(name, dim)):
-                    self._block(f"the blocks of {name}", other, own, factor)
-
-    def block_results(self) -> None:
-        """Where rows are short, a dimension of a contraction's results that only this layer's arrays have is blocked,
-        where it is not a row itself: lanes along it need no rows of the source."""
-        width = self.trials.target.simd_width
-        for nest in self.trials.program.nests:
-            for found in contractions(nest, self.trials.program.buffers, single=True):
-                kept = found.target.name not in self.trials.program.buffers
-                if kept or longest_row(found, self.trials.program.buffers) >= 2 * width:
-                    continue
-                buffer = self.trials.program.buffers[found.target.name]
-                layer = buffer.name.rpartition(".")[0]
-                for dim in range(buffer.batch_dims, len(buffer.shape)):
-                    alike = self._all_alike(found.target.name, dim)
-                    own = all(self._buffer(name).name.startswith(f"{layer}.") for name, _ in alike)
-                    if own and len(alike) > 1 and buffer.shape[dim] * 2 > width and not buffer.layout.blocks:
-                        for name, where in sorted(alike):
-                            row = prod(self._buffer(name).shape[where + 1 :]) == 1
-                            if not row:
-                                self._block("lanes along what the source does not have", name, where, width)
-
-    def _block(self, why: str, name: str, dim: int, factor: int) -> None:
-        """Block a buffer's dimension; a value and its gradient are laid out alike, as readers expect."""
-        buffer = self._buffer(name)
-        if not buffer.layout.blocks and dim >= buffer.batch_dims:
-            for one in ("value", "grad") if name in ("value", "grad") else (name,):
-                self.trials.tile(why, one, dim - buffer.batch_dims, factor)
-
-    def _all_alike(self, name: str, dim: int) -> set[tuple[str, int]]:
-        """A dimension of a buffer, and all that run alike, whatever is in between."""
-        found, new = {(name, dim)}, {(name, dim)}
-        while new:
-            new = {pair for one in new for pair in self._alike(*one)} - found
-            found |= new
-        return found
-
-    def _alike(self, name: str, dim: int) -> set[tuple[str, int]]:
-        """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer."""
-        found: set[tuple[str, int]] = set()
-        for program in self.trials.s.programs.values():
-            for statement in (s for nest in program.nests for s in statements_of(nest)):
-                own = [access for access in statement.accesses if access.name in program.buffers]
-                heads = {_loop_over(statement, access, dim) for access in own if access.name == name} - {None}
-                found |= {
-                    (access.name, other)
-                    for access in own
-                    for other in range(len(access.own))
-                    if access.name != name and _loop_over(statement, access, other) in heads
-                }
-        return found
-
-    def _buffer(self, name: str) -> Buffer:
-        """The buffer of that name, in whatever phase."""
-        return next(program.buffers[name] for program in self.trials.s.programs.values() if name in program.buffers)
 
     # --- loops ----------------------------------------------------------------------------------------------
     def divide(self, number: int) -> None:
@@ -195,72 +132,6 @@ class PhaseSchedule:
                         tried.add((access.name, dim))
                         return moved, unparse(index)
         return None
-
-    def join(self) -> None:
-        """Loops that only set what the next loop, over the same range, adds to are joined with it."""
-        for number in range(len(self.trials.program.nests) - 1):
-            replace(self.trials, nest=number).together(self._as_after(number))
-        refused: set[tuple[int, str, str]] = set()
-        while (pair := self._set_before(refused)) is not None:
-            number, first, second = pair
-            own = replace(self.trials, nest=number)
-            if own.apply("sums begin where they are made", "fuse", first, second):
-                refused.clear()  # nests have other numbers now
-            else:
-                refused.add(pair)
-
-    def _set_before(self, refused: Collection[tuple[int, str, str]]) -> tuple[int, str, str] | None:
-        """Two neighbouring loops of one range, and the nest of the first one, which sets what the second adds to."""
-        for number, first, second in self._neighbours():
-            one, two = loop_of(first.node), loop_of(second.node)
-            if one.extent is not None and one.extent == two.extent and (number, one.var, two.var) not in refused:
-                added = {access.name for access in second.accesses if access.kind == "add"}
-                made = [access for access in first.accesses if access.names and any(access.names)]
-                if made and all(access.kind in ("read", "write") and access.name in added for access in made):
-                    return number, one.var, two.var
-        return None
-
-    def _as_after(self, number: int) -> list[Step]:
-        """What makes the loops of a nest, which sets an array, run as those of the next one, which adds to it, in the
-        same strips; empty if they already do, or if the nests are of another kind."""
-        known = [s for s in statements_of(self.trials.program.nests[number]) if s.accesses]
-        if len(known) != 1:
-            return []
-        (sets,) = known
-        target = next((a for a in sets.accesses if a.kind == "write"), None)
-        after = statements_of(self.trials.program.nests[number + 1])
-        adds = [(s, a) for s in after for a in s.accesses if a.kind == "add" and target and a.name == target.name]
-        if target is None or len(adds) != 1 or len(sets.loops) != len(target.own):
-            return []
-        statement, added = adds[0]
-        own = {_dimension(loop.var, target): loop.var for loop in sets.loops}
-        placed = [_place(loop.var, added) for loop in statement.loops if moves(added, loop.var)]
-        if None in placed or any(not moves(added, loop.var) for loop in statement.loops[: len(placed)]):
-            return []
-        sizes = {own.get(dim): size for dim, size in filter(None, placed) if size > 1}
-        named = [(own.get(dim), size) for dim, size in filter(None, placed)]
-        wanted = [f"{var}_{'outer' if size > 1 else 'inner'}" if var in sizes else var for var, size in named]
-        if None in wanted or len(set(wanted)) != len(wanted) or {var for var, _ in named} != set(own.values()):
-            return []
-        why = "in the order of the loops that add to what these set"
-        tiles = [step(why, "tile_loop", var, size) for var, size in sizes.items()]
-        return [*tiles, step(why, "reorder", wanted)] if wanted != sets.variables() else []
-
-    def _neighbours(self) -> Iterator[tuple[int, _Inside, _Inside]]:
-        """Loops one after the other, in one body or as the outermost ones of two nests, with the number of the nest of
-        the first."""
-        before: _Inside | None = None
-        for number, nest in enumerate(self.trials.program.nests):
-            known, by_path = statements_of(nest), dict(loops(nest.body))
-            every = {path: _Inside(node, _accesses_in(known, path)) for path, node in by_path.items()}
-            first = every.get((("body", 0),))
-            if before is not None and first is not None:
-                yield number - 1, before, first
-            for path, inside in every.items():
-                after = (*path[:-1], (path[-1][0], path[-1][1] + 1))
-                if after in every:
-                    yield number, inside, every[after]
-            before = every.get((("body", len(nest.body) - 1),))
 
     def flatten(self) -> None:
         """Loops over contiguous memory become one."""
@@ -342,29 +213,6 @@ class PhaseSchedule:
                 own.apply("scheduled by itself", "rename", name, new, occurrence=number)
 
 
-@dataclass(frozen=True)
-class _Inside:
-    """A loop, and what is accessed in it."""
-
-    node: ast.For
-    accesses: Sequence[Access]
-
-
-def _dimension(var: str, access: Access) -> int | None:
-    """The dimension whose subscript is a loop's variable."""
-    return next((dim for dim, index in enumerate(access.own) if unparse(index) == var), None)
-
-
-def _place(var: str, access: Access) -> tuple[int, int] | None:
-    """The one dimension whose subscript moves with a loop, and by how much."""
-    found = [(dim, coefficients(index, var)) for dim, index in enumerate(access.own) if var in names_in(index)]
-    return (found[0][0], found[0][1]) if len(found) == 1 and found[0][1] is not None else None
-
-
-def _accesses_in(known: Sequence[Statement], path: Path) -> list[Access]:
-    return [access for s in known if s.path[: len(path)] == path for access in s.accesses]
-
-
 def _calls(statement: Statement) -> bool:
     """Whether a statement calls ``exp`` or the like."""
     calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
@@ -402,13 +250,3 @@ def _overlapping(statement: Statement, index: ast.expr) -> str | None:
             return longest if abs(form.terms[longest]) == 1 else None
         reach = coefficient * heads[var]
     return None  # digits of one number: each iteration has elements of its own
-
-
-def _loop_over(statement: Statement, access: Access, dim: int) -> str | None:
-    """The loop that runs over a dimension of an access, if there is one."""
-    form = affine(access.own[dim]) if dim < len(access.own) else None
-    if form is None or form.constant:
-        return None
-    single = {loop.var for loop in statement.loops if loop.extent == 1}
-    moving = [var for var, coefficient in form.terms.items() if var not in single and coefficient == 1]
-    return moving[0] if len(moving) == len(form.terms.keys() - single) == 1 else None

@@ -23,12 +23,14 @@ from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.report import machine, report_console, spread
 from latte.tools.bench.sweep import Sweep, bases, code_digest, falls, measure
-from latte.tools.bench.workers import HELD_TO_AVX2, OURS, Side, instruction_sets, sides
+from latte.tools.bench.workers import HELD_TO_AVX2, OURS, WITHOUT_RECIPES, Side, instruction_sets, sides
 from swirl.config import available_cores
 from swirl.errors import LatteError
 from swirl.target import TARGETS, resolve_target
 
 PHASES = ("forward", "backward", "update", "step")
+WITH_RECIPES = ("bn", "bn-relu", "relu", "pool", "conv", "cbr")
+"""Kinds whose layers have recipes."""
 
 
 @click.command()
@@ -80,6 +82,11 @@ PHASES = ("forward", "backward", "update", "step")
     is_flag=True,
     help="bn: a step without commands, then with more and more of them; cbr: each operator alone, and all together.",
 )
+@click.option(
+    "--default-schedule",
+    is_flag=True,
+    help="Beside ours also what it is without its recipes; sources are plain then.",
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Ratios as bars, to a PNG file.")
 def bench(
     kind: str,
@@ -96,6 +103,7 @@ def bench(
     sweep: bool,
     kernels: int,
     breakdown: bool,
+    default_schedule: bool,
     plot: Path | None,
 ) -> None:
     """Time a kind of layer beside PyTorch: as it comes, tuned, and compiled.
@@ -111,6 +119,8 @@ def bench(
             check_plot(plot)  # before anything is measured
         except LatteError as error:
             raise click.ClickException(str(error)) from error
+    if default_schedule and (sweep or breakdown or layout == "blocks" or kind not in WITH_RECIPES):
+        raise click.UsageError(f"--default-schedule is of plain sources, of {', '.join(WITH_RECIPES)}")
     if sweep:
         if breakdown:
             raise click.UsageError("--sweep or --breakdown")
@@ -159,8 +169,12 @@ def bench(
         if plot is not None:
             plots.operators(parts, title, plot)
         return
+    if default_schedule:
+        own, *others = peers
+        peers = [own, WITHOUT_RECIPES, *others]
     for case in wanted:
-        measure_case(case, phases, peers, _in_blocks(layout, case.comes_in_blocks))
+        in_blocks = not default_schedule and _in_blocks(layout, case.comes_in_blocks)
+        measure_case(case, phases, peers, in_blocks)
     console.print(table(found))
     if plot is not None:
         plots.ratios(found, title, plot)

@@ -50,15 +50,24 @@ class Layers:
         target: by default the best that runs here.
         blocks: whether the source is blocked by channels, as it is inside of a net.
         level: which commands of the recipe of a layer, see :func:`latte.tools.bench.levels.up_to`; all by default.
+        recipes: whether the layers have their recipes; otherwise they get the default schedule.
 
     Raises:
         CommandError: there is no recipe for blocks of this kind.
     """
 
-    def __init__(self, case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None):
+    def __init__(
+        self,
+        case: Case,
+        threads: int,
+        target: str | None,
+        blocks: bool,
+        level: int | None = None,
+        recipes: bool = True,
+    ):
         if blocks and case.kind not in IN_BLOCKS:
             raise CommandError(f"{case.kind} has no source in blocks here", way_out="--layout plain")
-        self.case = case
+        self.case, self.recipes = case, recipes
         self._declare(case, IN_BLOCKS[case.kind] if blocks else None)
         self.net.compile(threads=threads, target=target)
         if level is not None:
@@ -75,6 +84,8 @@ class Layers:
         words: dict[str, Any] = {"dtype": "int32", "below": VOCABULARY} if case.reads_words else {}
         self.data = MemoryDataLayer(self.net, case.source, **words)
         self.members = _declared(self.net, self.data, case)
+        for member in () if self.recipes else self.members:
+            member.kind = f"own_{member.kind}"  # recipes are found by kind
         if recipe is not None:
             self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], recipe)
 
@@ -248,6 +259,10 @@ class Digits:
 Ours = Layers | Digits
 
 
-def our_side(case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None) -> Ours:
+def our_side(
+    case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None, recipes: bool = True
+) -> Ours:
     """The side of a case; see :class:`Layers`."""
-    return Digits(case, threads, target) if case.kind == "net" else Layers(case, threads, target, blocks, level)
+    if case.kind == "net":
+        return Digits(case, threads, target)
+    return Layers(case, threads, target, blocks, level, recipes)

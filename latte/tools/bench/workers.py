@@ -55,6 +55,7 @@ class Side:
         channels_last, compiled: of PyTorch, see :class:`latte.tools.bench.peer.Torch`.
         environment: variables of its process.
         level: of ours, with which commands of the recipe; see :mod:`latte.tools.bench.levels`. All by default.
+        recipes: of ours, whether the layers have theirs.
     """
 
     name: str
@@ -63,9 +64,11 @@ class Side:
     compiled: bool = False
     environment: tuple[tuple[str, str], ...] = ()
     level: int | None = None
+    recipes: bool = True
 
 
 OURS = "Latte"
+WITHOUT_RECIPES = Side("default schedule", peer=False, recipes=False)
 
 
 def sides(target: str, compile_peer: bool = True) -> list[Side]:
@@ -119,6 +122,7 @@ class Worker:
             channels_last=side.channels_last,
             compiled=side.compiled,
             level=side.level,
+            recipes=side.recipes,
             parameters=None if parameters is None else str(parameters),
         )
 
@@ -226,7 +230,8 @@ def serve() -> None:
 def _declared(asked: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     case = Case(**asked["case"])
     if not asked["peer"]:
-        side = our_side(case, asked["threads"], asked["target"], asked["blocks"], asked["level"])
+        asked_of_ours = ("threads", "target", "blocks", "level", "recipes")
+        side = our_side(case, *(asked[name] for name in asked_of_ours))
         value = side.value_shape if hasattr(side, "value_shape") else ()
         return side, {
             "target": side.target,

@@ -1,0 +1,90 @@
+"""The default schedule's layouts: blocks of the arrays that a layer reads, and blocks for lanes."""
+
+from __future__ import annotations
+
+from math import prod
+
+from latte.planning.defaults.trials import Trials
+from swirl.ir.affine import affine
+from swirl.ir.buffers import Buffer
+from swirl.ir.statements import Access, Statement, statements_of
+from swirl.loop_facts import contractions, longest_row
+
+
+def follow_blocks(trials: Trials) -> None:
+    """Arrays of this layer get the blocks of the arrays that they are computed from, in the dimensions that run
+    alike."""
+    buffers = {name: b for program in trials.s.programs.values() for name, b in program.buffers.items()}
+    for name, buffer in buffers.items():
+        for dim, factor in buffer.layout.blocks:
+            for other, own in sorted(_alike(trials, name, dim)):
+                _block(trials, f"the blocks of {name}", other, own, factor)
+
+
+def block_results(trials: Trials) -> None:
+    """Where rows are short, a dimension of a contraction's results that only this layer's arrays have is blocked,
+    where it is not a row itself: lanes along it need no rows of the source."""
+    width = trials.target.simd_width
+    for nest in trials.program.nests:
+        for found in contractions(nest, trials.program.buffers, single=True):
+            kept = found.target.name not in trials.program.buffers
+            if kept or longest_row(found, trials.program.buffers) >= 2 * width:
+                continue
+            buffer = trials.program.buffers[found.target.name]
+            layer = buffer.name.rpartition(".")[0]
+            for dim in range(buffer.batch_dims, len(buffer.shape)):
+                alike = _all_alike(trials, found.target.name, dim)
+                own = all(_buffer(trials, name).name.startswith(f"{layer}.") for name, _ in alike)
+                if own and len(alike) > 1 and buffer.shape[dim] * 2 > width and not buffer.layout.blocks:
+                    for name, where in sorted(alike):
+                        row = prod(_buffer(trials, name).shape[where + 1 :]) == 1
+                        if not row:
+                            _block(trials, "lanes along what the source does not have", name, where, width)
+
+
+def _block(trials: Trials, why: str, name: str, dim: int, factor: int) -> None:
+    """Block a buffer's dimension; a value and its gradient are laid out alike, as readers expect."""
+    buffer = _buffer(trials, name)
+    if not buffer.layout.blocks and dim >= buffer.batch_dims:
+        for one in ("value", "grad") if name in ("value", "grad") else (name,):
+            trials.tile(why, one, dim - buffer.batch_dims, factor)
+
+
+def _all_alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
+    """A dimension of a buffer, and all that run alike, whatever is in between."""
+    found, new = {(name, dim)}, {(name, dim)}
+    while new:
+        new = {pair for one in new for pair in _alike(trials, *one)} - found
+        found |= new
+    return found
+
+
+def _alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
+    """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer."""
+    found: set[tuple[str, int]] = set()
+    for program in trials.s.programs.values():
+        for statement in (s for nest in program.nests for s in statements_of(nest)):
+            own = [access for access in statement.accesses if access.name in program.buffers]
+            heads = {_loop_over(statement, access, dim) for access in own if access.name == name} - {None}
+            found |= {
+                (access.name, other)
+                for access in own
+                for other in range(len(access.own))
+                if access.name != name and _loop_over(statement, access, other) in heads
+            }
+    return found
+
+
+def _buffer(trials: Trials, name: str) -> Buffer:
+    """The buffer of that name, in whatever phase."""
+    return next(program.buffers[name] for program in trials.s.programs.values() if name in program.buffers)
+
+
+def _loop_over(statement: Statement, access: Access, dim: int) -> str | None:
+    """The loop that runs over a dimension of an access, if there is one."""
+    form = affine(access.own[dim]) if dim < len(access.own) else None
+    if form is None or form.constant:
+        return None
+    single = {loop.var for loop in statement.loops if loop.extent == 1}
+    moving = [var for var, coefficient in form.terms.items() if var not in single and coefficient == 1]
+    return moving[0] if len(moving) == len(form.terms.keys() - single) == 1 else None
