@@ -1,6 +1,6 @@
 """Plain NumPy definitions of the layers in float64, and what the tests of all layers share.
 
-No schedule, no trick: loops over output positions, and ``einsum`` within one. Every function takes and
+No schedule, no trick: loops over output positions, and a product of matrices or vectors within one. Every function takes and
 returns arrays with the batch first.
 """
 
@@ -106,7 +106,7 @@ def convolve(x: np.ndarray, weights: np.ndarray, bias: np.ndarray | None, window
     out = np.zeros((len(x), len(weights), *windows.counts))
     for y, x_ in np.ndindex(*windows.counts):
         rows, columns = windows.position(y, x_)
-        out[:, :, y, x_] = np.einsum("ncij,kcij->nk", padded[:, :, rows, columns], weights)
+        out[:, :, y, x_] = np.tensordot(padded[:, :, rows, columns], weights, ([1, 2, 3], [1, 2, 3]))
     return out if bias is None else out + bias.astype(np.float64).reshape(1, -1, 1, 1)
 
 
@@ -116,7 +116,7 @@ def convolve_input_gradient(gradient: np.ndarray, weights: np.ndarray, windows: 
     padded = windows.padded(np.zeros((len(gradient), weights.shape[1], windows.height, windows.width)))
     for y, x_ in np.ndindex(*windows.counts):
         rows, columns = windows.position(y, x_)
-        padded[:, :, rows, columns] += np.einsum("nk,kcij->ncij", gradient[:, :, y, x_], weights)
+        padded[:, :, rows, columns] += np.tensordot(gradient[:, :, y, x_], weights, 1)
     return windows.cropped(padded)
 
 
@@ -126,7 +126,7 @@ def convolve_weight_gradient(gradient: np.ndarray, x: np.ndarray, windows: Windo
     result = np.zeros((gradient.shape[1], x.shape[1], *windows.kernel))
     for y, x_ in np.ndindex(*windows.counts):
         rows, columns = windows.position(y, x_)
-        result += np.einsum("nk,ncij->kcij", gradient[:, :, y, x_], padded[:, :, rows, columns])
+        result += np.tensordot(gradient[:, :, y, x_], padded[:, :, rows, columns], ([0], [0]))
     return result
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -113,89 +113,115 @@ def bench(
     net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56); layer
     LAYER,N,C,H (one of the library, as layer-norm,16,64,56; of sequences, N items of C positions and H features).
     """
+    _check(kind, sweep, breakdown, default_schedule, layout, plot)
     count = threads or available_cores()
-    if plot is not None:
-        try:
-            check_plot(plot)  # before anything is measured
-        except LatteError as error:
-            raise click.ClickException(str(error)) from error
-    if default_schedule and (sweep or breakdown or layout == "blocks" or kind not in WITH_RECIPES):
-        raise click.UsageError(f"--default-schedule is of plain sources, of {', '.join(WITH_RECIPES)}")
     if sweep:
-        if breakdown:
-            raise click.UsageError("--sweep or --breakdown")
-        if plot is not None or kind in (*TRIED, "net"):
-            raise click.UsageError("a sweep has no plot, and no lines through layers by name or nets")
         _sweep(kind, shapes, count, target, layout, json_path, kernels)
         return
-    if breakdown and kind not in ("bn", "cbr"):
-        raise click.UsageError("--breakdown is of bn and cbr")
-    if kind is None:
-        raise click.UsageError(f"name a kind of layer: {', '.join(KINDS)}; or --sweep")
     wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
     console = report_console()
     about = _about(console, resolve_target(target).name, count, kind)
-    found: list[Row] = []
+    run = _Run(console, about, count, target, "plain" if default_schedule else layout, rounds, json_path)
     peers = sides(about["target"], compiled)
-
-    def measure_case(case: Case, asked: Sequence[str], with_sides: Sequence[Side], in_blocks: bool) -> list[Row]:
-        with console.status(str(case)) as status:
-            try:
-                rows = measured(case, asked, with_sides, count, target, in_blocks, rounds, status.update)
-            except LatteError as error:
-                raise click.ClickException(str(error)) from error
-        for row in rows:
-            console.print(line(row), highlight=False)
-        found.extend(rows)
-        if json_path is not None:  # after each case: an interrupted run loses nothing
-            json_path.write_text(as_json(about, found) + "\n")
-        return rows
-
     title = f"{kind}, {about['target']}, {count} threads"
     if breakdown and kind == "bn":
-        own, *others = peers
-        compared = [own, *level_sides(), *others]
-        steps = [measure_case(case, ["step"], compared, _in_blocks(layout, case.comes_in_blocks))[0] for case in wanted]
-        for row in steps:
-            for name in set(LEVELS) & row.missing.keys():
-                raise click.ClickException(f"{row.case}: {name} was not measured: {row.missing[name]}")
-        console.print(by_optimisation(steps))
+        steps = _by_optimisation(run, wanted, peers)
         if plot is not None:
             plots.optimisations(steps, title, plot)
         return
     if breakdown:
-        parts = [_operators(case, peers, layout, measure_case) for case in wanted]
+        parts = [_operators(run, case, peers) for case in wanted]
         console.print(by_operator(parts))
         if plot is not None:
             plots.operators(parts, title, plot)
         return
     if default_schedule:
-        own, *others = peers
-        peers = [own, WITHOUT_RECIPES, *others]
+        peers.insert(1, WITHOUT_RECIPES)
     for case in wanted:
-        in_blocks = not default_schedule and _in_blocks(layout, case.comes_in_blocks)
-        measure_case(case, phases, peers, in_blocks)
-    console.print(table(found))
+        run.measure(case, phases, peers, case.comes_in_blocks)
+    console.print(table(run.rows))
     if plot is not None:
-        plots.ratios(found, title, plot)
+        plots.ratios(run.rows, title, plot)
 
 
-def _in_blocks(layout: str | None, by_default: bool) -> bool:
-    """Whether a source is to be in blocks of channels, by the layout asked for, if any."""
-    return layout == "blocks" if layout else by_default
+def _check(
+    kind: str | None, sweep: bool, breakdown: bool, default_schedule: bool, layout: str | None, plot: Path | None
+) -> None:
+    """Refuse options that do not go together, and a plot that cannot be drawn, before anything is measured."""
+    if plot is not None:
+        try:
+            check_plot(plot)
+        except LatteError as error:
+            raise click.ClickException(str(error)) from error
+    if default_schedule and (sweep or breakdown or layout == "blocks" or kind not in WITH_RECIPES):
+        raise click.UsageError(f"--default-schedule is of plain sources, of {', '.join(WITH_RECIPES)}")
+    if sweep and breakdown:
+        raise click.UsageError("--sweep or --breakdown")
+    if sweep and (plot is not None or kind in (*TRIED, "net")):
+        raise click.UsageError("a sweep has no plot, and no lines through layers by name or nets")
+    if breakdown and kind not in ("bn", "cbr"):
+        raise click.UsageError("--breakdown is of bn and cbr")
+    if kind is None and not sweep:
+        raise click.UsageError(f"name a kind of layer: {', '.join(KINDS)}; or --sweep")
 
 
-def _operators(
-    case: Case,
-    peers: Sequence[Side],
-    layout: str | None,
-    measure_case: Callable[[Case, Sequence[str], Sequence[Side], bool], list[Row]],
-) -> Operators:
+@dataclass
+class _Run:
+    """Cases measured one after the other; each row is printed and kept as soon as it is there.
+
+    Args:
+        console: to print to.
+        about: what the figures belong to.
+        threads, target: as asked for.
+        layout: of sources; by default as a case says.
+        rounds: how often the sides take turns.
+        path: of the JSON file, if there is to be one.
+        rows: that have been measured.
+    """
+
+    console: Console
+    about: dict[str, Any]
+    threads: int
+    target: str | None
+    layout: str | None
+    rounds: int
+    path: Path | None
+    rows: list[Row] = field(default_factory=list)
+
+    def measure(self, case: Case, phases: Sequence[str], with_sides: Sequence[Side], in_blocks: bool) -> list[Row]:
+        """Measure a case; its source is in blocks of channels if ``in_blocks``, unless a layout was asked for."""
+        blocks = self.layout == "blocks" if self.layout else in_blocks
+        with self.console.status(str(case)) as status:
+            try:
+                rows = measured(case, phases, with_sides, self.threads, self.target, blocks, self.rounds, status.update)
+            except LatteError as error:
+                raise click.ClickException(str(error)) from error
+        for row in rows:
+            self.console.print(line(row), highlight=False)
+        self.rows += rows
+        if self.path is not None:  # after each case: an interrupted run loses nothing
+            self.path.write_text(as_json(self.about, self.rows) + "\n")
+        return rows
+
+
+def _by_optimisation(run: _Run, wanted: Sequence[Case], peers: Sequence[Side]) -> list[Row]:
+    """Steps of batch norm at each level of its recipe; printed as a table."""
+    own, *others = peers
+    compared = [own, *level_sides(), *others]
+    steps = [run.measure(case, ["step"], compared, case.comes_in_blocks)[0] for case in wanted]
+    for row in steps:
+        for name in set(LEVELS) & row.missing.keys():
+            raise click.ClickException(f"{row.case}: {name} was not measured: {row.missing[name]}")
+    run.console.print(by_optimisation(steps))
+    return steps
+
+
+def _operators(run: _Run, case: Case, peers: Sequence[Side]) -> Operators:
     """A Conv-BN-ReLU, and its operators alone."""
 
     def measure(part: Case) -> dict[str, Row]:
-        in_blocks = part.kind in IN_BLOCKS and _in_blocks(layout, part.fills_blocks)
-        rows = measure_case(part, ["forward", "step"], peers, in_blocks)
+        plain = replace(run, layout=None) if part.kind not in IN_BLOCKS else run  # their rows are the same list
+        rows = plain.measure(part, ["forward", "step"], peers, part.kind in IN_BLOCKS and part.fills_blocks)
         return {row.phase: row for row in rows}
 
     return Operators(measure(case), {name: measure(part) for name, part in operator_cases(case).items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
@@ -43,11 +44,21 @@ def interior(program: Program, loop_var: str, *, nest: int | str | None = None) 
     starts = [(low, low + 1) for low in (center, center - 1) if start <= low and low + 1 < stop]
     low, high = min(starts, key=lambda ends: len(_within(program, site, node, *ends)), default=(start, start))
     middle = _within(program, site, node, low, high)
-    while low > start and _within(program, site, node, low - 1, high) == middle:
-        low -= 1
-    while high + 1 < stop and _within(program, site, node, low, high + 1) == middle:
-        high += 1
+    low = _least(start, low, lambda first: _within(program, site, node, first, high) == middle)
+    high = -_least(1 - stop, -high, lambda last: _within(program, site, node, low, -last) == middle)
     return (low, high + 1) if 2 * (high + 1 - low) >= stop - start else (start, stop)
+
+
+def _least(start: int, known: int, holds: Callable[[int], bool]) -> int:
+    """The least number from ``start`` on from which on something holds, as it does for ``known``; found in few steps,
+    most of them near ``start``, as borders are narrow."""
+    fails, found, step = start - 1, start, 1
+    while found < known and not holds(found):
+        fails, found, step = found, min(found + step, known), 2 * step
+    while found - fails > 1:
+        middle = (fails + found) // 2
+        fails, found = (fails, middle) if holds(middle) else (middle, found)
+    return found
 
 
 def _within(program: Program, site: Site, node: ast.For, low: int, high: int) -> str:
