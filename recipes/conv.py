@@ -15,22 +15,21 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from latte.recipes.conv_update import divisor, leave_other_blocks, one_tap, present, sums_of_tile, update, whole_blocks
 from swirl.recipe import Schedule
 from swirl.target import Target
 
-COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
-LARGE = 2**22  # elements from which on the result of a 1 × 1 convolution is stored past the caches
-LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
-EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherwise threads wait for one
-FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead: each has a page of its own
-FASTER = 12  # times that the third cache is taken to be as fast as memory
-HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the third one meanwhile
+__all__ = ["backward", "blocks_pay", "forward", "lay_out", "one_tap", "short_rows", "tile_pixels", "update"]
+
+LARGE = 2**22  # elements of what comes from memory, or, as the result of a 1 × 1 convolution, is stored there at once
+FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead
+FEW_PASSES = 4  # over a source, up to which its blocks are fetched ahead for several taps
 IMAGES = 8  # whose same pixel is in a register tile: more evict each other, often a multiple of a page apart
 
 
 def forward(s: Schedule, target: Target) -> None:
     width = target.simd_width
-    _leave_other_blocks(s, target, "forward")
+    leave_other_blocks(s, target, "forward")
     if not blocks_pay(s, width):
         _plain_forward(s, target)
         return
@@ -60,7 +59,7 @@ def lay_out(s: Schedule, width: int, *others: str) -> None:
 def tile_pixels(s: Schedule, target: Target, *pixels: str, others: int = 0) -> None:
     """Forward's register tile, once arrays are blocked; ``pixels`` are the loops over them, the last one along a row,
     ``others`` how many sums of all its pixels are made beside."""
-    s.reorder("forward", _present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
+    s.reorder("forward", present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
     _register_tile(s, target, "forward", pixels, "k", "c", others)
 
 
@@ -69,7 +68,7 @@ def backward(s: Schedule, target: Target) -> None:
     loops = s.loops("backward")
     if not loops:
         return
-    _leave_other_blocks(s, target, "backward")
+    leave_other_blocks(s, target, "backward")
     if not s.blocks("grad"):
         _plain_backward(s, target)
         return
@@ -91,7 +90,7 @@ def backward(s: Schedule, target: Target) -> None:
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
         s.reindex("backward", ix=ix)
         pixels = ["iy", "ix"]
-    around = () if zeroing else _present(s, "backward", "c", "c_outer", "c_inner")
+    around = () if zeroing else present(s, "backward", "c", "c_outer", "c_inner")
     s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])
     if not zeroing:
         pixels = s.flatten("backward", pixels) if one_tap(s, "backward") else pixels
@@ -115,7 +114,7 @@ def _sums_of_lanes(s: Schedule, target: Target, pixels: Sequence[str]) -> None:
     """Pixels × channels, each a vector of sums over the filters' lanes, added up at the end: input channels are too few
     to be lanes."""
     channels = s.shape("inputs")[0]
-    _tile_row(s, "backward", pixels[-1], _sums(target) // channels)
+    _tile_row(s, "backward", pixels[-1], sums_of_tile(target) // channels)
     s.unroll_and_jam("backward", "c", channels)
     if "kx" in s.loops("backward"):  # unless every tap falls outside of the image
         s.vectorize("backward", "k_inner", target.simd_width)
@@ -123,133 +122,11 @@ def _sums_of_lanes(s: Schedule, target: Target, pixels: Sequence[str]) -> None:
     s.parallelize("backward", "n")
 
 
-def update(s: Schedule, target: Target) -> None:
-    width = target.simd_width
-    _leave_other_blocks(s, target, "update")
-    if not s.blocks("grad_weights"):
-        _plain_update(s, target)
-        return
-    pixels, flat = ["y", "x"], one_tap(s, "update")
-    if flat:
-        pixels = [*s.flatten("update", pixels)]
-    in_blocks = "c_outer" in s.loops("update")
-    blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
-    pairs = max(1, -(-blocks // 2))
-    once = in_blocks and _passes_save(s, target, pairs, channels)
-    parts = _parts(s, pixels, 1 if once else pairs * channels if in_blocks else pairs)
-    once = once and bool(parts)
-    # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
-    vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
-    if once and blocks > 2 and flat:
-        vectors = 3
-    tile, rows, taps = _tile_of_weights(s, _sums(target) // vectors, width if in_blocks else 0)
-    # Pixels that are read again for other taps and weights: a block of inputs and those of gradients that share a tile;
-    # where rows are one and taps do not read inputs again, the next block, too, which is fetched meanwhile.
-    ahead = once and flat
-    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], _pixels_held(target, 2 + vectors if ahead else 3))
-    weights = ["k_outer", "c", "c_outer"]
-    sums = [*parts[:1], *(outer + weights if once else weights + outer), "ky", "c_inner", "kx", "k_inner", *inner]
-    s.reorder("update", _present(s, "update", *sums))
-    s.reorder("update", _present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
-    for loop in ("x", "y") if rows > 1 else ("x",):
-        cuts = s.borders("update", loop) if loop in inner else []
-        if cuts:
-            s.split("update", loop, cuts)  # the taps that fall outside are left out statically
-    _, ragged = _whole_blocks(s, "update", "k", width)
-    if in_blocks:
-        ragged |= _whole_blocks(s, "update", "c", width)[1]
-    s.unroll_and_jam("update", "c_inner" if in_blocks else "c", tile)
-    if rows > 1:
-        s.unroll_and_jam("update", "ky", rows, unroll_type=1)
-    s.unroll_and_jam("update", "kx", taps, unroll_type=1)
-    if vectors > 1:  # last: an element of the source meets both at once, and needs one register
-        s.unroll_and_jam("update", "k_outer", s.combination(blocks, vectors) if once else vectors)
-    if parts:
-        _private_sums(s, parts[0], width)
-    s.vectorize("update", "k_inner", width)
-    if ahead:
-        s.prefetch("update", "inputs", "c_outer", 1, optional=True)
-    shared = ["k_outer", "c_outer"] if in_blocks and not ragged else "k_outer"
-    s.parallelize("update", parts[0] if parts else shared)
-
-
-def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool:
-    """Whether inputs and gradients are to pass by once, a few pixels at a time for all weights; they would for each
-    pair of blocks of filters, and for each block of channels. Each part of the images has a copy of the weights' sums;
-    the parts, which the threads share, are about as long as each other."""
-    images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
-    source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
-    passed = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
-    if sums > target.l2_bytes // 2:  # then from the third cache and back, about so many times
-        times = images * -(-prod(s.shape("value")[1:]) // _pixels_held(target, 3))
-        passed += times * 2 * sums // FASTER
-    even = images >= EVEN * COPIES * -(-images // COPIES)
-    return even and sums <= HELD * target.l2_bytes and pairs * source + channels * results > 2 * passed
-
-
-def _pixels_held(target: Target, blocks: int) -> int:
-    """Pixels of so many blocks of channels in a third of the first cache."""
-    return max(1, target.l1_bytes // 3 // (blocks * 4 * target.simd_width))
-
-
-def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:
-    """The loops over parts of the images and inside a part, where there are too few blocks of weights for the threads;
-    the sums must be long beside the copies that are added up."""
-    images = s.extent("update", "n")
-    long = images * prod(s.extent("update", loop) for loop in pixels) >= COPIES * LONG
-    if not long or 2 * blocks > min(COPIES, images):
-        return []
-    outer, inner = s.tile_loop("update", "n", -(-images // COPIES))
-    s.reorder("update", [outer, *_present(s, "update", "k", "k_outer", "k_inner"), inner])  # those of the bias, too
-    return [outer, inner]
-
-
-def _tile_of_weights(s: Schedule, sums: int, block: int) -> tuple[int, int, int]:
-    """Channels, rows of taps, and taps of a row, whose sums fill the registers; more taps where channels are few."""
-    channels, rows, taps = s.shape("inputs")[0], s.extent("update", "ky"), s.extent("update", "kx")
-    if block:
-        taps = min(3, taps)
-        return _divisor(block, sums // taps), 1, taps
-    if channels * min(3, taps) * 2 > sums:
-        return sums // min(3, taps), 1, min(3, taps)
-    taps = min(taps, sums // channels)
-    return channels, min(rows, sums // (channels * taps)), taps
-
-
-def _near(s: Schedule, loops: Sequence[str], near: int) -> tuple[list[str], list[str]]:
-    """Loops over so many pixels and images, summed before the next taps are taken; and the others. Rows stay whole: the
-    borders of their parts would be conditions on each pixel."""
-    inner: list[str] = []
-    outer: list[str] = []
-    for loop in reversed(loops):
-        extent = s.extent("update", loop)
-        if extent is None or near <= 1:
-            outer.insert(0, loop)
-            continue
-        if near < extent and loop != "x":
-            s.tile_loop("update", loop, near)
-            outer.insert(0, f"{loop}_outer")
-            loop += "_inner"
-        inner.insert(0, loop)
-        near //= extent
-    return inner, outer
-
-
-def _private_sums(s: Schedule, parts: str, width: int = 1) -> None:
-    """A copy of the sums for each part, zeroed by its thread, and added up in the order of the parts."""
-    for buffer in ("grad_weights", "grad_bias"):
-        if buffer in s.buffers("update"):
-            s.privatize("update", buffer, parts, copies=COPIES)
-            for loop in (f"{buffer}_private_zero0", f"{buffer}_private_dim0") if width > 1 else ():
-                s.tile_loop("update", loop, width)
-                s.vectorize("update", f"{loop}_inner", width, strided="gather")
-
-
 def _register_tile(
     s: Schedule, target: Target, phase: str, pixels: Sequence[str], channels: str, summed: str, others: int = 0
 ) -> None:
     """Pixels × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
-    row, tile = pixels[-1], (_sums(target) - others) // 2
+    row, tile = pixels[-1], (sums_of_tile(target) - others) // 2
     images, rows = _images(s, phase, row, tile)
     inside = s.interior(phase, row)
     if images:
@@ -260,15 +137,13 @@ def _register_tile(
         _tile_row(s, phase, row, tile, **({"unroll_type": 1} if others else {}))
     if images:
         s.unroll_and_jam(phase, "n", images)
-    blocks, ragged = _whole_blocks(s, phase, channels, target.simd_width)
+    blocks, ragged = whole_blocks(s, phase, channels, target.simd_width)
     if blocks > 1:
         s.unroll_and_jam(phase, f"{channels}_outer", 2)
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
-    passed = f"{summed}_outer"
-    if len(pixels) == 1 and passed in s.loops(phase) and s.extent(phase, passed) >= FAR_BLOCKS:
-        s.prefetch(phase, "inputs" if phase == "forward" else "grad", passed, 3, optional=True)
+    _fetch_ahead(s, target, phase, pixels, f"{summed}_outer", -(-blocks // 2))
     shared = ["n", f"{channels}_outer"]
     # An odd block is separate from the pairs, a ragged one from the whole ones.
     together = not ragged and blocks % 2 == 0
@@ -278,9 +153,25 @@ def _register_tile(
     s.parallelize(phase, shared if together else "n")
 
 
+def _fetch_ahead(s: Schedule, target: Target, phase: str, pixels: Sequence[str], summed: str, passes: int) -> None:
+    """The rows of the next block of channels are fetched while those of one are summed up: each has pages of its own. A
+    single tap is soon done with a block. With several taps it pays where rows come from memory, are not few beside
+    those of the result, and pass by a few times, as later passes find them in the caches; and where a pixel of a block
+    is a whole cache line."""
+    if summed not in s.loops(phase):
+        return
+    read, made = ("inputs", "value") if phase == "forward" else ("grad", "inputs")
+    elements, whole_lines = prod(s.shape(read)), 4 * target.simd_width >= 64
+    far = s.extent(phase, "n") * elements >= LARGE and 2 * elements >= prod(s.shape(made)) and whole_lines
+    if len(pixels) == 1 and s.extent(phase, summed) >= FAR_BLOCKS:
+        s.prefetch(phase, read, summed, 3, optional=True)
+    elif len(pixels) > 1 and far and passes <= FEW_PASSES:
+        s.prefetch(phase, read, summed, 1, optional=True)
+
+
 def short_rows(s: Schedule, target: Target) -> bool:
     """Whether a register tile of forward has pixels of several images."""
-    return bool(_images(s, "forward", "x", _sums(target) // 2)[0])
+    return bool(_images(s, "forward", "x", sums_of_tile(target) // 2)[0])
 
 
 def _images(s: Schedule, phase: str, pixels: str, tile: int) -> tuple[int | list[int], bool]:
@@ -288,7 +179,7 @@ def _images(s: Schedule, phase: str, pixels: str, tile: int) -> tuple[int | list
     a row, or else a pixel."""
     row, images = s.extent(phase, pixels), s.extent(phase, "n")
     if tile // row > 1:
-        return _divisor(images, tile // row), True
+        return divisor(images, tile // row), True
     column = s.combination(images, min(tile, IMAGES))
     longer = images / len(column) > 1.1 * row / len(s.combination(row, tile))
     return (column, False) if longer else (0, False)
@@ -298,10 +189,10 @@ def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], b
     """Passes over as many blocks of channels as have their weights of a register tile in the first cache; the sums are
     in memory in between."""
     if blocks in s.loops(phase) and len(pixels) > 1:
-        taps = prod(s.extent(phase, loop) for loop in _present(s, phase, "ky", "kx"))
+        taps = prod(s.extent(phase, loop) for loop in present(s, phase, "ky", "kx"))
         held = target.l1_bytes * 4 // 5 // (2 * 4 * target.simd_width**2 * taps)
         if 0 < held < s.extent(phase, blocks):
-            passes, _ = s.tile_loop(phase, blocks, _divisor(s.extent(phase, blocks), held))
+            passes, _ = s.tile_loop(phase, blocks, divisor(s.extent(phase, blocks), held))
             s.reorder(phase, [passes, *pixels], optional=True)  # not where a pixel is normalised before it is stored
 
 
@@ -330,19 +221,6 @@ def _each_pixel(s: Schedule, phase: str, row: str, inside: tuple[int, int]) -> N
         s.unroll(phase, last, extent - high)
 
 
-def _whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
-    """The number of whole blocks of channels, and whether there is a separate ragged one."""
-    whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
-    if whole and rest:
-        s.split(phase, f"{channels}_outer", [whole])
-    return whole, rest > 0
-
-
-def _sums(target: Target) -> int:
-    """Sums of a register tile; the other registers hold weights and a pixel."""
-    return target.registers - 4
-
-
 def blocks_pay(s: Schedule, width: int) -> bool:
     """Whether the filters fill vectors, or the source is blocked already."""
     inputs = s.blocks("inputs")
@@ -352,28 +230,6 @@ def blocks_pay(s: Schedule, width: int) -> bool:
 def _fills(channels: int, width: int) -> bool:
     """Whether more than half of a vector's lanes are used."""
     return channels * 2 > width
-
-
-def one_tap(s: Schedule, phase: str) -> bool:
-    """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
-    same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
-    where = s.subscripts(phase, "grad_inputs" if phase == "backward" else "inputs")[-2:]
-    moved = any(sign in index for index in where for sign in "*-")  # by a stride, or by zeros around the source
-    return same and not moved and not s.rearranged(phase)
-
-
-def _divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit."""
-    return max(divisor for divisor in range(1, limit + 1) if number % divisor == 0)
-
-
-def _present(s: Schedule, phase: str, *names: str) -> list[str]:
-    return [name for name in names if name in s.loops(phase)]
-
-
-def _leave_other_blocks(s: Schedule, target: Target, phase: str) -> None:
-    if s.blocks("inputs") not in ({}, {0: target.simd_width}):
-        s.leave_apart(phase, f"the source is in other blocks than {target.simd_width} channels")
 
 
 def _plain_forward(s: Schedule, target: Target) -> None:
@@ -390,14 +246,3 @@ def _plain_backward(s: Schedule, target: Target) -> None:
     s.vectorize("backward", "x", target.simd_width, strided="gather")
     s.parallelize("backward", "n")
     s.parallelize("backward", "c", optional=True)  # not beside the zeroing of a single channel
-
-
-def _plain_update(s: Schedule, target: Target) -> None:
-    parts = _parts(s, ["y", "x"], -(-s.extent("update", "k") // 4))
-    s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
-    s.unroll_and_jam("update", "c", 4)
-    s.unroll_and_jam("update", "k", 4)
-    if parts:
-        _private_sums(s, parts[0])
-    s.vectorize("update", "x", target.simd_width, strided="gather")
-    s.parallelize("update", parts[0] if parts else "k")

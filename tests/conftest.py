@@ -2,7 +2,7 @@
 
 import gc
 
-_TESTS_BETWEEN = 20
+_TESTS_BETWEEN = 100
 
 # Programs are trees without cycles. Python looks for cycles after so many allocations, and so through all trees again
 # and again: an eighth of the time. Instead it does after some tests, and never again at what is still used then.

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 Path = tuple[tuple[str, int], ...]
 """The place of a statement in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first loop."""
 
 
-def walk(body: list[ast.stmt], prefix: Path = ()) -> Iterator[tuple[Path, ast.stmt]]:
+def walk(body: list[ast.stmt], prefix: Path = ()) -> list[tuple[Path, ast.stmt]]:
     """Every statement with its path, outer before inner, in textual order."""
-    yield from _walk_field(body, prefix, "body")
+    found: list[tuple[Path, ast.stmt]] = []
+    _add_walk(body, prefix, "body", found)
+    return found
 
 
-def _walk_field(body: list[ast.stmt], prefix: Path, name: str) -> Iterator[tuple[Path, ast.stmt]]:
+def _add_walk(body: list[ast.stmt], prefix: Path, name: str, found: list[tuple[Path, ast.stmt]]) -> None:
     for index, statement in enumerate(body):
         path = (*prefix, (name, index))
-        yield path, statement
+        found.append((path, statement))
         if isinstance(statement, (ast.For, ast.If)):
-            yield from _walk_field(statement.body, path, "body")
-            yield from _walk_field(statement.orelse, path, "orelse")
+            _add_walk(statement.body, path, "body", found)
+            if statement.orelse:
+                _add_walk(statement.orelse, path, "orelse", found)
 
 
-def loops(body: list[ast.stmt]) -> Iterator[tuple[Path, ast.For]]:
+def loops(body: list[ast.stmt]) -> list[tuple[Path, ast.For]]:
     """Every loop with its path, outer before inner."""
-    for path, statement in walk(body):
-        if isinstance(statement, ast.For):
-            yield path, statement
+    return [(path, statement) for path, statement in walk(body) if isinstance(statement, ast.For)]
 
 
 def at(body: list[ast.stmt], path: Path) -> ast.stmt:

@@ -229,7 +229,9 @@ def tag(body: list[ast.stmt]) -> None:
 
 def statements(body: list[ast.stmt], prefix: Path = ()) -> list[Statement]:
     """The leaf statements and conditions of a nest's body, in textual order; ``prefix`` comes before their paths."""
-    return list(_collect(body, "body", prefix, (), (), (), {}))
+    found: list[Statement] = []
+    _collect(found, body, "body", prefix, (), (), (), {})
+    return found
 
 
 def statements_of(nest: Nest) -> Sequence[Statement]:
@@ -266,6 +268,7 @@ def outer_locals(body: list[ast.stmt], loop: ast.For) -> list[str]:
 
 
 def _collect(
+    found: list[Statement],
     body: list[ast.stmt],
     field: str,
     prefix: Path,
@@ -273,21 +276,21 @@ def _collect(
     depths: tuple[int, ...],
     guards: tuple[str, ...],
     scope: LocalLoops,
-) -> Iterator[Statement]:
+) -> None:
     for index, node in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(node, ast.For):
             loop = loop_of(node)
-            yield from _collect(node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope)
+            _collect(found, node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope)
         elif isinstance(node, ast.If):
             test = unparse(node.test)
-            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
-            yield from _collect(node.body, "body", path, heads, depths, (*guards, test), scope)
-            yield from _collect(node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
+            found.append(Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope))
+            _collect(found, node.body, "body", path, heads, depths, (*guards, test), scope)
+            _collect(found, node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
         else:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 scope = {**scope, node.target.id: tuple(loop.var for loop in heads)}
-            yield Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope)
+            found.append(Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope))
 
 
 def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
@@ -312,41 +315,43 @@ def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
         target = target_of(node)
         if isinstance(target, ast.Subscript):
             reads += subscripts(target)
+    found: list[tuple[ast.expr, tuple[str, ...]]] = []
     for tree in reads:
-        for part, when in _outer_references(tree, scope):
-            yield _access(part, "read", scope, when)
+        _add_references(found, tree, scope, ())
+    for part, when in found:
+        yield _access(part, "read", scope, when)
 
 
 def _is_empty(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "empty"
 
 
-def _outer_references(
-    tree: ast.expr, scope: LocalLoops, when: tuple[str, ...] = ()
-) -> Iterator[tuple[ast.expr, tuple[str, ...]]]:
-    """References in an expression, those inside subscripts (index buffers) included, each with the conditions under
-    which it is evaluated."""
+def _add_references(
+    found: list[tuple[ast.expr, tuple[str, ...]]], tree: ast.expr, scope: LocalLoops, when: tuple[str, ...]
+) -> None:
+    """Add the references in an expression, those inside subscripts (index buffers) included, each with the conditions
+    under which it is evaluated."""
     if isinstance(tree, ast.Subscript):
-        yield tree, when
+        found.append((tree, when))
         for index in subscripts(tree):
-            yield from _outer_references(index, scope, when)
+            _add_references(found, index, scope, when)
     elif isinstance(tree, ast.Name):
         if tree.id in scope:
-            yield tree, when
+            found.append((tree, when))
     elif isinstance(tree, ast.IfExp):
         test = unparse(tree.test)
-        yield from _outer_references(tree.test, scope, when)
-        yield from _outer_references(tree.body, scope, (*when, test))
-        yield from _outer_references(tree.orelse, scope, (*when, f"not ({test})"))
+        _add_references(found, tree.test, scope, when)
+        _add_references(found, tree.body, scope, (*when, test))
+        _add_references(found, tree.orelse, scope, (*when, f"not ({test})"))
     elif isinstance(tree, ast.BoolOp):
         for value in tree.values:
-            yield from _outer_references(value, scope, when)
+            _add_references(found, value, scope, when)
             test = unparse(value)
             when = (*when, test if isinstance(tree.op, ast.And) else f"not ({test})")
     else:
         for child in children(tree):
             if isinstance(child, ast.expr):
-                yield from _outer_references(child, scope, when)
+                _add_references(found, child, scope, when)
 
 
 def _access(target: ast.expr, kind: str, scope: LocalLoops, when: tuple[str, ...] = ()) -> Access:

@@ -77,12 +77,13 @@ def _equal(a: Any, b: Any) -> bool:
         return True
     if a.__class__ is not b.__class__:
         return False
-    if isinstance(a, ast.AST):
-        for name in a._fields:
-            one, other = getattr(a, name, None), getattr(b, name, None)
-            if one is not other and not _equal(one, other):
-                return False
-        return True
-    if isinstance(a, list):
+    if a.__class__ is list:
         return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b)
+    if not isinstance(a, ast.AST):
+        return bool(a == b)
+    mine, theirs = a.__dict__, b.__dict__
+    for name in a._fields:
+        one, other = mine.get(name), theirs.get(name)
+        if one is not other and not _equal(one, other):
+            return False
+    return True

@@ -1,6 +1,6 @@
 """Plain NumPy definitions of the layers in float64, and what the tests of all layers share.
 
-No schedule, no trick: loops over output positions, and a product of matrices or vectors within one. Every function takes and
+No schedule, no trick: loops over output positions, and a product of matrices within one. Every function takes and
 returns arrays with the batch first.
 """
 

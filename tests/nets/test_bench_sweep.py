@@ -51,6 +51,9 @@ def test_a_fall_is_found_beside_its_better_neighbour() -> None:
     assert str(fall) == (
         "bn 2,8,8 plain forward: 20.0% of the limit, where bn 3,8,8 plain has 60.0%; bn1 forward, by x.py: why"
     )
+    for share, count in ((0.49, 1), (0.51, 0)):  # a neighbour that stays in the caches
+        found[low] = Rates({"forward": 1e-3}, {"forward": share})
+        assert len(falls(through, {**found, str(through[0][2]): Rates({"forward": 1e-3}, {"forward": 4.0})})) == count
     found[low] = Rates({"forward": module.SHORT / 2}, {"forward": 0.01})
     assert falls(through, found) == []  # too short to tell
     found[low] = Rates(failed="no compiler")

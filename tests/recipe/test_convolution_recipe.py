@@ -16,7 +16,8 @@ from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Schedule
 from swirl.recipe_files import read_recipe
-from swirl.target import TARGETS
+from swirl.recorded import Outcome
+from swirl.target import TARGETS, Target, resolve_target
 from tests.codegen.test_machine_code import target_named
 from tests.layers.references import Windows, both, convolve, convolve_input_gradient, convolve_weight_gradient
 
@@ -76,6 +77,22 @@ def compiled(
     return net, data, conv
 
 
+def scheduled(shape: tuple[int, ...], target: Target | None = None) -> list[Outcome]:
+    """The commands that the recipe gives a layer; no code is made."""
+    net, _, conv = declared(shape, ConvLayer)
+    (item,) = (item for item in layer_programs(net.graph, shape[0]) if item.ensemble is conv)
+    programs = {phase: canonical_stages(program)[-1].program for phase, program in item.programs.items()}
+    s = Schedule.alone(programs, target or resolve_target(), f"{conv.name}.")
+    read_recipe(Path(__file__).parents[2] / "recipes" / "conv.py").apply(s)
+    return list(s.outcomes)
+
+
+def commands(net: Net, phase: str) -> list[str]:
+    """Those that were applied to a phase of the convolution."""
+    outcomes = net.executable.plan.outcomes["conv1"]
+    return [o.command.text for o in outcomes if o.status == "applied" and f"('{phase}'" in o.command.text]
+
+
 def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
     """The net of a convolution, whose results are those of the definition: on small whole numbers, of which every sum
     is exact in float32, whatever its order."""
@@ -122,18 +139,24 @@ def test_short_rows_share_tiles_with_other_images(
 ) -> None:
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     net = assert_computes(shape)
-    applied = [outcome.text for outcome in net.explain("conv1", "forward").commands if outcome.status == "applied"]
+    applied = commands(net, "forward")
     shared = [text for text in applied if text.startswith("unroll_and_jam('forward', 'n'")]
     if target == "avx2" and shape[0] > 1:
         assert shared and any("tile_loop('forward', 'c_outer'" in text for text in applied) == passes, applied
 
 
-@pytest.mark.parametrize("shape", [(2, 24, 40, 5, 1, 1), (5, 16, 48, 9, 1, 1), (2, 7, 9, 1, 1, 1)], ids=str)
-def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.fixture
+def everything_is_large(tmp_path: Path) -> Path:
+    """The shipped recipe, which takes all arrays for larger than the caches."""
     shipped = (Path(__file__).parents[2] / "recipes" / "conv.py").read_text(encoding="utf-8")
     assert shipped.count("LARGE = 2**22") == 1
     (tmp_path / "any.py").write_text(shipped.replace("LARGE = 2**22", "LARGE = 1"))
-    net = assert_computes(shape, tmp_path / "any.py")
+    return tmp_path / "any.py"
+
+
+@pytest.mark.parametrize("shape", [(2, 24, 40, 5, 1, 1), (5, 16, 48, 9, 1, 1), (2, 7, 9, 1, 1, 1)], ids=str)
+def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, ...], everything_is_large: Path) -> None:
+    net = assert_computes(shape, everything_is_large)
     (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "forward"))
     assert "= stream(value_t" in text
     (text,) = (
@@ -157,11 +180,36 @@ def test_blocks_of_one_tap_are_fetched_ahead_where_they_are_many(
     assert {phase for phase in ("forward", "backward") if "prefetch(" in texts[phase]} == phases
 
 
+@pytest.mark.parametrize(
+    ("shape", "phases"),
+    [
+        ((50, 96, 32, 33, 3, 2), ["forward"]),  # backward's source is a quarter of its result
+        ((64, 64, 64, 56, 3, 1), ["forward", "backward"]),
+        ((50, 33, 65, 17, 5, 1), []),  # stays in the caches
+        ((64, 192, 192, 28, 3, 1), []),  # passes by six times
+    ],
+    ids=str,
+)
+def test_blocks_of_several_taps_are_fetched_ahead_from_memory(shape: tuple[int, ...], phases: list[str]) -> None:
+    fetching = [o.command.text for o in scheduled(shape, TARGETS["avx512"]) if o.command.name == "prefetch"]
+    assert [phase for phase in ("forward", "backward") if f"('{phase}'" in " ".join(fetching)] == phases
+    assert not any(o.command.name == "prefetch" for o in scheduled(shape, TARGETS["avx2"]))  # 32 bytes of a pixel
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 33, 31, 3, 2), (3, 35, 20, 7, 5, 1)], ids=str)
+def test_what_is_fetched_ahead_is_computed_alike(
+    shape: tuple[int, ...], everything_is_large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx512", runs=True).name)
+    net = assert_computes(shape, everything_is_large)
+    (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "forward"))
+    assert "prefetch(inputs" in text
+
+
 def test_every_command_is_applied() -> None:
-    net, _, conv = compiled((2, 32, 32, 28, 3, 1))
-    outcomes = net.explain(conv).commands
+    outcomes = scheduled((2, 32, 32, 28, 3, 1))
     assert {outcome.status for outcome in outcomes} == {"applied"}
-    assert sum(outcome.text.startswith("reindex") for outcome in outcomes) == 2
+    assert sum(outcome.command.name == "reindex" for outcome in outcomes) == 2
 
 
 @pytest.mark.parametrize("shape", [(2, 16, 32, 7, 3, 1), (3, 20, 33, 17, 3, 2), (1, 32, 32, 9, 5, 1)], ids=str)
@@ -178,8 +226,7 @@ def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]
     [((16, 1, 16, 28, 3, 1), True), ((4, 256, 256, 28, 3, 1), False), ((1, 1, 16, 56, 3, 1), False)],
 )
 def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
-    net, _, conv = compiled(shape)
-    assert any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands) == private
+    assert any(outcome.command.name == "privatize" for outcome in scheduled(shape)) == private
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -190,9 +237,7 @@ def test_sources_pass_by_once_for_all_weights(
     """They were read again for each block of weights: two and a half gigabytes for 64 × 512 → 128 of 28 × 28."""
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     net = assert_computes(shape)
-    orders = [
-        o.text for o in net.explain("conv1", "update").commands if o.text.startswith("reorder('update', ['n_outer'")
-    ]
+    orders = [text for text in commands(net, "update") if text.startswith("reorder('update', ['n_outer'")]
     assert orders and orders[-1].index("'n_inner'") < orders[-1].index("'k_outer'"), orders
     (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "update"))
     assert ("prefetch(inputs" in text) == (shape[4:] == (1, 1))  # of a single tap, without a stride
@@ -212,20 +257,14 @@ def test_sources_pass_by_once_for_all_weights(
 def test_sums_of_weights_that_leave_the_second_cache_are_counted(
     shape: tuple[int, ...], kibibytes: int, once: bool
 ) -> None:
-    net, _, conv = declared(shape)
-    (item,) = (item for item in layer_programs(net.graph, shape[0]) if item.ensemble is conv)
-    programs = {phase: canonical_stages(item.programs[phase])[-1].program for phase in ("forward", "update")}
     target = replace(TARGETS["avx2"], l1_bytes=16 * 1024, l2_bytes=kibibytes * 1024)
-    s = Schedule.alone(programs, target, f"{conv.name}.")
-    read_recipe(Path(__file__).parents[2] / "recipes" / "conv.py").apply(s)
-    assert any(outcome.command.name == "privatize" for outcome in s.outcomes) == once
+    assert any(outcome.command.name == "privatize" for outcome in scheduled(shape, target)) == once
 
 
 @pytest.mark.parametrize("images", [3, 9])
 def test_uneven_parts_of_the_images_are_not_made_where_blocks_of_weights_are_enough(images: int) -> None:
     """Threads would wait for one that has a part more."""
-    net, _, conv = compiled((images, 64, 64, 56, 1, 1))
-    assert not any(outcome.text.startswith("privatize('update'") for outcome in net.explain(conv).commands)
+    assert not any(outcome.command.name == "privatize" for outcome in scheduled((images, 64, 64, 56, 1, 1)))
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2", "portable"])

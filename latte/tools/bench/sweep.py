@@ -166,7 +166,7 @@ def measure(point: Point, threads: int, target: str | None) -> Rates:
 
 def falls(through: Iterable[Sequence[Point]], found: Mapping[str, Rates]) -> list[Fall]:
     """The places on lines where the rate is below a part of a neighbour's, each once: beside the best of its
-    neighbours.
+    neighbours. Small arrays, which stay in the caches, exceed the limit of memory: no more than the limit is expected.
 
     Args:
         through: the lines.
@@ -180,7 +180,7 @@ def falls(through: Iterable[Sequence[Point]], found: Mapping[str, Rates]) -> lis
                 for phase in own.shares.keys() & other.shares.keys():
                     if own.seconds[phase] < SHORT:
                         continue
-                    share, expected = own.shares[phase], other.shares[phase]
+                    share, expected = own.shares[phase], min(1.0, other.shares[phase])  # more is by the caches
                     known = worst.get((str(point), phase))
                     if share < FALL * expected and (known is None or known.expected < expected):
                         reasons = tuple(why for why in own.untuned if f" {phase}," in why)

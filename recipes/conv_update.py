@@ -1,0 +1,184 @@
+"""Convolution's update, the gradients of its weights: register tiles of channels × taps × vectors of filters, with sums
+over the pixels. It begins with what :mod:`latte.recipes.conv` needs as well.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from swirl.recipe import Schedule
+from swirl.target import Target
+
+COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
+LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
+EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherwise threads wait for one
+FASTER = 12  # times that the third cache is taken to be as fast as memory
+HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the third one meanwhile
+
+
+def one_tap(s: Schedule, phase: str) -> bool:
+    """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
+    same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
+    where = s.subscripts(phase, "grad_inputs" if phase == "backward" else "inputs")[-2:]
+    moved = any(sign in index for index in where for sign in "*-")  # by a stride, or by zeros around the source
+    return same and not moved and not s.rearranged(phase)
+
+
+def whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
+    """The number of whole blocks of channels, and whether there is a separate ragged one."""
+    whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
+    if whole and rest:
+        s.split(phase, f"{channels}_outer", [whole])
+    return whole, rest > 0
+
+
+def sums_of_tile(target: Target) -> int:
+    """How many sums a register tile has; the other registers hold weights and a pixel."""
+    return target.registers - 4
+
+
+def divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number that is not above a limit."""
+    return max(factor for factor in range(1, limit + 1) if number % factor == 0)
+
+
+def present(s: Schedule, phase: str, *names: str) -> list[str]:
+    """Those of the names that are loops of a phase."""
+    return [name for name in names if name in s.loops(phase)]
+
+
+def leave_other_blocks(s: Schedule, target: Target, phase: str) -> None:
+    if s.blocks("inputs") not in ({}, {0: target.simd_width}):
+        s.leave_apart(phase, f"the source is in other blocks than {target.simd_width} channels")
+
+
+def update(s: Schedule, target: Target) -> None:
+    width = target.simd_width
+    leave_other_blocks(s, target, "update")
+    if not s.blocks("grad_weights"):
+        _plain_update(s, target)
+        return
+    pixels, flat = ["y", "x"], one_tap(s, "update")
+    if flat:
+        pixels = [*s.flatten("update", pixels)]
+    in_blocks = "c_outer" in s.loops("update")
+    blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
+    pairs = max(1, -(-blocks // 2))
+    once = in_blocks and _passes_save(s, target, pairs, channels)
+    parts = _parts(s, pixels, 1 if once else pairs * channels if in_blocks else pairs)
+    once = once and bool(parts)
+    # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
+    vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
+    if once and blocks > 2 and flat:
+        vectors = 3
+    tile, rows, taps = _tile_of_weights(s, sums_of_tile(target) // vectors, width if in_blocks else 0)
+    # Pixels that are read again for other taps and weights: a block of inputs and those of gradients that share a tile;
+    # where rows are one and taps do not read inputs again, the next block, too, which is fetched meanwhile.
+    ahead = once and flat
+    inner, outer = _near(s, [*(parts[1:] or ["n"]), *pixels], _pixels_held(target, 2 + vectors if ahead else 3))
+    weights = ["k_outer", "c", "c_outer"]
+    sums = [*parts[:1], *(outer + weights if once else weights + outer), "ky", "c_inner", "kx", "k_inner", *inner]
+    s.reorder("update", present(s, "update", *sums))
+    s.reorder("update", present(s, "update", "k_outer", "c_outer", "k_inner"))  # of the zeroing
+    for loop in ("x", "y") if rows > 1 else ("x",):
+        cuts = s.borders("update", loop) if loop in inner else []
+        if cuts:
+            s.split("update", loop, cuts)  # the taps that fall outside are left out statically
+    _, ragged = whole_blocks(s, "update", "k", width)
+    if in_blocks:
+        ragged |= whole_blocks(s, "update", "c", width)[1]
+    s.unroll_and_jam("update", "c_inner" if in_blocks else "c", tile)
+    if rows > 1:
+        s.unroll_and_jam("update", "ky", rows, unroll_type=1)
+    s.unroll_and_jam("update", "kx", taps, unroll_type=1)
+    if vectors > 1:  # last: an element of the source meets both at once, and needs one register
+        s.unroll_and_jam("update", "k_outer", s.combination(blocks, vectors) if once else vectors)
+    if parts:
+        _private_sums(s, parts[0], width)
+    s.vectorize("update", "k_inner", width)
+    if ahead:
+        s.prefetch("update", "inputs", "c_outer", 1, optional=True)
+    shared = ["k_outer", "c_outer"] if in_blocks and not ragged else "k_outer"
+    s.parallelize("update", parts[0] if parts else shared)
+
+
+def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool:
+    """Whether inputs and gradients are to pass by once, a few pixels at a time for all weights; they would for each
+    pair of blocks of filters, and for each block of channels. Each part of the images has a copy of the weights' sums;
+    the parts, which the threads share, are about as long as each other."""
+    images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
+    source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
+    passed = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
+    if sums > target.l2_bytes // 2:  # then from the third cache and back, about so many times
+        times = images * -(-prod(s.shape("value")[1:]) // _pixels_held(target, 3))
+        passed += times * 2 * sums // FASTER
+    even = images >= EVEN * COPIES * -(-images // COPIES)
+    return even and sums <= HELD * target.l2_bytes and pairs * source + channels * results > 2 * passed
+
+
+def _pixels_held(target: Target, blocks: int) -> int:
+    """Pixels of so many blocks of channels in a third of the first cache."""
+    return max(1, target.l1_bytes // 3 // (blocks * 4 * target.simd_width))
+
+
+def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:
+    """The loops over parts of the images and inside a part, where there are too few blocks of weights for the threads;
+    the sums must be long beside the copies that are added up."""
+    images = s.extent("update", "n")
+    long = images * prod(s.extent("update", loop) for loop in pixels) >= COPIES * LONG
+    if not long or 2 * blocks > min(COPIES, images):
+        return []
+    outer, inner = s.tile_loop("update", "n", -(-images // COPIES))
+    s.reorder("update", [outer, *present(s, "update", "k", "k_outer", "k_inner"), inner])  # those of the bias, too
+    return [outer, inner]
+
+
+def _tile_of_weights(s: Schedule, sums: int, block: int) -> tuple[int, int, int]:
+    """Channels, rows of taps, and taps of a row, whose sums fill the registers; more taps where channels are few."""
+    channels, rows, taps = s.shape("inputs")[0], s.extent("update", "ky"), s.extent("update", "kx")
+    if block:
+        taps = min(3, taps)
+        return divisor(block, sums // taps), 1, taps
+    if channels * min(3, taps) * 2 > sums:
+        return sums // min(3, taps), 1, min(3, taps)
+    taps = min(taps, sums // channels)
+    return channels, min(rows, sums // (channels * taps)), taps
+
+
+def _near(s: Schedule, loops: Sequence[str], near: int) -> tuple[list[str], list[str]]:
+    """Loops over so many pixels and images, summed before the next taps are taken; and the others. Rows stay whole: the
+    borders of their parts would be conditions on each pixel."""
+    inner: list[str] = []
+    outer: list[str] = []
+    for loop in reversed(loops):
+        extent = s.extent("update", loop)
+        if extent is None or near <= 1:
+            outer.insert(0, loop)
+            continue
+        if near < extent and loop != "x":
+            s.tile_loop("update", loop, near)
+            outer.insert(0, f"{loop}_outer")
+            loop += "_inner"
+        inner.insert(0, loop)
+        near //= extent
+    return inner, outer
+
+
+def _private_sums(s: Schedule, parts: str, width: int = 1) -> None:
+    """A copy of the sums for each part, zeroed by its thread, and added up in the order of the parts."""
+    for buffer in ("grad_weights", "grad_bias"):
+        if buffer in s.buffers("update"):
+            s.privatize("update", buffer, parts, copies=COPIES)
+            for loop in (f"{buffer}_private_zero0", f"{buffer}_private_dim0") if width > 1 else ():
+                s.tile_loop("update", loop, width)
+                s.vectorize("update", f"{loop}_inner", width, strided="gather")
+
+
+def _plain_update(s: Schedule, target: Target) -> None:
+    parts = _parts(s, ["y", "x"], -(-s.extent("update", "k") // 4))
+    s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
+    s.unroll_and_jam("update", "c", 4)
+    s.unroll_and_jam("update", "k", 4)
+    if parts:
+        _private_sums(s, parts[0])
+    s.vectorize("update", "x", target.simd_width, strided="gather")
+    s.parallelize("update", parts[0] if parts else "k")
