@@ -64,7 +64,9 @@ def update(s: Schedule, target: Target) -> None:
     blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
     pairs = max(1, -(-blocks // 2))
     once = in_blocks and _passes_save(s, target, pairs, channels)
-    parts = _parts(s, pixels, 1 if once else pairs * channels if in_blocks else pairs)
+    # Ragged blocks are separate from the whole ones, which threads share by filters alone then.
+    whole = in_blocks and not any(s.shape(name)[0] % width for name in ("value", "inputs"))
+    parts = _parts(s, pixels, 1 if once else pairs * channels if whole else pairs)
     once = once and bool(parts)
     # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
     vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
@@ -83,9 +85,9 @@ def update(s: Schedule, target: Target) -> None:
         cuts = s.borders("update", loop) if loop in inner else []
         if cuts:
             s.split("update", loop, cuts)  # the taps that fall outside are left out statically
-    _, ragged = whole_blocks(s, "update", "k", width)
+    whole_blocks(s, "update", "k", width)
     if in_blocks:
-        ragged |= whole_blocks(s, "update", "c", width)[1]
+        whole_blocks(s, "update", "c", width)
     s.unroll_and_jam("update", "c_inner" if in_blocks else "c", tile)
     if rows > 1:
         s.unroll_and_jam("update", "ky", rows, unroll_type=1)
@@ -97,7 +99,7 @@ def update(s: Schedule, target: Target) -> None:
     s.vectorize("update", "k_inner", width)
     if ahead:
         s.prefetch("update", "inputs", "c_outer", 1, optional=True)
-    shared = ["k_outer", "c_outer"] if in_blocks and not ragged else "k_outer"
+    shared = ["k_outer", "c_outer"] if whole else "k_outer"
     s.parallelize("update", parts[0] if parts else shared)
 
 

@@ -261,6 +261,13 @@ def test_sums_of_weights_that_leave_the_second_cache_are_counted(
     assert any(outcome.command.name == "privatize" for outcome in scheduled(shape, target)) == once
 
 
+def test_ragged_blocks_leave_work_for_all_threads() -> None:
+    """They are separate from the whole ones, which are one pair of filters' blocks here: one thread had all of it."""
+    outcomes = scheduled((50, 97, 32, 33, 3, 2), TARGETS["avx512"])
+    (shared,) = (o.command.text for o in outcomes if o.command.text.startswith("parallelize('update'"))
+    assert shared == "parallelize('update', 'n_outer')"
+
+
 @pytest.mark.parametrize("images", [3, 9])
 def test_uneven_parts_of_the_images_are_not_made_where_blocks_of_weights_are_enough(images: int) -> None:
     """Threads would wait for one that has a part more."""
