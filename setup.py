@@ -45,7 +45,7 @@ setup(
     extras_require={
         "examples": [
             "scikit-learn",  # ships the handwritten digits
-            "matplotlib",  # loss curves, and the roofline of net.profile
+            "matplotlib>=3.7",  # loss curves, and the roofline of net.profile
         ],
         "test": [
             "pytest",  # runs the tests
@@ -54,7 +54,7 @@ setup(
             "syrupy",  # snapshots of nests and recipes
             "torch==2.13.0",  # the layers' opposite number; pinned, as its rounding is part of the comparison
             "scikit-learn",  # the examples run in the tests
-            "matplotlib",
+            "matplotlib>=3.7",
             "ruff",  # style
             "mypy",  # types
         ],

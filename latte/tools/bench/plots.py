@@ -74,7 +74,7 @@ def _axes(columns: int) -> tuple[Any, Any]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.2 * columns), 5.0))
+    figure, axes = pyplot.subplots(figsize=(max(8.0, 1.2 * columns), 5.0))
     figure.set_layout_engine("constrained")
     return figure, axes
 
@@ -87,6 +87,6 @@ def _save(figure: Any, axes: Any, title: str, path: Path) -> None:
     from matplotlib import pyplot
 
     axes.set_title(title, fontsize=10)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)  # beside the bars, not on them
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
