@@ -367,6 +367,7 @@ def test_a_breakdown_is_of_two_kinds() -> None:
         ((), "name a kind of layer"),
         (("net", "--sweep"), "a sweep has no plot"),
         (("--sweep", "--shape", "1,2,3"), "--shape is of a KIND"),
+        (("relu", "--layout", "blocks"), "relu has no source in blocks here"),
         (("fc", "--default-schedule"), "--default-schedule is of plain sources, of bn, bn-relu"),
         (("bn", "--default-schedule", "--layout", "blocks"), "--default-schedule is of plain sources"),
     ):

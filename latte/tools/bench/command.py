@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -155,6 +155,8 @@ def _check(
             raise click.ClickException(str(error)) from error
     if default_schedule and (sweep or breakdown or layout == "blocks" or kind not in WITH_RECIPES):
         raise click.UsageError(f"--default-schedule is of plain sources, of {', '.join(WITH_RECIPES)}")
+    if layout == "blocks" and kind is not None and kind not in IN_BLOCKS:
+        raise click.UsageError(f"{kind} has no source in blocks here: --layout plain")
     if sweep and breakdown:
         raise click.UsageError("--sweep or --breakdown")
     if sweep and (plot is not None or kind in (*TRIED, "net")):
@@ -189,8 +191,9 @@ class _Run:
     rows: list[Row] = field(default_factory=list)
 
     def measure(self, case: Case, phases: Sequence[str], with_sides: Sequence[Side], in_blocks: bool) -> list[Row]:
-        """Measure a case; its source is in blocks of channels if ``in_blocks``, unless a layout was asked for."""
-        blocks = self.layout == "blocks" if self.layout else in_blocks
+        """Measure a case; its source is in blocks of channels if ``in_blocks``, unless a layout was asked for; and plain
+        if this kind of layer has no recipe for blocks here."""
+        blocks = case.kind in IN_BLOCKS and (self.layout == "blocks" if self.layout else in_blocks)
         with self.console.status(str(case)) as status:
             try:
                 rows = measured(case, phases, with_sides, self.threads, self.target, blocks, self.rounds, status.update)
@@ -220,8 +223,7 @@ def _operators(run: _Run, case: Case, peers: Sequence[Side]) -> Operators:
     """A Conv-BN-ReLU, and its operators alone."""
 
     def measure(part: Case) -> dict[str, Row]:
-        plain = replace(run, layout=None) if part.kind not in IN_BLOCKS else run  # their rows are the same list
-        rows = plain.measure(part, ["forward", "step"], peers, part.kind in IN_BLOCKS and part.fills_blocks)
+        rows = run.measure(part, ["forward", "step"], peers, part.fills_blocks)
         return {row.phase: row for row in rows}
 
     return Operators(measure(case), {name: measure(part) for name, part in operator_cases(case).items()})
