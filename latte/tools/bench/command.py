@@ -191,8 +191,8 @@ class _Run:
     rows: list[Row] = field(default_factory=list)
 
     def measure(self, case: Case, phases: Sequence[str], with_sides: Sequence[Side], in_blocks: bool) -> list[Row]:
-        """Measure a case. Its source is in blocks of channels if ``in_blocks``, unless a layout was asked for; plain, if
-        this kind of layer has no recipe for blocks here."""
+        """Measure a case. Its source is in blocks of channels if ``in_blocks``, unless a layout was asked for; it is
+        plain if this kind of layer has no recipe for blocks here."""
         blocks = case.kind in IN_BLOCKS and (self.layout == "blocks" if self.layout else in_blocks)
         with self.console.status(str(case)) as status:
             try:
