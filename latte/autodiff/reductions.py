@@ -75,9 +75,7 @@ def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduct
         target, candidate, sign, test = choice
         if name_of(target) not in active:
             continue
-        scope = _scope(site, target, every)
-        earlier = [s for s in every if s.path < site.path and s.path[: len(scope)] == scope]
-        starts = [s for s in earlier if _sets(s.node, target)]
+        starts = [s for s in _seeing(site, target, every) if s.path < site.path and _sets(s.node, target)]
         home = _home(site, target, starts)
         loops = tuple(loop for loop in site.loops if loop not in home)
         if not loops:
@@ -127,8 +125,7 @@ def rounds(every: list[Reduction], nests: list[Body], active: set[str]) -> list[
     found: list[Round] = []
     for group in _by_target(every):
         own = {id(member.site.node) for member in group}
-        scope = _scope(group[0].site, group[0].target, every_site)
-        others = [s for s in every_site if s.path[: len(scope)] == scope and id(s.node) not in own]
+        others = [s for s in _seeing(group[0].site, group[0].target, every_site) if id(s.node) not in own]
         writes = [
             site
             for site in others
@@ -220,12 +217,19 @@ def _by_target(every: list[Reduction]) -> list[list[Reduction]]:
     return list(groups.values())
 
 
-def _scope(site: Statement, target: ast.expr, every: list[Statement]) -> Path:
-    """The path of the block in which a local target is declared; a buffer is seen everywhere."""
+def _seeing(site: Statement, target: ast.expr, every: list[Statement]) -> list[Statement]:
+    """The sites that see the target of ``site``: all see a buffer; a local is seen in the block that declares it, except
+    where a block inside declares another one of its name."""
     if isinstance(target, ast.Subscript):
-        return ()
-    blocks = [s.path[:-1] for s in every if isinstance(s.node, ast.AnnAssign) and same(s.node.target, target)]
-    return max((block for block in blocks if site.path[: len(block)] == block), key=len, default=())
+        return every
+    declared = [s.path for s in every if isinstance(s.node, ast.AnnAssign) and same(s.node.target, target)]
+    return [s for s in every if _declaration(s, declared) == _declaration(site, declared)]
+
+
+def _declaration(site: Statement, declared: list[Path]) -> Path:
+    """Which of the declarations of one name a site sees: the innermost one before it."""
+    seen = (path for path in declared if path <= site.path and site.path[: len(path) - 1] == path[:-1])
+    return max(seen, key=len, default=())
 
 
 def _sets(statement: ast.stmt, target: ast.expr) -> bool:

@@ -26,6 +26,22 @@ for n in range(2):
         ROWS,
         "inputs",
     ),
+    # The other local of that name was taken for the one that the reduction starts from: an index outside of its loop.
+    "a maximum in a local, after another of its name in a loop": Case(
+        """
+for n in range(2):
+    for c in range(1, 5):
+        m: float32[5] = empty(5)
+        for k in range(5):
+            m[k] = 2.0
+    m: float32 = 1.0
+    for c in range(5):
+        m = max(m, inputs[n,c])
+    value[n] = m
+""",
+        ROWS,
+        "inputs",
+    ),
     # The local was computed again from the last value of the recurrence, not from that of its iteration.
     "recurrence, its step in a local": Case(
         """
