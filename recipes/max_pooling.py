@@ -1,5 +1,6 @@
-"""Max pooling: lanes along the output row where windows are whole, along channels where the border clips them or rows
-are short. After a source in blocks of channels the value has the same blocks, with lanes along a block's channels.
+"""Max pooling: lanes along the output row where windows are whole, along channels where rows are short, or the border
+clips windows and the caches hold the source. After a source in blocks of channels the value has the same blocks, with
+lanes along a block's channels.
 """
 
 from collections.abc import Sequence
