@@ -193,13 +193,13 @@ class Net:
         """
         return self.graph.connect_loss(source, sink, name)
 
-    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path) -> None:
+    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path | None) -> None:
         """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
 
         Args:
             layers: an ensemble or its name, a kind; for a file that declares a chain, the kinds joined
                 (``"conv_relu"``) or the layers (``[conv1, relu1]``, or their names).
-            path: of the file.
+            path: of the file; None for the default schedule in place of the shipped recipe.
 
         Raises:
             CommandError: the net is compiled already, has no such ensemble, kind or chain, or the layers are not a

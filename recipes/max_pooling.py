@@ -12,6 +12,8 @@ from swirl.target import Target
 # From this many whole windows on, lanes along the row are faster than lanes along the channels
 ROW = 4
 LARGE = 2**18  # from this many elements on, the source comes from memory
+BEYOND_CACHES = 2**20  # and from this many on, from no cache of a core
+LONG_ROW = 96  # elements; beside clipped windows, the arithmetic of shorter rows covers the time that fetching takes
 AHEAD = 4  # rows of the value whose windows are fetched then: 2 × 2 windows of 28 × 28 take 0.6 of the time
 
 
@@ -85,15 +87,18 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
     """The lanes of arrays with the plain layout."""
     width = target.simd_width
     low, high = _whole(s, phase)
+    columns = s.extent(phase, "x")
+    few, overlapping = s.extent(phase, "c") * 2 < width, bool(_zeroing(s, phase, "c"))
     if phase == "backward":
         s.reverse(phase, "k")  # an element gets its gradients in the order of the windows, as without lanes
-    few, overlapping = s.extent(phase, "c") * 2 < width, bool(_zeroing(s, phase, "c"))
-    in_order = high - low == s.extent(phase, "x") >= ROW and not overlapping
-    if in_order or (few and (high - low < ROW or not overlapping)):
-        _, whole = _parts(s, phase)  # clipped windows of few channels stay scalar
+    if (high - low >= ROW and _by_rows(s, target, phase)) or (few and (high - low < ROW or not overlapping)):
+        _, whole = _parts(s, phase)  # clipped windows stay scalar
         if whole is not None:
+            if overlapping:
+                s.reorder(phase, ["j", "k", whole])
             s.vectorize(phase, whole, width, strided="gather", optional=True)
-        if phase == "forward" and s.extent(phase, "n") * prod(s.shape("inputs")) >= LARGE:
+        long = low == 0 and high == columns or s.shape("inputs")[-1] >= LONG_ROW
+        if phase == "forward" and long and _elements(s, phase) >= LARGE:
             s.prefetch(phase, "inputs", "y", AHEAD, optional=True)  # not rows of less than a cache line
         return
     channel = "c"
@@ -116,6 +121,21 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
         elif not few:
             s.interchange(phase, [around, part])
             s.vectorize(phase, around, width, strided="gather")
+
+
+def _elements(s: Schedule, phase: str) -> int:
+    return (s.extent(phase, "n") or 0) * prod(s.shape("inputs"))
+
+
+def _by_rows(s: Schedule, target: Target, phase: str) -> bool:
+    """Whether one channel's rows are computed one after the other, their clipped windows without lanes.
+
+    Lanes along channels touch as many images at once: from memory, they take two to three times as long."""
+    low, high = _whole(s, phase)
+    if phase == "forward":
+        return high - low == s.extent(phase, "x") or _elements(s, phase) >= BEYOND_CACHES
+    in_order = high - low == s.extent(phase, "x") and not _zeroing(s, phase, "c")
+    return in_order or high - low >= 2 * target.simd_width
 
 
 def _parallel(s: Schedule, phase: str) -> None:

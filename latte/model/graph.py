@@ -45,7 +45,7 @@ class Graph:
         self.settings = settings
         self.ensembles: list[Ensemble] = []
         self.connections: list[Connection] = []
-        self.recipes: dict[str, Path] = {}
+        self.recipes: dict[str, Path | None] = {}
         self._counts: Counter[str] = Counter()
         self._kept: set[str] = set()
         self._in_place: dict[str, Ensemble] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import NoneType
 
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
@@ -165,7 +166,7 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     raise CommandError(f"no ensemble or kind named {name!r}", location=user_location(), way_out=way_out)
 
 
-def use_recipe(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path) -> None:
+def use_recipe(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path | None) -> None:
     """Choose a recipe file for layers, a kind or a chain; see :meth:`latte.net.Net.use_recipe`.
 
     Raises:
@@ -177,9 +178,13 @@ def use_recipe(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], 
             location=user_location(),
             way_out="call it before net.compile()",
         )
-    if not isinstance(path, (str, Path)):
-        raise CommandError(f"the path of a recipe is a string or a Path, not {path!r}", location=user_location())
-    graph.recipes[recipe_name(graph, layers)] = Path(path)
+    if not isinstance(path, (str, Path, NoneType)):
+        raise CommandError(
+            f"the path of a recipe is a string or a Path, not {path!r}",
+            location=user_location(),
+            way_out="None is the default schedule",
+        )
+    graph.recipes[recipe_name(graph, layers)] = None if path is None else Path(path)
 
 
 def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainRecipe) -> str | None:

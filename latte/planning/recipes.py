@@ -29,14 +29,15 @@ class Choice(IntEnum):
     FOLDER = 1
     """It is in the folder ``LATTE_RECIPES``."""
     NET = 2
-    """``net.use_recipe``"""
+    """``net.use_recipe``; without a file, that there is to be none."""
 
 
 def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left: Collection[str] = ()) -> Recipe:
     """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
-    ``LATTE_RECIPES``, the shipped one. Commands recorded on the ensemble replace it phase by phase.
+    ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. Commands recorded on the ensemble
+    replace it phase by phase.
 
     Raises:
         RecipeError: the file cannot be read or is not a recipe.
@@ -50,14 +51,17 @@ def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left
 
 def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:
     """The file that holds the ensemble's recipe, if there is one."""
-    return _chosen_path(graph, ensemble) or _existing(_shipped(), ensemble.kind)
+    for key in (ensemble.name, ensemble.kind):
+        if key in graph.recipes:
+            return graph.recipes[key]
+    return _own_or_shipped(ensemble.kind)
 
 
 def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
     """Who has chosen the recipe of an ensemble."""
     if ensemble.name in graph.recipes or ensemble.kind in graph.recipes:
         return Choice.NET
-    return Choice.SHIPPED if _chosen_path(graph, ensemble) is None else Choice.FOLDER
+    return Choice.SHIPPED if _existing(settings().recipes, ensemble.kind) is None else Choice.FOLDER
 
 
 def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe) -> Recipe | None:
@@ -67,15 +71,12 @@ def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Re
     if member is not None:
         path = recipe_path(graph, member)
     else:
-        path = graph.recipes.get(kind) or _existing(settings().recipes, kind) or _existing(_shipped(), kind)
+        path = graph.recipes[kind] if kind in graph.recipes else _own_or_shipped(kind)
     return _for_one(path, read) if path is not None else None
 
 
-def _chosen_path(graph: Graph, ensemble: Ensemble) -> Path | None:
-    for key in (ensemble.name, ensemble.kind):
-        if key in graph.recipes:
-            return graph.recipes[key]
-    return _existing(settings().recipes, ensemble.kind)
+def _own_or_shipped(kind: str) -> Path | None:
+    return _existing(settings().recipes, kind) or _existing(_shipped(), kind)
 
 
 def _shipped() -> Path:
@@ -121,8 +122,9 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
     """The recipe for layers that follow each other, or None.
 
     In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
-    the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``. The file says ``chain = ("conv",
-    "relu")``; one that declares no chain is a recipe for a single layer, whose kind happens to have this name.
+    the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``; ``None`` for the path is no recipe. The
+    file says ``chain = ("conv", "relu")``; one that declares no chain is a recipe for a single layer, whose kind
+    happens to have this name.
 
     Raises:
         RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
@@ -152,7 +154,10 @@ def _chain_paths(graph: Graph, members: Sequence[Ensemble]) -> Iterator[tuple[Pa
     name = "_".join(member.kind for member in members)
     for key in (chain_name(members), name):
         if key in graph.recipes:
-            yield graph.recipes[key], Choice.NET
+            chosen = graph.recipes[key]
+            if chosen is None:
+                return
+            yield chosen, Choice.NET
     for folder, choice in ((settings().recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED)):
         path = _existing(folder, name)
         if path is not None:

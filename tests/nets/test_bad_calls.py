@@ -97,8 +97,8 @@ def test_recipes_for_what_is_no_layer(tmp_path: Path) -> None:
     for nothing in (None, 3, [], [None], {"conv": 1}):
         with pytest.raises(CommandError, match="use_recipe is for a layer, a kind or a list of layers, not for"):
             net.use_recipe(nothing, path)  # type: ignore[arg-type]
-    with pytest.raises(CommandError, match="the path of a recipe is a string or a Path, not None"):
-        net.use_recipe(relu, None)  # type: ignore[arg-type]
+    with pytest.raises(CommandError, match="the path of a recipe is a string or a Path, not 3"):
+        net.use_recipe(relu, 3)  # type: ignore[arg-type]
     with pytest.raises(CommandError, match="relu1, fully_connected1 is not a chain of neighbours"):
         net.use_recipe(["relu1", scores], path)
     net.use_recipe(["fully_connected1", relu], path)

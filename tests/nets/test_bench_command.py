@@ -361,15 +361,23 @@ def test_a_chain_by_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "images/s" in ran.output and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_breakdown_is_of_two_kinds() -> None:
+def test_options_that_do_not_go_together() -> None:
     for arguments, message in (
         (("conv", "--breakdown"), "--breakdown is of bn and cbr"),
         ((), "name a kind of layer"),
-        (("net", "--sweep"), "a sweep has no plot"),
-        (("--sweep", "--shape", "1,2,3"), "--shape is of a KIND"),
+        (("net", "--sweep"), "a sweep has no lines through layers by name, or nets"),
+        (("--sweep", "--plot", "x.png"), "--plot is not used by --sweep"),
+        (("--sweep", "--rounds", "3"), "--rounds is not used by --sweep"),
+        (("--sweep", "--breakdown"), "--sweep or --breakdown"),
+        (("bn", "--breakdown", "--phase", "forward"), "--phase is not used by --breakdown"),
+        (("bn", "--kernels", "3"), "--kernels is of --sweep"),
+        (("bn", "--set", "odd", "--shape", "1,2,3"), "--shape or --set"),
+        (("--sweep", "--shape", "1,2,3"), "name a kind of layer"),
         (("relu", "--layout", "blocks"), "relu has no source in blocks here"),
-        (("fc", "--default-schedule"), "--default-schedule is of plain sources, of bn, bn-relu"),
-        (("bn", "--default-schedule", "--layout", "blocks"), "--default-schedule is of plain sources"),
+        (("conv", "--default-schedule", "--sweep"), "--default-schedule is not for --sweep"),
+        (("cbr", "--default-schedule", "--breakdown"), "--default-schedule is not for --breakdown"),
+        (("bn", "--default-schedule", "--layout", "blocks"), "--default-schedule is not for --layout blocks"),
+        (("net", "--default-schedule"), "--default-schedule is not for whole nets"),
     ):
-        ran = run(*arguments)
-        assert ran.exit_code == 2 and message in ran.output
+        ran = CliRunner().invoke(bench, arguments)
+        assert ran.exit_code == 2 and message in ran.output, arguments

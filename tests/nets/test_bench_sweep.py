@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import latte
+import swirl
 from latte.tools.bench import sweep as module
 from latte.tools.bench.cases import parsed
 from latte.tools.bench.command import bench
@@ -46,18 +48,31 @@ def test_a_fall_is_found_beside_its_better_neighbour() -> None:
     found[low] = Rates({"forward": 1e-3}, {"forward": 0.2}, ("bn1 forward, by x.py: why", "bn1 update, by x.py: no"))
     found[str(through[0][2])] = Rates({"forward": 1e-3}, {"forward": 0.6})
     (fall,) = falls(through, found)
-    assert (fall.point, fall.neighbour, fall.share, fall.expected) == (low, str(through[0][2]), 0.2, 0.6)
+    assert (fall.point, fall.neighbour, fall.share, fall.beside) == (low, str(through[0][2]), 0.2, 0.6)
     assert fall.reasons == ("bn1 forward, by x.py: why",)
     assert str(fall) == (
         "bn 2,8,8 plain forward: 20.0% of the limit, where bn 3,8,8 plain has 60.0%; bn1 forward, by x.py: why"
     )
     for share, count in ((0.49, 1), (0.51, 0)):  # a neighbour that stays in the caches
         found[low] = Rates({"forward": 1e-3}, {"forward": share})
-        assert len(falls(through, {**found, str(through[0][2]): Rates({"forward": 1e-3}, {"forward": 4.0})})) == count
+        fallen = falls(through, {**found, str(through[0][2]): Rates({"forward": 1e-3}, {"forward": 4.0})})
+        assert [fall.beside for fall in fallen] == [4.0] * count  # as it was measured; the limit is expected
     found[low] = Rates({"forward": module.SHORT / 2}, {"forward": 0.01})
     assert falls(through, found) == []  # too short to tell
     found[low] = Rates(failed="no compiler")
     assert falls(through, found) == []
+
+
+def test_sources_that_rates_depend_on(tmp_path: Path) -> None:
+    """Recipes and templates are among them: rates of an edited recipe are not mixed with earlier ones."""
+    package = Path(latte.__file__).parent
+    found = {path.resolve() for path in module._sources(package)}
+    assert {(package / name).resolve() for name in ("recipes/conv.py", "layers/pooling.py", "net.py")} <= found
+    assert any(path.name == "helpers_avx512.cpp.j2" for path in module._sources(Path(swirl.__file__).parent))
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "conv.py").write_text("")
+    (tmp_path / "linked").symlink_to(tmp_path / "recipes")
+    assert [path.parent.name for path in module._sources(tmp_path)] == ["linked", "recipes"]
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:

@@ -418,6 +418,28 @@ def test_a_chain_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ho
     assert "conv_value_t" in phase.after_recipe
 
 
+def test_recipes_are_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer, which is then in no recipe's chain either; of a kind; of a chain alone."""
+    net = Net(2, seed=1)
+    layers = conv_relu(net)
+    net.use_recipe(layers["conv"], None)
+    net.compile(threads=1)
+    assert net.explain("conv1").recipe.startswith("default schedule")
+    assert net.explain("relu1").recipe == "recipes/relu.py"
+    net = Net(2, seed=1)
+    conv_relu(net)
+    net.use_recipe("conv_relu", None)
+    net.compile(threads=1)
+    assert [net.explain(name).recipe for name in ("conv1", "relu1")] == ["recipes/conv.py", "recipes/relu.py"]
+    (tmp_path / "conv.py").write_text("def forward(s, target): raise ValueError\n")
+    monkeypatch.setenv("LATTE_RECIPES", str(tmp_path))
+    net = Net(2, seed=1)
+    conv_relu(net)
+    net.use_recipe("conv", None)
+    net.compile(threads=1)
+    assert net.explain("conv1").recipe.startswith("default schedule")
+
+
 def test_a_chain_is_called_after_its_kinds(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(MINE)

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from math import lcm, prod
 
 from latte.planning.defaults.blocking import blocking, order_products
@@ -101,15 +102,16 @@ class PhaseSchedule:
             own.apply(f"subscripts have quotients or remainders of {var} by {size}", "tile_loop", var, size)
 
     def unclamp(self, number: int) -> None:
-        """Long loops whose ends alone have clamped subscripts: lanes of the others are then neighbours in memory."""
+        """Loops whose ends alone have clamped subscripts: lanes of the others are then neighbours in memory."""
         own = replace(self.trials, nest=number)
         known = statements_of(own.nests[0])
         rows = [a.own[-1] for s in known for a in s.accesses if a.own]
         clamped = {name for index in rows for name in _clamped(index)}
         for var in sorted(clamped):
             cuts = own.borders(var)
+            longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "subscripts are clamped at the ends alone"
-            if cuts and max(cuts) >= own.target.simd_width and own.apply(why, "split", var, cuts):
+            if 4 * longest >= own.target.simd_width and own.apply(why, "split", var, cuts):
                 self.name_apart(own)
 
     def gather(self, number: int) -> None:

@@ -78,16 +78,21 @@ class Trials:
         """Go on from where a :meth:`scratch` of this has got to."""
         self.s.accept(trial.s)
 
-    def borders(self, var: str) -> list[int]:
-        """Where to ``split`` a loop of the nest so that what its borders clip is separate; none where nothing is, or it
-        does not begin at 0 or end at a constant."""
+    def extent(self, var: str) -> int:
+        """Iterations of a loop of the nest, the fewest of those with its name; 0 where one does not begin at 0 and end
+        at a constant."""
         (nest,) = self.nests
         heads = [loop for _, node in loops(nest.body) if (loop := loop_of(node)).var == var]
         stops = [constant(loop.stop) if constant(loop.start) == 0 and loop.step == 1 else None for loop in heads]
-        least = min((stop or 0 for stop in stops), default=0)
-        if least < 1:
+        return min((stop or 0 for stop in stops), default=0)
+
+    def borders(self, var: str) -> list[int]:
+        """Where to ``split`` a loop of the nest so that what its borders clip is separate; none where nothing is, or it
+        has no :meth:`extent`."""
+        extent = self.extent(var)
+        if extent < 1:
             return []
-        return [cut for cut in interior(self.program, var, nest=self.nest) if 0 < cut < least]
+        return [cut for cut in interior(self.program, var, nest=self.nest) if 0 < cut < extent]
 
     def apply(self, why: str, name: str, *arguments: Any, **options: Any) -> bool:
         """Apply a command on the nests.

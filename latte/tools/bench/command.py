@@ -11,6 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -29,8 +30,12 @@ from swirl.errors import LatteError
 from swirl.target import TARGETS, resolve_target
 
 PHASES = ("forward", "backward", "update", "step")
-WITH_RECIPES = ("bn", "bn-relu", "relu", "pool", "conv", "cbr")
-"""Kinds whose layers have recipes."""
+UNUSED = {
+    "sweep": ("set_name", "batch", "phases", "rounds", "compiled", "plot"),
+    "breakdown": ("phases", "kernels"),
+    "": ("kernels",),
+}
+"""Options that are of no use beside another one, or without any."""
 
 
 @click.command()
@@ -113,7 +118,9 @@ def bench(
     net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56); layer
     LAYER,N,C,H (one of the library, as layer-norm,16,64,56; of sequences, N items of C positions and H features).
     """
-    _check(kind, sweep, breakdown, default_schedule, layout, plot)
+    if sweep and breakdown:
+        raise click.UsageError("--sweep or --breakdown")
+    _check(kind, shapes, "sweep" if sweep else "breakdown" if breakdown else "", default_schedule, layout, plot)
     count = threads or available_cores()
     if sweep:
         _sweep(kind, shapes, count, target, layout, json_path, kernels)
@@ -145,26 +152,36 @@ def bench(
 
 
 def _check(
-    kind: str | None, sweep: bool, breakdown: bool, default_schedule: bool, layout: str | None, plot: Path | None
+    kind: str | None, shapes: Sequence[str], mode: str, default_schedule: bool, layout: str | None, plot: Path | None
 ) -> None:
-    """Refuse options that do not go together, and a plot that cannot be drawn, before anything is measured."""
+    """Refuse options that do not go together, and a plot that cannot be drawn, before anything is measured.
+
+    Args:
+        mode: ``sweep``, ``breakdown``, or neither.
+    """
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in UNUSED[mode] and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
+            why = f"is not used by --{mode}" if mode else "is of --sweep"
+            raise click.UsageError(f"{option.opts[0]} {why}")
     if plot is not None:
         try:
             check_plot(plot)
         except LatteError as error:
             raise click.ClickException(str(error)) from error
-    if default_schedule and (sweep or breakdown or layout == "blocks" or kind not in WITH_RECIPES):
-        raise click.UsageError(f"--default-schedule is of plain sources, of {', '.join(WITH_RECIPES)}")
+    if kind is None and (mode != "sweep" or shapes):
+        raise click.UsageError(f"name a kind of layer: {', '.join(KINDS)}{'' if shapes else '; or --sweep'}")
+    if shapes and context.get_parameter_source("set_name") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--shape or --set")
+    if default_schedule and (mode or layout == "blocks" or kind == "net"):
+        beside = f"--{mode}" if mode else "whole nets" if kind == "net" else "--layout blocks"
+        raise click.UsageError(f"--default-schedule is not for {beside}")
     if layout == "blocks" and kind is not None and kind not in IN_BLOCKS:
         raise click.UsageError(f"{kind} has no source in blocks here: --layout plain")
-    if sweep and breakdown:
-        raise click.UsageError("--sweep or --breakdown")
-    if sweep and (plot is not None or kind in (*TRIED, "net")):
-        raise click.UsageError("a sweep has no plot, and no lines through layers by name or nets")
-    if breakdown and kind not in ("bn", "cbr"):
+    if mode == "sweep" and kind in (*TRIED, "net"):
+        raise click.UsageError("a sweep has no lines through layers by name, or nets")
+    if mode == "breakdown" and kind not in ("bn", "cbr"):
         raise click.UsageError("--breakdown is of bn and cbr")
-    if kind is None and not sweep:
-        raise click.UsageError(f"name a kind of layer: {', '.join(KINDS)}; or --sweep")
 
 
 @dataclass
@@ -239,8 +256,6 @@ def _sweep(
     kernels: int,
 ) -> None:
     """Measure the points of a sweep and print where the rate falls."""
-    if shapes and kind is None:
-        raise click.UsageError("--shape is of a KIND")
     console = report_console()
     about = {"machine": machine(), "target": resolve_target(target).name, "threads": threads, "code": code_digest()}
     console.print(f"{about['machine']}\n{about['target']}, {threads} threads")

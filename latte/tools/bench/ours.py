@@ -20,6 +20,7 @@ from latte import (
     ReLULayer,
 )
 from latte.ensemble import Ensemble
+from latte.planning.recipes import recipe_path
 from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
@@ -53,7 +54,7 @@ class Layers:
         recipes: whether the layers have their recipes; otherwise they get the default schedule.
 
     Raises:
-        CommandError: there is no recipe for blocks of this kind.
+        CommandError: there is no recipe for blocks of this kind, or none that could be taken away.
     """
 
     def __init__(
@@ -84,10 +85,16 @@ class Layers:
         words: dict[str, Any] = {"dtype": "int32", "below": VOCABULARY} if case.reads_words else {}
         self.data = MemoryDataLayer(self.net, case.source, **words)
         self.members = _declared(self.net, self.data, case)
-        for member in () if self.recipes else self.members:
-            member.kind = f"own_{member.kind}"  # recipes are found by kind
+        if not self.recipes:
+            self._without_recipes()
         if recipe is not None:
             self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], recipe)
+
+    def _without_recipes(self) -> None:
+        if all(recipe_path(self.net.graph, member) is None for member in self.members):
+            raise CommandError(f"{self.case} has no recipe: it gets the default schedule as it is")
+        for member in self.members:
+            self.net.use_recipe(member, None)
 
     @property
     def target(self) -> str:

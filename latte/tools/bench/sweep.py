@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -78,7 +79,7 @@ class Fall:
     Args:
         point, neighbour: on one line.
         phase: of the layer.
-        share, expected: of the limit, at the point and at the neighbour.
+        share, beside: of the limit, at the point and at the neighbour.
         reasons: that the compiler gave for this point.
     """
 
@@ -86,14 +87,20 @@ class Fall:
     neighbour: str
     phase: str
     share: float
-    expected: float
+    beside: float
     reasons: tuple[str, ...]
+
+    @property
+    def part(self) -> float:
+        """Of the share that is expected: the neighbour's, and no more than the limit, which small arrays exceed that
+        stay in the caches."""
+        return self.share / min(1.0, self.beside)
 
     def __str__(self) -> str:
         why = f"; {'; '.join(self.reasons)}" if self.reasons else ""
         return (
             f"{self.point} {self.phase}: {self.share:.1%} of the limit, where {self.neighbour} has "
-            f"{self.expected:.1%}{why}"
+            f"{self.beside:.1%}{why}"
         )
 
 
@@ -166,7 +173,7 @@ def measure(point: Point, threads: int, target: str | None) -> Rates:
 
 def falls(through: Iterable[Sequence[Point]], found: Mapping[str, Rates]) -> list[Fall]:
     """The places on lines where the rate is below a part of a neighbour's, each once: beside the best of its
-    neighbours. Small arrays, which stay in the caches, exceed the limit of memory: no more than the limit is expected.
+    neighbours.
 
     Args:
         through: the lines.
@@ -180,12 +187,13 @@ def falls(through: Iterable[Sequence[Point]], found: Mapping[str, Rates]) -> lis
                 for phase in own.shares.keys() & other.shares.keys():
                     if own.seconds[phase] < SHORT:
                         continue
-                    share, expected = own.shares[phase], min(1.0, other.shares[phase])  # more is by the caches
+                    reasons = tuple(why for why in own.untuned if f" {phase}," in why)
+                    shares = own.shares[phase], other.shares[phase]
+                    fall = Fall(str(point), str(neighbour), phase, *shares, reasons)
                     known = worst.get((str(point), phase))
-                    if share < FALL * expected and (known is None or known.expected < expected):
-                        reasons = tuple(why for why in own.untuned if f" {phase}," in why)
-                        worst[str(point), phase] = Fall(str(point), str(neighbour), phase, share, expected, reasons)
-    return sorted(worst.values(), key=lambda fall: fall.share / fall.expected)
+                    if fall.part < FALL and (known is None or known.beside < fall.beside):
+                        worst[str(point), phase] = fall
+    return sorted(worst.values(), key=lambda fall: fall.part)
 
 
 @dataclass
@@ -254,13 +262,18 @@ class Sweep:
 
 
 def code_digest() -> str:
-    """Of the sources that rates depend on: a sweep of other ones begins anew."""
+    """Of the sources that rates depend on: rates of other ones are not mixed with theirs."""
     found = hashlib.sha256()
-    for package in ("latte", "swirl"):
-        folder = Path(str(resources.files(package)))
-        for path in sorted(folder.rglob("*.py")):
+    for folder in (Path(str(resources.files(package))) for package in ("latte", "swirl")):
+        for path in _sources(folder):
             found.update(path.read_bytes())
     return found.hexdigest()[:16]
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Python and templates of a package; recipes and layers are links in a checkout."""
+    inside = [Path(where) / name for where, _, names in os.walk(folder, followlinks=True) for name in names]
+    return sorted(path for path in inside if path.suffix in (".py", ".j2"))
 
 
 def _read(path: Path, about: Mapping[str, Any]) -> dict[str, Rates]:
