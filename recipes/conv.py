@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from latte.recipes.conv_update import divisor, leave_other_blocks, one_tap, present, sums_of_tile, update, whole_blocks
+from latte.recipes._conv_tiles import divisor, leave_other_blocks, one_tap, present, sums_of_tile, whole_blocks
+from latte.recipes._conv_update import update
 from swirl.recipe import Schedule
 from swirl.target import Target
 
-__all__ = ["backward", "blocks_pay", "forward", "lay_out", "one_tap", "short_rows", "tile_pixels", "update"]
+__all__ = ["backward", "forward", "update"]
 
-LARGE = 2**22  # elements of what comes from memory, or, as the result of a 1 × 1 convolution, is stored there at once
+LARGE = 2**22  # elements, from which on an array is taken to be in memory, not in the caches
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead
 FEW_PASSES = 4  # over a source, up to which its blocks are fetched ahead for several taps
 IMAGES = 8  # whose same pixel is in a register tile: more evict each other, often a multiple of a page apart
@@ -128,11 +129,11 @@ def _register_tile(
     """Pixels × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
     row, tile = pixels[-1], (sums_of_tile(target) - others) // 2
     images, rows = _images(s, phase, row, tile)
-    inside = s.interior(phase, row)
+    taps = prod(s.extent(phase, loop) for loop in present(s, phase, "ky", "kx"))
     if images:
-        _in_passes(s, target, phase, pixels, f"{summed}_outer")
+        _in_passes(s, target, phase, pixels, f"{summed}_outer", taps)
     if images and not rows:
-        _each_pixel(s, phase, row, inside)
+        _each_pixel(s, phase, row)
     else:
         _tile_row(s, phase, row, tile, **({"unroll_type": 1} if others else {}))
     if images:
@@ -143,7 +144,7 @@ def _register_tile(
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
-    _fetch_ahead(s, target, phase, pixels, f"{summed}_outer", -(-blocks // 2))
+    _fetch_ahead(s, target, phase, f"{summed}_outer", taps, -(-blocks // 2) + ragged)
     shared = ["n", f"{channels}_outer"]
     # An odd block is separate from the pairs, a ragged one from the whole ones.
     together = not ragged and blocks % 2 == 0
@@ -153,7 +154,7 @@ def _register_tile(
     s.parallelize(phase, shared if together else "n")
 
 
-def _fetch_ahead(s: Schedule, target: Target, phase: str, pixels: Sequence[str], summed: str, passes: int) -> None:
+def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, taps: int, passes: int) -> None:
     """The rows of the next block of channels are fetched while those of one are summed up: each has pages of its own. A
     single tap is soon done with a block. With several taps it pays where rows come from memory, are not few beside
     those of the result, and pass by a few times, as later passes find them in the caches; and where a pixel of a block
@@ -163,9 +164,10 @@ def _fetch_ahead(s: Schedule, target: Target, phase: str, pixels: Sequence[str],
     read, made = ("inputs", "value") if phase == "forward" else ("grad", "inputs")
     elements, whole_lines = prod(s.shape(read)), 4 * target.simd_width >= 64
     far = s.extent(phase, "n") * elements >= LARGE and 2 * elements >= prod(s.shape(made)) and whole_lines
-    if len(pixels) == 1 and s.extent(phase, summed) >= FAR_BLOCKS:
-        s.prefetch(phase, read, summed, 3, optional=True)
-    elif len(pixels) > 1 and far and passes <= FEW_PASSES:
+    if taps == 1:
+        if s.extent(phase, summed) >= FAR_BLOCKS:
+            s.prefetch(phase, read, summed, 3, optional=True)
+    elif far and passes <= FEW_PASSES:
         s.prefetch(phase, read, summed, 1, optional=True)
 
 
@@ -185,11 +187,10 @@ def _images(s: Schedule, phase: str, pixels: str, tile: int) -> tuple[int | list
     return (column, False) if longer else (0, False)
 
 
-def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str) -> None:
+def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str, taps: int) -> None:
     """Passes over as many blocks of channels as have their weights of a register tile in the first cache; the sums are
     in memory in between."""
     if blocks in s.loops(phase) and len(pixels) > 1:
-        taps = prod(s.extent(phase, loop) for loop in present(s, phase, "ky", "kx"))
         held = target.l1_bytes * 4 // 5 // (2 * 4 * target.simd_width**2 * taps)
         if 0 < held < s.extent(phase, blocks):
             passes, _ = s.tile_loop(phase, blocks, divisor(s.extent(phase, blocks), held))
@@ -208,10 +209,10 @@ def _tile_row(s: Schedule, phase: str, pixels: str, tile: int, **options: Any) -
         s.unroll_and_jam(phase, f"{pixels}_{number}" if number else pixels, part, **options)
 
 
-def _each_pixel(s: Schedule, phase: str, row: str, inside: tuple[int, int]) -> None:
+def _each_pixel(s: Schedule, phase: str, row: str) -> None:
     """Pixels one after the other; those at the borders separate, without the taps outside."""
-    (low, high), extent = inside, s.extent(phase, row)
-    cuts = [cut for cut in inside if 0 < cut < extent]
+    (low, high), extent = s.interior(phase, row), s.extent(phase, row)
+    cuts = [cut for cut in (low, high) if 0 < cut < extent]
     if cuts:
         s.split(phase, row, cuts)
     loops, last = s.loops(phase), f"{row}_{len(cuts)}"  # one tap may leave nothing of them

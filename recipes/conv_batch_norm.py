@@ -5,7 +5,8 @@ the only other pass over memory."""
 from collections.abc import Sequence
 from math import prod
 
-from latte.recipes.conv import LARGE, blocks_pay, lay_out, one_tap, short_rows, tile_pixels
+from latte.recipes._conv_tiles import one_tap
+from latte.recipes.conv import LARGE, blocks_pay, lay_out, short_rows, tile_pixels
 from swirl.recipe import Schedule
 from swirl.target import Target
 

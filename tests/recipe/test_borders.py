@@ -38,6 +38,9 @@ for z in range({size}):
         (28, 5, 1, 2, (2, 26)),
         (28, 2, 2, 0, (0, 14)),
         (17, 7, 2, 3, (2, 7)),
+        (200, 41, 1, 20, (20, 180)),
+        (200, 27, 1, 13, (13, 187)),
+        (401, 77, 3, 38, (13, 121)),
     ],
 )
 def test_interior(loop: str, extent: int, kernel: int, stride: int, pad: int, expected: tuple[int, int]) -> None:
@@ -60,6 +63,14 @@ def test_interior(loop: str, extent: int, kernel: int, stride: int, pad: int, ex
         body.append(line)
     assert body and not any(word in line for line in body for word in ("min(", "max(", "if "))
     assert_same(before, s.programs["forward"])
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 101), (4, 101), (17, 91), (40, 100), (3, 60), (29, 78)])
+def test_borders_of_any_width(low: int, high: int) -> None:
+    """A loop that does not begin at 0."""
+    clipped = program(f"for i in range(3, 101):\n  y[max(i, {low})] += x[min(i, {high - 1})]", y=(101,), x=(101,))
+    s = Schedule.alone({"forward": clipped}, get_target("avx512"))
+    assert s.interior("forward", "i") == (low, high)
 
 
 def test_the_whole_range_where_nothing_is_gained() -> None:

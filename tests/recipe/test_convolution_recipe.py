@@ -202,8 +202,9 @@ def test_what_is_fetched_ahead_is_computed_alike(
 ) -> None:
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx512", runs=True).name)
     net = assert_computes(shape, everything_is_large)
-    (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "forward"))
-    assert "prefetch(inputs" in text
+    texts = {c.phase: c.program.text for c in net.executable.compiled if c.ensemble.kind == "conv"}
+    assert "prefetch(inputs" in texts["forward"]
+    assert ("prefetch(grad" in texts["backward"]) == (shape[-1] == 1)  # a stride leaves a quarter of the result
 
 
 def test_every_command_is_applied() -> None:
@@ -261,11 +262,30 @@ def test_sums_of_weights_that_leave_the_second_cache_are_counted(
     assert any(outcome.command.name == "privatize" for outcome in scheduled(shape, target)) == once
 
 
-def test_ragged_blocks_leave_work_for_all_threads() -> None:
-    """They are separate from the whole ones, which are one pair of filters' blocks here: one thread had all of it."""
-    outcomes = scheduled((50, 97, 32, 33, 3, 2), TARGETS["avx512"])
-    (shared,) = (o.command.text for o in outcomes if o.command.text.startswith("parallelize('update'"))
-    assert shared == "parallelize('update', 'n_outer')"
+@pytest.mark.parametrize(
+    ("shape", "shared", "pairs"),
+    [
+        ((50, 97, 32, 33, 3, 2), "'n_outer'", True),  # one pair of filters' blocks: one thread had all of it
+        ((1, 97, 32, 33, 3, 1), "'k_outer'", False),  # each block of filters by itself
+        ((4, 33, 33, 14, 3, 1), "'k_outer'", False),
+        ((9, 97, 64, 33, 3, 1), "'k_outer'", True),  # two pairs; of five parts, one thread has six images
+        ((16, 1000, 128, 14, 3, 1), "'k_outer'", True),  # four pairs; copies would be large
+        ((1, 64, 17, 56, 3, 1), "['k_outer', 'c_outer']", False),  # blocks of channels are whole
+    ],
+    ids=str,
+)
+def test_ragged_blocks_leave_work_for_all_threads(shape: tuple[int, ...], shared: str, pairs: bool) -> None:
+    """They are separate from the whole ones."""
+    texts = [o.command.text for o in scheduled(shape, TARGETS["avx512"]) if o.status == "applied"]
+    assert [text for text in texts if text.startswith("parallelize('update'")] == [f"parallelize('update', {shared})"]
+    assert ("unroll_and_jam('update', 'k_outer', 2)" in texts) == pairs
+
+
+@pytest.mark.parametrize(
+    "shape", [(9, 20, 33, 16, 3, 1), (10, 97, 40, 15, 3, 1), (1, 97, 32, 9, 3, 1), (2, 48, 33, 9, 3, 2)], ids=str
+)
+def test_updates_of_ragged_blocks(shape: tuple[int, ...]) -> None:
+    assert_computes(shape)
 
 
 @pytest.mark.parametrize("images", [3, 9])

@@ -66,7 +66,7 @@ def test_sources_are_known_of_a_recipe_that_fails(tmp_path: Path) -> None:
 
 def test_shipped_recipes_that_import_others() -> None:
     recipe = recipe_path_of("conv_batch_norm_relu")
-    names = ["conv_batch_norm_relu.py", "conv_batch_norm.py", "conv.py", "conv_update.py"]
+    names = ["conv_batch_norm_relu.py", "conv_batch_norm.py", "_conv_tiles.py", "conv.py", "_conv_update.py"]
     assert [source.name for source in recipe_sources(recipe)] == names
 
 

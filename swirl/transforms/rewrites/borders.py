@@ -44,18 +44,22 @@ def interior(program: Program, loop_var: str, *, nest: int | str | None = None) 
     starts = [(low, low + 1) for low in (center, center - 1) if start <= low and low + 1 < stop]
     low, high = min(starts, key=lambda ends: len(_within(program, site, node, *ends)), default=(start, start))
     middle = _within(program, site, node, low, high)
-    low = _least(start, low, lambda first: _within(program, site, node, first, high) == middle)
-    high = -_least(1 - stop, -high, lambda last: _within(program, site, node, low, -last) == middle)
+    low = _farthest(low, start, lambda first: _within(program, site, node, first, high) == middle)
+    high = _farthest(high, stop - 1, lambda last: _within(program, site, node, low, last) == middle)
     return (low, high + 1) if 2 * (high + 1 - low) >= stop - start else (start, stop)
 
 
-def _least(start: int, known: int, holds: Callable[[int], bool]) -> int:
-    """The least number from ``start`` on from which on something holds, as it does for ``known``; found in few steps,
-    most of them near ``start``, as borders are narrow."""
-    fails, found, step = start - 1, start, 1
-    while found < known and not holds(found):
-        fails, found, step = found, min(found + step, known), 2 * step
-    while found - fails > 1:
+def _farthest(known: int, end: int, holds: Callable[[int], bool]) -> int:
+    """The number nearest to ``end`` at which something holds that holds at ``known``.
+
+    Where it holds, it does at all numbers from there to ``known``: of a wider range less is decided. The steps from the
+    end on grow, as borders are narrow.
+    """
+    way = 1 if end <= known else -1
+    fails, found, step = end - way, end, 1
+    while found != known and not holds(found):
+        fails, found, step = found, found + way * min(step, abs(known - found)), 2 * step
+    while abs(found - fails) > 1:
         middle = (fails + found) // 2
         fails, found = (fails, middle) if holds(middle) else (middle, found)
     return found

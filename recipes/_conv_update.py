@@ -1,54 +1,19 @@
 """Convolution's update, the gradients of its weights: register tiles of channels × taps × vectors of filters, with sums
-over the pixels. It begins with what :mod:`latte.recipes.conv` needs as well.
+over the pixels.
 """
 
 from collections.abc import Sequence
 from math import prod
 
+from latte.recipes._conv_tiles import divisor, leave_other_blocks, one_tap, present, sums_of_tile, whole_blocks
 from swirl.recipe import Schedule
 from swirl.target import Target
 
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately
 LONG = 256  # least number of pixels that an element of a copy sums, as the copies are added up then
-EVEN = 0.85  # images beside COPIES times the longest part, at the least: otherwise threads wait for one
+EVEN = 0.85  # images beside twice those of one of two threads, at the least: otherwise one waits for the other
 FASTER = 12  # times that the third cache is taken to be as fast as memory
 HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the third one meanwhile
-
-
-def one_tap(s: Schedule, phase: str) -> bool:
-    """Whether each output pixel meets one input pixel, in the same place, and an image is one row in memory."""
-    same = s.shape("inputs")[1:] == s.shape("value")[1:] and s.extent(phase, "ky") == s.extent(phase, "kx") == 1
-    where = s.subscripts(phase, "grad_inputs" if phase == "backward" else "inputs")[-2:]
-    moved = any(sign in index for index in where for sign in "*-")  # by a stride, or by zeros around the source
-    return same and not moved and not s.rearranged(phase)
-
-
-def whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
-    """The number of whole blocks of channels, and whether there is a separate ragged one."""
-    whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
-    if whole and rest:
-        s.split(phase, f"{channels}_outer", [whole])
-    return whole, rest > 0
-
-
-def sums_of_tile(target: Target) -> int:
-    """How many sums a register tile has; the other registers hold weights and a pixel."""
-    return target.registers - 4
-
-
-def divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit."""
-    return max(factor for factor in range(1, limit + 1) if number % factor == 0)
-
-
-def present(s: Schedule, phase: str, *names: str) -> list[str]:
-    """Those of the names that are loops of a phase."""
-    return [name for name in names if name in s.loops(phase)]
-
-
-def leave_other_blocks(s: Schedule, target: Target, phase: str) -> None:
-    if s.blocks("inputs") not in ({}, {0: target.simd_width}):
-        s.leave_apart(phase, f"the source is in other blocks than {target.simd_width} channels")
 
 
 def update(s: Schedule, target: Target) -> None:
@@ -64,12 +29,12 @@ def update(s: Schedule, target: Target) -> None:
     blocks, channels = s.shape("value")[0] // width, -(-s.shape("inputs")[0] // width)
     pairs = max(1, -(-blocks // 2))
     once = in_blocks and _passes_save(s, target, pairs, channels)
-    # Ragged blocks are separate from the whole ones, which threads share by filters alone then.
-    whole = in_blocks and not any(s.shape(name)[0] % width for name in ("value", "inputs"))
-    parts = _parts(s, pixels, 1 if once else pairs * channels if whole else pairs)
+    # A ragged block of channels is separate from the whole ones: threads share the filters alone then.
+    whole = in_blocks and s.shape("inputs")[0] % width == 0
+    parts = _parts(s, target, pixels, 1 if once else pairs * channels if whole else pairs)
     once = once and bool(parts)
     # Two vectors share what they load, unless only one thread had work then; three, where two would leave registers.
-    vectors = 2 if blocks > 1 and (parts or pairs > 1 or in_blocks) else 1
+    vectors = 2 if blocks > 1 and (parts or pairs > 1 or whole) else 1
     if once and blocks > 2 and flat:
         vectors = 3
     tile, rows, taps = _tile_of_weights(s, sums_of_tile(target) // vectors, width if in_blocks else 0)
@@ -105,16 +70,27 @@ def update(s: Schedule, target: Target) -> None:
 
 def _passes_save(s: Schedule, target: Target, pairs: int, channels: int) -> bool:
     """Whether inputs and gradients are to pass by once, a few pixels at a time for all weights; they would for each
-    pair of blocks of filters, and for each block of channels. Each part of the images has a copy of the weights' sums;
-    the parts, which the threads share, are about as long as each other."""
-    images, sums = s.extent("update", "n"), 4 * prod(s.shape("grad_weights"))
+    pair of blocks of filters, and for each block of channels. Each part of the images has a copy of the weights' sums,
+    and threads share the parts."""
+    images, sums = s.extent("update", "n"), _bytes_of_sums(s)
     source, results = (4 * images * prod(s.shape(name)) for name in ("inputs", "grad"))
     passed = source + results + 3 * COPIES * sums  # copies are zeroed, summed, and added up
     if sums > target.l2_bytes // 2:  # then from the third cache and back, about so many times
         times = images * -(-prod(s.shape("value")[1:]) // _pixels_held(target, 3))
         passed += times * 2 * sums // FASTER
-    even = images >= EVEN * COPIES * -(-images // COPIES)
-    return even and sums <= HELD * target.l2_bytes and pairs * source + channels * results > 2 * passed
+    return _copies_pay(s, target) and pairs * source + channels * results > 2 * passed
+
+
+def _bytes_of_sums(s: Schedule) -> int:
+    return 4 * prod(s.shape("grad_weights"))
+
+
+def _copies_pay(s: Schedule, target: Target) -> bool:
+    """Whether threads have about as many images each, and a copy of the sums is not too large for the caches."""
+    images = s.extent("update", "n")
+    part = -(-images // COPIES)
+    longer = -(-images // (2 * part)) * part  # images of the thread that has more parts
+    return images >= EVEN * 2 * longer and _bytes_of_sums(s) <= HELD * target.l2_bytes
 
 
 def _pixels_held(target: Target, blocks: int) -> int:
@@ -122,12 +98,12 @@ def _pixels_held(target: Target, blocks: int) -> int:
     return max(1, target.l1_bytes // 3 // (blocks * 4 * target.simd_width))
 
 
-def _parts(s: Schedule, pixels: Sequence[str], blocks: int) -> list[str]:
+def _parts(s: Schedule, target: Target, pixels: Sequence[str], blocks: int) -> list[str]:
     """The loops over parts of the images and inside a part, where there are too few blocks of weights for the threads;
     the sums must be long beside the copies that are added up."""
     images = s.extent("update", "n")
     long = images * prod(s.extent("update", loop) for loop in pixels) >= COPIES * LONG
-    if not long or 2 * blocks > min(COPIES, images):
+    if not long or 2 * blocks > min(COPIES, images) or (blocks > 1 and not _copies_pay(s, target)):
         return []
     outer, inner = s.tile_loop("update", "n", -(-images // COPIES))
     s.reorder("update", [outer, *present(s, "update", "k", "k_outer", "k_inner"), inner])  # those of the bias, too
@@ -176,7 +152,7 @@ def _private_sums(s: Schedule, parts: str, width: int = 1) -> None:
 
 
 def _plain_update(s: Schedule, target: Target) -> None:
-    parts = _parts(s, ["y", "x"], -(-s.extent("update", "k") // 4))
+    parts = _parts(s, target, ["y", "x"], -(-s.extent("update", "k") // 4))
     s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
     s.unroll_and_jam("update", "c", 4)
     s.unroll_and_jam("update", "k", 4)
