@@ -129,9 +129,8 @@ def _register_tile(
     """Pixels × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
     row, tile = pixels[-1], (sums_of_tile(target) - others) // 2
     images, rows = _images(s, phase, row, tile)
-    taps = prod(s.extent(phase, loop) for loop in present(s, phase, "ky", "kx"))
     if images:
-        _in_passes(s, target, phase, pixels, f"{summed}_outer", taps)
+        _in_passes(s, target, phase, pixels, f"{summed}_outer")
     if images and not rows:
         _each_pixel(s, phase, row)
     else:
@@ -144,7 +143,7 @@ def _register_tile(
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
-    _fetch_ahead(s, target, phase, f"{summed}_outer", taps, -(-blocks // 2) + ragged)
+    _fetch_ahead(s, target, phase, f"{summed}_outer", len(pixels) == 1, -(-blocks // 2) + ragged)
     shared = ["n", f"{channels}_outer"]
     # An odd block is separate from the pairs, a ragged one from the whole ones.
     together = not ragged and blocks % 2 == 0
@@ -154,17 +153,18 @@ def _register_tile(
     s.parallelize(phase, shared if together else "n")
 
 
-def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, taps: int, passes: int) -> None:
-    """The rows of the next block of channels are fetched while those of one are summed up: each has pages of its own. A
-    single tap is soon done with a block. With several taps it pays where rows come from memory, are not few beside
-    those of the result, and pass by a few times, as later passes find them in the caches; and where a pixel of a block
-    is a whole cache line."""
+def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, flat: bool, passes: int) -> None:
+    """The rows of the next block of channels are fetched while those of one are summed up: each has pages of its own.
+
+    A single tap on ``flat`` images is soon done with a block. With several taps, or a stride, it pays where rows come
+    from memory, are not few beside those of the result, and pass by a few times, as later passes find them in the
+    caches; and where a pixel of a block is a whole cache line."""
     if summed not in s.loops(phase):
         return
     read, made = ("inputs", "value") if phase == "forward" else ("grad", "inputs")
     elements, whole_lines = prod(s.shape(read)), 4 * target.simd_width >= 64
     far = s.extent(phase, "n") * elements >= LARGE and 2 * elements >= prod(s.shape(made)) and whole_lines
-    if taps == 1:
+    if flat:
         if s.extent(phase, summed) >= FAR_BLOCKS:
             s.prefetch(phase, read, summed, 3, optional=True)
     elif far and passes <= FEW_PASSES:
@@ -187,10 +187,11 @@ def _images(s: Schedule, phase: str, pixels: str, tile: int) -> tuple[int | list
     return (column, False) if longer else (0, False)
 
 
-def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str, taps: int) -> None:
+def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str) -> None:
     """Passes over as many blocks of channels as have their weights of a register tile in the first cache; the sums are
     in memory in between."""
     if blocks in s.loops(phase) and len(pixels) > 1:
+        taps = prod(s.extent(phase, loop) for loop in present(s, phase, "ky", "kx"))
         held = target.l1_bytes * 4 // 5 // (2 * 4 * target.simd_width**2 * taps)
         if 0 < held < s.extent(phase, blocks):
             passes, _ = s.tile_loop(phase, blocks, divisor(s.extent(phase, blocks), held))
