@@ -235,6 +235,9 @@ def _fills(channels: int, width: int) -> bool:
 
 
 def _plain_forward(s: Schedule, target: Target) -> None:
+    if one_tap(s, "forward"):
+        s.default("forward")
+        return
     s.reorder("forward", ["ky", "kx", "c"])
     s.unroll_and_jam("forward", "k", 8)
     s.vectorize("forward", "x", target.simd_width, strided="gather")
@@ -243,6 +246,9 @@ def _plain_forward(s: Schedule, target: Target) -> None:
 
 
 def _plain_backward(s: Schedule, target: Target) -> None:
+    if not any("*" in index for index in s.subscripts("backward", "grad_inputs")):  # no stride
+        s.default("backward")
+        return
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])
     s.unroll_and_jam("backward", "c", 8)  # that many sums that do not wait for each other
     s.vectorize("backward", "x", target.simd_width, strided="gather")

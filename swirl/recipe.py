@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 else:
     _Answers = object
 
+DEFAULT_SCHEDULE = "default schedule"
+"""What the recipe is called that :meth:`Schedule.default` asks for."""
+
 
 class Schedule(_Answers):
     """The ``s`` of a recipe's functions: its methods are the commands, and the questions of
@@ -138,6 +141,21 @@ class Schedule(_Answers):
             function(self, self.target)
         finally:
             self._building = outer
+
+    def default(self, phase: str) -> None:
+        """Apply the default schedule to a phase, after the commands that it has had.
+
+        Args:
+            phase: that is to be scheduled.
+
+        Raises:
+            CommandError: there is no such phase, or no default schedule: the programs belong to no net.
+        """
+        if self._recipes(DEFAULT_SCHEDULE) is None:
+            raise CommandError(
+                "there is no default schedule here", location=caller(), way_out="it is made for the layers of a net"
+            )
+        self.recipe(DEFAULT_SCHEDULE, self._building.instead.get(phase, phase))
 
     def copy(self) -> Schedule:
         """Another schedule after the same commands: those that are tried on it change nothing here."""

@@ -17,7 +17,6 @@ from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.defaults.schedule import DEFAULTS
-from latte.planning.defaults.trials import NAME
 from latte.planning.recipes import chain_name, recipe_path, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
@@ -31,6 +30,7 @@ from swirl.ir.printing import unparse
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.phases import PHASE_ALIASES, PHASES
 from swirl.pipeline import AFTER_RECIPE, Stage
+from swirl.recipe import DEFAULT_SCHEDULE
 from swirl.recorded import Outcome
 from swirl.transforms import LAYOUT_COMMANDS
 
@@ -268,10 +268,10 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
         names.insert(0, f"commands of {ensemble.name}")
     lone = [unit for unit in units if not unit.joined and unit.recipe is not None]
     default = [phase for unit in lone for phase in unit.parts if _is_default(unit, phase)]
-    names += [f"{NAME} ({', '.join(default)})"] if default else []
+    names += [f"{DEFAULT_SCHEDULE} ({', '.join(default)})"] if default else []
     for unit in joined[::-1]:
         assert unit.recipe is not None
-        name = NAME if unit.recipe.path is None else short_name(unit.recipe.path)
+        name = DEFAULT_SCHEDULE if unit.recipe.path is None else short_name(unit.recipe.path)
         names.insert(0, f"{name} ({', '.join(unit.parts)})")
     return ", otherwise ".join(names)
 

@@ -10,12 +10,12 @@ from itertools import combinations, pairwise
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.planning.defaults.schedule import DEFAULTS
-from latte.planning.defaults.trials import NAME, Trials, step
+from latte.planning.defaults.trials import Trials, step
 from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.nest import Program
 from swirl.ir.statements import Statement, statements_of
-from swirl.recipe import Recipe, Schedule
+from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
 
 
@@ -57,7 +57,7 @@ def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple
         if any((pair.name, phase) in left for pair in pairs):
             del functions[phase]
     kinds = tuple(member.kind for member in members)
-    return ChainRecipe(Recipe(NAME, functions, kinds), Choice.SHIPPED) if functions else None
+    return ChainRecipe(Recipe(DEFAULT_SCHEDULE, functions, kinds), Choice.SHIPPED) if functions else None
 
 
 def _reads_one_to_one(source: Ensemble, sink: Ensemble) -> bool:

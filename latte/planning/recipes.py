@@ -12,10 +12,10 @@ from pathlib import Path
 from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
-from latte.planning.defaults.schedule import with_defaults
+from latte.planning.defaults.schedule import FOR_RECIPES, with_defaults
 from swirl.config import settings
 from swirl.errors import RecipeError
-from swirl.recipe import Recipe
+from swirl.recipe import DEFAULT_SCHEDULE, Recipe
 from swirl.recipe_files import read_recipe, recorded_recipe
 
 Reader = Callable[[Path], Recipe]
@@ -66,7 +66,9 @@ def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
 
 def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe) -> Recipe | None:
     """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the one
-    that a layer of this kind would get."""
+    that a layer of this kind would get; or the default schedule, by its name."""
+    if kind == DEFAULT_SCHEDULE:
+        return FOR_RECIPES
     member = next((member for member in members if member.kind == kind), None)
     if member is not None:
         path = recipe_path(graph, member)

@@ -16,7 +16,6 @@ from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.planning.chains import chained_order, find_chains, neighbours
-from latte.planning.defaults.trials import NAME as DEFAULT_SCHEDULE
 from latte.planning.plan import Progress, ScheduledUnit, schedule_unit, until_settled
 from latte.planning.recipes import chain_name, member_recipe
 from latte.planning.units import Unit, net_units
@@ -32,6 +31,7 @@ from swirl.memo import Memos
 from swirl.memory import allocate
 from swirl.phases import PHASE_ALIASES
 from swirl.pipeline import Stage, generate
+from swirl.recipe import DEFAULT_SCHEDULE
 from swirl.recipe_files import read_recipe
 from swirl.recipe_imports import recipe_sources
 from swirl.recorded import Outcome

@@ -24,6 +24,7 @@ from latte import (
     RNNLayer,
     ScaledDotProductAttentionLayer,
     SoftmaxLayer,
+    TanhLayer,
 )
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
@@ -292,6 +293,44 @@ def test_a_phase_without_a_function_gets_the_default_schedule(tmp_path: Path) ->
     assert [c.text for c in found.commands if c.phase == "forward"] == ["parallelize('forward', 'n')"]
     assert any(c.text.startswith("vectorize") for c in found.commands if c.phase == "update")
     assert found.recipe.endswith("default schedule (backward, update)")
+
+
+def test_a_recipe_leaves_the_rest_to_the_default_schedule(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "def forward(s, target):\n    s.tile('value', 0, 4)\n    s.default('forward')\n"
+        "def backward(s, target):\n    s.default('backward')\n"
+    )
+    net, _, layer = net_of("prelu", 16, (8, 16, 16))
+    net.use_recipe(layer, tmp_path / "own.py")
+    net.compile(target="portable")
+    without, _, plain = net_of("prelu", 16, (8, 16, 16))
+    without.compile(target="portable")
+    commands = {
+        phase: [c for c in net.explain(layer).commands if c.phase == phase] for phase in ("forward", "backward")
+    }
+    expected = [c.text for c in without.explain(plain).commands if c.phase == "backward"]
+    assert [c.text for c in commands["backward"]] == expected and expected
+    assert net.explain(layer).commands[0].location.endswith("own.py:2")
+    assert {c.location for c in commands["forward"]} == {"default schedule"}
+
+
+def test_the_default_schedule_in_a_chain(tmp_path: Path) -> None:
+    """Of a layer's recipe that a chain's recipe builds on, in another phase."""
+    (tmp_path / "tanh.py").write_text("def forward(s, target):\n    s.default('forward')\n")
+    (tmp_path / "tanh_tanh.py").write_text(
+        "chain = ('tanh', 'tanh')\n"
+        "def forward(s, target):\n    s.fuse_layers('forward')\n    s.recipe('tanh', 'forward')\n"
+        "def inference(s, target):\n    s.fuse_layers('inference')\n    s.recipe('tanh', 'forward', on='inference')\n"
+    )
+    net = Net(4)
+    layers = [TanhLayer(net, MemoryDataLayer(net, (3, 4, 40)))]
+    layers.append(TanhLayer(net, layers[0]))
+    net.use_recipe("tanh", tmp_path / "tanh.py")
+    net.use_recipe(layers, tmp_path / "tanh_tanh.py")
+    net.compile(target="portable")
+    texts = [c.text for c in net.explain("tanh1_tanh2").commands]
+    for phase in ("forward", "inference"):
+        assert any(text.startswith(f"vectorize('{phase}'") for text in texts), texts
 
 
 def test_functions_of_a_recipe_come_first() -> None:

@@ -346,6 +346,7 @@ def test_a_recipe_that_raises(tmp_path: Path) -> None:
         ("s.loops('forwards')", "no phase named 'forwards'"),
         ("s.combination(17, 0)", "the largest tile must be a whole number of at least 1, not 0"),
         ("s.recipe('conv', 'forward')", "no recipe for 'conv' in this chain"),
+        ("s.default('forward')", "there is no default schedule here"),
     ],
 )
 def test_a_question_that_has_no_answer_names_its_line(tmp_path: Path, question: str, message: str) -> None:

@@ -18,7 +18,7 @@ from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.products import join_rows, turn
-from latte.planning.defaults.trials import NAME, Trials
+from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import fresh, variable_of
@@ -28,7 +28,7 @@ from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
 from swirl.loop_facts import Contraction, contractions, divided, moves, perfect_chains
 from swirl.phases import PHASES
-from swirl.recipe import Recipe, Schedule
+from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
 from swirl.transforms.rewrites.sites import taken_names
 
@@ -40,7 +40,7 @@ def with_defaults(recipe: Recipe | None, left: Collection[str] = ()) -> Recipe:
     """A recipe with the default schedule for the phases that it has no function for, or has left; inference follows
     forward."""
     if recipe is None:
-        return Recipe(NAME, DEFAULTS)
+        return Recipe(DEFAULT_SCHEDULE, DEFAULTS)
     own = {phase: function for phase, function in recipe.functions.items() if phase not in left}
     return replace(recipe, functions={**DEFAULTS, **own})
 
@@ -51,6 +51,8 @@ def _default(phase: str, s: Schedule, target: Target) -> None:
 
 DEFAULTS: Mapping[str, Callable[[Schedule, Target], None]] = {phase: partial(_default, phase) for phase in PHASES}
 """Phase → the default schedule, as a function of a recipe."""
+FOR_RECIPES = Recipe(DEFAULT_SCHEDULE, {**DEFAULTS, "inference": partial(_default, "inference")})
+"""For recipes that ask for it, also where inference does not follow forward."""
 
 
 class PhaseSchedule:

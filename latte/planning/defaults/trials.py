@@ -9,13 +9,11 @@ from typing import Any
 from swirl.errors import LatteError
 from swirl.ir.nest import Nest, Program, constant, loop_of
 from swirl.ir.paths import loops
-from swirl.recipe import Schedule
+from swirl.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.recorded import Recorded
 from swirl.target import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.borders import interior
-
-NAME = "default schedule"
 
 
 @dataclass(frozen=True)
@@ -121,9 +119,9 @@ class Trials:
 
     def _recorded(self, one: Step) -> Recorded:
         if COMMANDS[one.name].lays_out:
-            return Recorded(one.name, one.arguments, one.options, NAME)
+            return Recorded(one.name, one.arguments, one.options, DEFAULT_SCHEDULE)
         only = {} if self.nest is None or len(self.program.nests) == 1 else {"nest": self.nest}
-        return Recorded(one.name, (self.phase, *one.arguments), (*one.options, *only.items()), NAME)
+        return Recorded(one.name, (self.phase, *one.arguments), (*one.options, *only.items()), DEFAULT_SCHEDULE)
 
     def _applied(self, one: Step) -> bool:
         """Apply a command; False where it was refused, has left a loop of the name as it was, or changed nothing."""
