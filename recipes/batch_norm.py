@@ -39,10 +39,11 @@ def _lanes(s: Schedule, phase: str) -> str | None:
 def _few_images(s: Schedule, phase: str, lanes: str) -> str:
     """The loop of which each iteration makes short sums: of as few images as have enough terms."""
     batch, pixels = s.extent(phase, "n"), _extent(s, phase, "hw")
-    enough = [images for images in range(1, batch) if batch % images == 0 and images * pixels >= SHORT[lanes]]
-    if not enough or enough[0] == 1:
+    whole = [images for images in range(1, batch) if batch % images == 0]
+    few = next((images for images in whole if images * pixels >= SHORT[lanes]), max(whole, default=1))
+    if few == 1:
         return "n"
-    s.tile_loop(phase, "n", enough[0])
+    s.tile_loop(phase, "n", few)
     return "n_outer"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, Op, UnaryOp, call, constant, symbol
 from swirl.codegen.intrinsics import Instructions, pointer
 
@@ -104,6 +106,9 @@ class Avx2(Instructions):
             if name == "_mm256_add_ps" and getattr(args[0], "name", "") == old.name:
                 return call(name, old, _minus_zero_outside(args[1], mask))
         return self.select(mask, new, old, dtype)
+
+    def constant_mask(self, lanes: Collection[int]) -> Expression:
+        return call("_mm256_setr_epi32", *(constant(-(lane in lanes), "int32") for lane in range(self.width)))
 
     def first_lanes(self, count: Expression | int) -> Expression:
         return call("first_lanes", constant(count, "int32") if isinstance(count, int) else count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from swirl.codegen.ctree_compat import (
     Expression,
     FunctionCall,
@@ -95,9 +97,12 @@ class Avx512(Instructions):
                 return call(f"_mm512_mask_{operation}", old, mask, *args)
         return self.select(mask, new, old, dtype)
 
+    def constant_mask(self, lanes: Collection[int]) -> Expression:
+        return Literal(f"0x{sum(1 << lane for lane in lanes):04x}")
+
     def first_lanes(self, count: Expression | int) -> Expression:
         if isinstance(count, int):
-            return Literal(f"0x{(1 << max(0, min(count, 16))) - 1:04x}")
+            return self.constant_mask(range(min(count, 16)))
         return call("first_lanes", count)
 
     def mask_op(self, operator: str, left: Expression, right: Expression) -> Expression:

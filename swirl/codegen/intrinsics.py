@@ -6,6 +6,7 @@ Every method takes and returns C++ expressions. float32 and int32 values are reg
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 
 from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, binary, call, constant
@@ -172,6 +173,10 @@ class Instructions(ABC):
         """``base[index] = value`` for each lane."""
 
     # --- masks ----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def constant_mask(self, lanes: Collection[int]) -> Expression:
+        """These lanes."""
+
     @abstractmethod
     def compare(self, operator: str, left: Expression, right: Expression, dtype: str) -> Expression:
         """A mask. NaN compares as in C: unequal to everything, and neither less nor greater."""

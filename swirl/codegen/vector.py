@@ -149,16 +149,51 @@ class _Body:
             return [If(self.statements.expressions.condition(node.test), branches[0], branches[1] or None)]
         nodes: list[Node] = []
         outer = self.masks
-        conditions: list[Expression] = []
-        for chunk in self.chunks:
-            mask = self.values.lanes(node.test, "bool", chunk, outer[chunk])
-            conditions.append(self.named_mask("mask", self.values.both(outer[chunk], mask), chunk, nodes))
-        nodes += self.masked(node.body, list(conditions))
+        tests = [self.undecided(node.test, chunk) for chunk in self.chunks]
+        if not any(tests):
+            with self.context.scope():
+                return self.body(node.body)
+        conditions: list[Expression | None] = []
+        for chunk, test in enumerate(tests):
+            if test is None:
+                conditions.append(outer[chunk])
+                continue
+            mask = self.values.both(outer[chunk], self.mask_of(test, chunk))
+            conditions.append(self.named_mask("mask", mask, chunk, nodes))
+        nodes += self.masked(node.body, conditions)
         if node.orelse:
-            rest = [self.instructions.mask_not(conditions[chunk], outer[chunk]) for chunk in self.chunks]
-            named = [self.named_mask("otherwise", rest[chunk], chunk, nodes) for chunk in self.chunks]
-            nodes += self.masked(node.orelse, list(named))
+            rest: list[Expression | None] = []
+            for chunk, test in enumerate(tests):
+                condition = None if test is None else conditions[chunk]
+                none = self.instructions.constant_mask([])
+                mask = none if condition is None else self.instructions.mask_not(condition, outer[chunk])
+                rest.append(self.named_mask("otherwise", mask, chunk, nodes))
+            nodes += self.masked(node.orelse, rest)
         return nodes
+
+    def undecided(self, test: ast.expr, chunk: int) -> ast.expr | None:
+        """What is left of a condition for the lanes of a chunk; None where it holds for all of them."""
+        width = self.instructions.width
+        first = chunk * width
+        with self.context.scope():
+            self.context.ranges[self.loop.var] = (first, min(first + width, self.count) - 1)
+            if self.context.truth(test) is True:
+                return None
+            if isinstance(test, ast.BoolOp):
+                left = self.context.undecided(test)
+                return left[0] if len(left) == 1 else ast.BoolOp(test.op, left)
+            return test
+
+    def mask_of(self, test: ast.expr, chunk: int) -> Expression:
+        """The lanes of a chunk for which a condition holds: a constant, if each is decided."""
+        first, held = chunk * self.instructions.width, []
+        for lane in range(first, first + self.instructions.width):
+            with self.context.scope():
+                self.context.ranges[self.loop.var] = (lane, lane)
+                held.append(self.context.truth(test))
+            if held[-1] is None:
+                return self.values.lanes(test, "bool", chunk, self.masks[chunk])
+        return self.instructions.constant_mask([lane for lane, holds in enumerate(held) if holds])
 
     def named_mask(self, base: str, mask: Expression, chunk: int, nodes: list[Node]) -> Expression:
         name = self.context.fresh(base + self.suffix(chunk))

@@ -3,8 +3,11 @@ nests say."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from swirl.codegen.emit import listing
 from swirl.ir.nest import Program
 from swirl.target import TARGETS
 from swirl.transforms import COMMANDS
@@ -68,3 +71,25 @@ def test_ragged_rows_stay_in_registers(extent: int, target: str) -> None:
     kept = COMMANDS["scalar_replace"].function(copies, "y")
     assert "y_t: float32[" in kept.text, kept.text
     assert_compiles_to_same(kept, TARGETS[target])
+
+
+@pytest.mark.parametrize("extent", [48, 56])
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_only_lanes_that_a_border_clips_have_masks(extent: int, target: str) -> None:
+    """Of copies beside each other, the first one at the row's beginning, and the last one at its end; both are constant."""
+    text = f"""
+for i in range({extent}):
+    for k in range(3):
+        if i + k >= 1 and i + k < {extent + 1}:
+            y[i] += x[i + k - 1] * w[k]
+        else:
+            z[i] += w[k]
+"""
+    width = TARGETS[target].simd_width
+    shapes = {"y": (extent,), "z": (extent,), "x": (extent,), "w": (3,)}
+    lanes = in_lanes(text, shapes, width)
+    copies = COMMANDS["unroll_and_jam"].function(lanes, "i", -(-extent // width))
+    written = COMMANDS["unroll"].function(copies, "k", 3, unroll_type=1)
+    assert_compiles_to_same(written, TARGETS[target])
+    masks = re.findall(r"const __m\w+ mask\w* = (.*);", listing(written, TARGETS[target]))
+    assert len(masks) == 2 and not any("lane_numbers" in mask for mask in masks)
