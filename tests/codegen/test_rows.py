@@ -76,7 +76,7 @@ def test_ragged_rows_stay_in_registers(extent: int, target: str) -> None:
 @pytest.mark.parametrize("extent", [48, 56])
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
 def test_only_lanes_that_a_border_clips_have_masks(extent: int, target: str) -> None:
-    """Of copies beside each other, the first one at the row's beginning, and the last one at its end; both are constant."""
+    """Of copies beside each other, the first one at the beginning of a row and the last one at its end: constants."""
     text = f"""
 for i in range({extent}):
     for k in range(3):
