@@ -219,14 +219,15 @@ class NestSchedule:
                 chosen += self._same_along(text, found, {lanes.var, row, *chosen})
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
-        first, second, *_ = *(vectors if loop.var == row else loop.trips for loop in copied), 1, 1
-        p, q = register_tile(first, second, self.trials.target.registers, single)
-        why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
+        refused: set[str] = set()
         # What stays the same along the row's vectors is in one register: their copies are innermost.
-        for loop, count in sorted(
-            zip(copied, (p, q), strict=False), key=lambda item: (item[0].var == row, item[0].depth)
-        ):
-            self._copy(loop, count, why)
+        for loop in sorted(copied, key=lambda loop: (loop.var == row, loop.depth)):
+            trips = [1 if f.var in refused else vectors if f.var == row else f.trips for f in copied]
+            first, second = (*trips, 1)[:2]
+            p, q = register_tile(first, second, self.trials.target.registers, single)
+            why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
+            if not self._copy(loop, (p, q)[copied.index(loop)], why):
+                refused.add(loop.var)
         self._write_out(found.statement, lanes)
 
     def _window_tile(self, lanes: LoopFacts, found: Contraction) -> None:
@@ -262,11 +263,11 @@ class NestSchedule:
             if self.trials.apply(why, "unroll", loop.var, terms, unroll_type=1):
                 written *= terms
 
-    def _copy(self, loop: LoopFacts, count: int, why: str) -> None:
+    def _copy(self, loop: LoopFacts, count: int, why: str) -> bool:
         """Jammed copies of a loop; where borders clip its ends, those are loops of their own, and the others need no
-        conditions."""
+        conditions. Whether there are any."""
         if count < 2:
-            return
+            return False
         parts, rest = [loop.var], loop.trips % count or count
         clipped = any(loop.var in names_in(parsed(guard)) for s in loop.inside for guard in s.guards)
         if clipped and loop.trips >= 2 * count + rest and self.trials.borders(loop.var):
@@ -274,8 +275,8 @@ class NestSchedule:
             why_cut = "conditions at the borders are for the ends alone"
             if self.trials.apply(why_cut, "split", loop.var, [count, loop.trips - rest]):
                 parts += [name for name in self.trials.s.loops(self.trials.phase) if name not in before]
-        for part in parts:
-            self.trials.apply(why, "unroll_and_jam", part, count)
+        copied = [self.trials.apply(why, "unroll_and_jam", part, count) for part in parts]
+        return any(copied)
 
     def _same_along(self, text: str, found: Contraction, taken: set[str]) -> list[str]:
         """The loop over the results along which an operand stays the same: of the long ones the innermost; or none."""

@@ -240,8 +240,17 @@ def _clamped(index: ast.expr) -> set[str]:
     return {name for node in found for name in names_in(node)}
 
 
+def _sums_more(statement: Statement) -> bool:
+    """Whether a sum has terms along loops that move none of its subscripts: these run on, whichever of the others a
+    stride leaves out."""
+    (target,) = [access for access in statement.accesses if access.kind == "add"]
+    moving = names_in(ast.Tuple(list(target.own), ast.Load()))
+    return any(loop.var not in moving for loop in statement.loops if loop.extent != 1)
+
+
 def _overlapping(statement: Statement, index: ast.expr) -> str | None:
-    """The longest loop in a subscript, where iterations of other loops in it may have the same element."""
+    """The longest loop in a subscript, where iterations of other loops in it may have the same element; if it moves by
+    a stride, only of sums that have other terms, too."""
     form = affine(index)
     heads = {loop.var: loop.extent or 0 for loop in statement.loops}
     moving = [var for var in form.terms if heads.get(var) != 1] if form is not None else []
@@ -251,6 +260,7 @@ def _overlapping(statement: Statement, index: ast.expr) -> str | None:
     reach = 1
     for coefficient, var in sorted((abs(form.terms[var]), var) for var in moving):
         if coefficient < reach:
-            return longest if abs(form.terms[longest]) == 1 else None
+            own = abs(form.terms[longest]) == 1 or _sums_more(statement)
+            return longest if own else None
         reach = coefficient * heads[var]
     return None  # digits of one number: each iteration has elements of its own
