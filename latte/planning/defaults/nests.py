@@ -219,16 +219,25 @@ class NestSchedule:
                 chosen += self._same_along(text, found, {lanes.var, row, *chosen})
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
+        whole = {loop.var: self._whole_blocks(loop, found.statement) for loop in copied}
         refused: set[str] = set()
         # What stays the same along the row's vectors is in one register: their copies are innermost.
         for loop in sorted(copied, key=lambda loop: (loop.var == row, loop.depth)):
-            trips = [1 if f.var in refused else vectors if f.var == row else f.trips for f in copied]
+            trips = [1 if f.var in refused else vectors if f.var == row else whole[f.var] for f in copied]
             first, second = (*trips, 1)[:2]
             p, q = register_tile(first, second, self.trials.target.registers, single)
             why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
             if not self._copy(loop, (p, q)[copied.index(loop)], why):
                 refused.add(loop.var)
         self._write_out(found.statement, lanes)
+
+    def _whole_blocks(self, loop: LoopFacts, statement: Statement) -> int:
+        """The iterations of a loop over blocks of which the last one is ragged, and then a loop of its own; of other
+        loops, all."""
+        blocks = any(loop.var in names_in(other.stop) for other in statement.loops)
+        cuts = self.trials.borders(loop.var) if blocks and loop.trips > 2 else []
+        why = "the ragged block is separate from the whole ones"
+        return cuts[0] if len(cuts) == 1 and self.trials.apply(why, "split", loop.var, cuts) else loop.trips
 
     def _window_tile(self, lanes: LoopFacts, found: Contraction) -> None:
         """Copies of two short loops over results that share the operand that stays the same along them."""
