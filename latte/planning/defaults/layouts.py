@@ -10,6 +10,9 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.statements import Access, Statement, statements_of
 from swirl.loop_facts import contractions, longest_row
 
+LONG_ROW = 4
+"""Vectors of a row from which on lanes along it do as well as along a block: fewer are ragged at its end, and clipped."""
+
 
 def follow_blocks(trials: Trials) -> None:
     """Arrays of this layer get the blocks of the arrays that they are computed from, in the dimensions that run
@@ -28,7 +31,7 @@ def block_results(trials: Trials) -> None:
     for nest in trials.program.nests:
         for found in contractions(nest, trials.program.buffers, single=True):
             kept = found.target.name not in trials.program.buffers
-            if kept or longest_row(found, trials.program.buffers) >= 2 * width:
+            if kept or longest_row(found, trials.program.buffers) >= LONG_ROW * width:
                 continue
             buffer = trials.program.buffers[found.target.name]
             layer = buffer.name.rpartition(".")[0]
