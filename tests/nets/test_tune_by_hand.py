@@ -178,7 +178,7 @@ def test_a_chain_takes_no_recipe_for_one_layer(recipe: Path) -> None:
 def test_a_layer_is_timed_in_its_chain(layer: str, recipe: Path) -> None:
     made = bench(chained(), layer)
     trial = made.compile()
-    assert [path.name for path in made.paths] == ["conv_relu.py", "conv.py", "_conv_update.py"]
+    assert [path.name for path in made.paths] == ["conv_relu.py", "conv.py", "_conv_tiles.py", "_conv_update.py"]
     assert "conv_value" not in trial.stages[-1].program.buffers and "fuse_layers" in {s.name for s in trial.stages}
     recipe.write_text(CHAIN)
     own = bench(chained(), layer, recipe=recipe)

@@ -10,8 +10,8 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.statements import Access, Statement, statements_of
 from swirl.loop_facts import contractions, longest_row
 
-LONG_ROW = 4
-"""Vectors of a row from which on lanes along it do as well as along a block: fewer are ragged at its end, and clipped."""
+LONG_ROW, LONG_CLIPPED_ROW = 2, 4
+"""Vectors of a row from which on lanes along it do as well as along a block; of one whose ends borders clip."""
 
 
 def follow_blocks(trials: Trials) -> None:
@@ -31,7 +31,8 @@ def block_results(trials: Trials) -> None:
     for nest in trials.program.nests:
         for found in contractions(nest, trials.program.buffers, single=True):
             kept = found.target.name not in trials.program.buffers
-            if kept or longest_row(found, trials.program.buffers) >= LONG_ROW * width:
+            long = LONG_CLIPPED_ROW if found.statement.guards else LONG_ROW
+            if kept or longest_row(found, trials.program.buffers) >= long * width:
                 continue
             buffer = trials.program.buffers[found.target.name]
             layer = buffer.name.rpartition(".")[0]
