@@ -199,7 +199,7 @@ class Net:
         Args:
             layers: an ensemble or its name, a kind; for a file that declares a chain, the kinds joined
                 (``"conv_relu"``) or the layers (``[conv1, relu1]``, or their names).
-            path: of the file; None for the default schedule in place of the shipped recipe.
+            path: of the file; None for none: layers get the default schedule, those of a chain each by itself.
 
         Raises:
             CommandError: the net is compiled already, has no such ensemble, kind or chain, or the layers are not a

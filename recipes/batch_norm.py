@@ -37,10 +37,11 @@ def _lanes(s: Schedule, phase: str) -> str | None:
 
 
 def _few_images(s: Schedule, phase: str, lanes: str) -> str:
-    """The loop of which each iteration makes short sums: of as few images as have enough terms."""
+    """The loop of which each iteration makes short sums: of as few images as have enough terms; if none have, of the
+    largest equal parts of the batch."""
     batch, pixels = s.extent(phase, "n"), _extent(s, phase, "hw")
-    whole = [images for images in range(1, batch) if batch % images == 0]
-    few = next((images for images in whole if images * pixels >= SHORT[lanes]), max(whole, default=1))
+    parts = [images for images in range(1, batch) if batch % images == 0]
+    few = next((images for images in parts if images * pixels >= SHORT[lanes]), max(parts, default=1))
     if few == 1:
         return "n"
     s.tile_loop(phase, "n", few)

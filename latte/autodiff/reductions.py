@@ -218,8 +218,8 @@ def _by_target(every: list[Reduction]) -> list[list[Reduction]]:
 
 
 def _seeing(site: Statement, target: ast.expr, every: list[Statement]) -> list[Statement]:
-    """The sites that see the target of ``site``: all see a buffer; a local is seen in the block that declares it,
-    but not where a block inside declares another one of its name."""
+    """The sites that see the target of ``site``: all see a buffer; a local is seen in the block that declares it, from
+    there on. A block before may declare another local of its name."""
     if isinstance(target, ast.Subscript):
         return every
     declared = [s.path for s in every if isinstance(s.node, ast.AnnAssign) and same(s.node.target, target)]

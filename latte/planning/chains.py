@@ -14,7 +14,7 @@ from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
 from latte.planning.default_chains import default_chain
-from latte.planning.recipes import ChainRecipe, Reader, chain_file, chain_name, choice_for
+from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_name, choice_for, has_none
 from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
@@ -191,6 +191,9 @@ def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], fi
     """Why the layers are not compiled together, or None."""
     if chain_name(members) in {ensemble.name for ensemble in graph.ensembles}:
         return "another layer has this name"
+    keys = (chain_name(members), "_".join(member.kind for member in members))
+    if any(graph.recipes.get(key, members) is None for key in keys):
+        return "these layers are to have no recipe together"
     for source, sink in pairwise(members):
         others = [edge.sink.name for edge in graph.readers(source) if edge.sink is not sink]
         if others:
@@ -204,7 +207,10 @@ def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], fi
     for member in members:
         if member.commands:
             return f"{member.name} has commands of its own"
-        if choice_for(graph, member) > file.choice:
+        none = has_none(graph, member)
+        if none and file.recipe.path is not None and file.choice < Choice.NET:
+            return f"{member.name} is to have no recipe"
+        if not none and choice_for(graph, member) > file.choice:
             return f"{member.name} has a recipe of its own"
     return None
 

@@ -29,7 +29,7 @@ class Choice(IntEnum):
     FOLDER = 1
     """It is in the folder ``LATTE_RECIPES``."""
     NET = 2
-    """``net.use_recipe``; without a file, that there is to be none."""
+    """``net.use_recipe``"""
 
 
 def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left: Collection[str] = ()) -> Recipe:
@@ -57,6 +57,12 @@ def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:
     return _own_or_shipped(ensemble.kind)
 
 
+def has_none(graph: Graph, ensemble: Ensemble) -> bool:
+    """Whether an ensemble is to have no recipe."""
+    keys = [key for key in (ensemble.name, ensemble.kind) if key in graph.recipes]
+    return bool(keys) and graph.recipes[keys[0]] is None
+
+
 def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
     """Who has chosen the recipe of an ensemble."""
     if ensemble.name in graph.recipes or ensemble.kind in graph.recipes:
@@ -66,15 +72,15 @@ def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
 
 def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe) -> Recipe | None:
     """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the one
-    that a layer of this kind would get; or the default schedule, by its name."""
-    if kind == DEFAULT_SCHEDULE:
-        return FOR_RECIPES
+    that a layer of this kind would get. The default schedule, by its name, or where there is to be no other."""
     member = next((member for member in members if member.kind == kind), None)
     if member is not None:
-        path = recipe_path(graph, member)
+        path, none = recipe_path(graph, member), has_none(graph, member)
     else:
-        path = graph.recipes[kind] if kind in graph.recipes else _own_or_shipped(kind)
-    return _for_one(path, read) if path is not None else None
+        path, none = graph.recipes.get(kind, _own_or_shipped(kind)), kind in graph.recipes
+    if path is None:
+        return FOR_RECIPES if none or kind == DEFAULT_SCHEDULE else None
+    return _for_one(path, read)
 
 
 def _own_or_shipped(kind: str) -> Path | None:
@@ -124,9 +130,8 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
     """The recipe for layers that follow each other, or None.
 
     In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
-    the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``; ``None`` for the path is no recipe. The
-    file says ``chain = ("conv", "relu")``; one that declares no chain is a recipe for a single layer, whose kind
-    happens to have this name.
+    the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``. The file says ``chain = ("conv",
+    "relu")``; one that declares no chain is a recipe for a single layer, whose kind happens to have this name.
 
     Raises:
         RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
@@ -155,10 +160,8 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
 def _chain_paths(graph: Graph, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
     name = "_".join(member.kind for member in members)
     for key in (chain_name(members), name):
-        if key in graph.recipes:
-            chosen = graph.recipes[key]
-            if chosen is None:
-                return
+        chosen = graph.recipes.get(key)
+        if chosen is not None:
             yield chosen, Choice.NET
     for folder, choice in ((settings().recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED)):
         path = _existing(folder, name)

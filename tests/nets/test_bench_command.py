@@ -378,6 +378,7 @@ def test_options_that_do_not_go_together() -> None:
         (("cbr", "--default-schedule", "--breakdown"), "--default-schedule is not for --breakdown"),
         (("bn", "--default-schedule", "--layout", "blocks"), "--default-schedule is not for --layout blocks"),
         (("net", "--default-schedule"), "--default-schedule is not for whole nets"),
+        (("own", "--default-schedule", "--shape", "gelu,4,8,8"), "own gelu,4,8,8 has no recipe"),
     ):
         ran = CliRunner().invoke(bench, arguments)
         assert ran.exit_code == 2 and message in ran.output, arguments

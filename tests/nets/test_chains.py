@@ -20,6 +20,7 @@ from latte import (
     MemoryDataLayer,
     Net,
     ReLULayer,
+    SigmoidLayer,
     SoftmaxLossLayer,
 )
 from latte.autodiff.differentiated import differentiate
@@ -438,6 +439,28 @@ def test_recipes_are_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     net.use_recipe("conv", None)
     net.compile(threads=1)
     assert net.explain("conv1").recipe.startswith("default schedule")
+
+
+def test_the_default_schedule_joins_layers_that_are_to_have_no_recipe(tmp_path: Path) -> None:
+    for off, joined in ((["sigmoid1"], True), (["conv1", "sigmoid1"], True), ([], True), (["chain"], False)):
+        net = Net(2, seed=1)
+        conv = ConvLayer(net, MemoryDataLayer(net, (3, 6, 6)), num_filters=4, kernel=3, pad=1)
+        sigmoid = SigmoidLayer(net, conv)
+        for name in off:
+            net.use_recipe([conv, sigmoid] if name == "chain" else name, None)
+        net.compile(threads=1)
+        assert any("conv_value" in c.program.text for c in net.executable.compiled) == joined, off
+    (tmp_path / "mine.py").write_text(
+        'chain = ("conv", "sigmoid")\n'
+        'def forward(s, target):\n    s.fuse_layers("forward")\n    s.recipe("conv", "forward")\n'
+    )
+    net = Net(2, seed=1)
+    conv = ConvLayer(net, MemoryDataLayer(net, (3, 6, 6)), num_filters=4, kernel=3, pad=1)
+    sigmoid = SigmoidLayer(net, conv)
+    net.use_recipe("conv", None)
+    net.use_recipe([conv, sigmoid], tmp_path / "mine.py")
+    net.compile(threads=1)
+    assert {fact.location for fact in net.explain("sigmoid1", "forward").commands[1:]} == {"default schedule"}
 
 
 def test_a_chain_is_called_after_its_kinds(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from latte.tools.bench.alternate import BOUND, LOSS_BOUND, ROUNDED, WITH_RELU, R
 from latte.tools.bench.breakdown import Operators, by_operator, by_optimisation, level_sides, operator_cases
 from latte.tools.bench.cases import KINDS, SETS, TRIED, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
-from latte.tools.bench.ours import IN_BLOCKS
+from latte.tools.bench.ours import IN_BLOCKS, has_recipe
 from latte.tools.bench.report import machine, report_console, spread
 from latte.tools.bench.sweep import Sweep, bases, code_digest, falls, measure
 from latte.tools.bench.workers import HELD_TO_AVX2, OURS, WITHOUT_RECIPES, Side, instruction_sets, sides
@@ -126,6 +126,9 @@ def bench(
         _sweep(kind, shapes, count, target, layout, json_path, kernels)
         return
     wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
+    for case in wanted if default_schedule else ():
+        if not has_recipe(case):
+            raise click.UsageError(f"{case} has no recipe: it gets the default schedule as it is")
     console = report_console()
     about = _about(console, resolve_target(target).name, count, kind)
     run = _Run(console, about, count, target, "plain" if default_schedule else layout, rounds, json_path)

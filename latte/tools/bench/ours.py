@@ -42,6 +42,21 @@ IN_BLOCKS = {"bn": BATCH_NORM_IN_BLOCKS, "conv": CONV_IN_BLOCKS, "cbr": CHAIN_IN
 """Recipes for data in blocks of channels, as the layer before leaves them in a net."""
 
 
+def declared(case: Case) -> tuple[Net, Ensemble, list[Ensemble]]:
+    """A net of the layers of a case after a data layer, with gradients of their source."""
+    net = Net(case.batch, seed=1)
+    net.force_backward = True
+    words: dict[str, Any] = {"dtype": "int32", "below": VOCABULARY} if case.reads_words else {}
+    data = MemoryDataLayer(net, case.source, **words)
+    return net, data, _members(net, data, case)
+
+
+def has_recipe(case: Case) -> bool:
+    """Whether one of the layers of a case has a recipe."""
+    net, _, members = declared(case)
+    return any(recipe_path(net.graph, member) is not None for member in members)
+
+
 class Layers:
     """The layers of a case after a data layer, with gradients of their source.
 
@@ -54,7 +69,7 @@ class Layers:
         recipes: whether the layers have their recipes; otherwise they get the default schedule.
 
     Raises:
-        CommandError: there is no recipe for blocks of this kind, or none that could be taken away.
+        CommandError: there is no recipe for blocks of this kind.
     """
 
     def __init__(
@@ -80,21 +95,11 @@ class Layers:
         self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
 
     def _declare(self, case: Case, recipe: Path | None) -> None:
-        self.net = Net(case.batch, seed=1)
-        self.net.force_backward = True
-        words: dict[str, Any] = {"dtype": "int32", "below": VOCABULARY} if case.reads_words else {}
-        self.data = MemoryDataLayer(self.net, case.source, **words)
-        self.members = _declared(self.net, self.data, case)
-        if not self.recipes:
-            self._without_recipes()
+        self.net, self.data, self.members = declared(case)
+        for member in () if self.recipes else self.members:
+            self.net.use_recipe(member, None)
         if recipe is not None:
             self.net.use_recipe(self.members if len(self.members) > 1 else self.members[0], recipe)
-
-    def _without_recipes(self) -> None:
-        if all(recipe_path(self.net.graph, member) is None for member in self.members):
-            raise CommandError(f"{self.case} has no recipe: it gets the default schedule as it is")
-        for member in self.members:
-            self.net.use_recipe(member, None)
 
     @property
     def target(self) -> str:
@@ -176,7 +181,7 @@ class Layers:
         self.net.backward()
 
 
-def _declared(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
+def _members(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
     window: dict[str, Any] = {"kernel": case.kernel, "stride": case.stride, "pad": case.kernel // 2}
     if case.tried is not None:
         return [case.tried.declare(net, source)]

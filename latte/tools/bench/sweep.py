@@ -91,10 +91,9 @@ class Fall:
     reasons: tuple[str, ...]
 
     @property
-    def part(self) -> float:
-        """Of the share that is expected: the neighbour's, and no more than the limit, which small arrays exceed that
-        stay in the caches."""
-        return self.share / min(1.0, self.beside)
+    def expected(self) -> float:
+        """The neighbour's share, but no more than the limit, which small arrays exceed that stay in the caches."""
+        return min(1.0, self.beside)
 
     def __str__(self) -> str:
         why = f"; {'; '.join(self.reasons)}" if self.reasons else ""
@@ -191,9 +190,9 @@ def falls(through: Iterable[Sequence[Point]], found: Mapping[str, Rates]) -> lis
                     shares = own.shares[phase], other.shares[phase]
                     fall = Fall(str(point), str(neighbour), phase, *shares, reasons)
                     known = worst.get((str(point), phase))
-                    if fall.part < FALL and (known is None or known.beside < fall.beside):
+                    if fall.share < FALL * fall.expected and (known is None or known.beside < fall.beside):
                         worst[str(point), phase] = fall
-    return sorted(worst.values(), key=lambda fall: fall.part)
+    return sorted(worst.values(), key=lambda fall: fall.share / fall.expected)
 
 
 @dataclass
