@@ -16,6 +16,7 @@ from latte import (
     EmbeddingLayer,
     FullyConnectedLayer,
     InterpolationLayer,
+    MaxPoolingLayer,
     MemoryDataLayer,
     Net,
     Neuron,
@@ -653,3 +654,52 @@ def test_functions_of_sums_have_lanes() -> None:
         calls = [s for nest in after.nests for s in statements_of(nest) if "tanh(" in unparse(s.node)]
         assert phase != "forward" or calls
         assert all(s.loops[-1].kind == "vector" for s in calls), after.text
+
+
+def convolution(filters: int, extent: int, stride: int = 1) -> tuple[Net, Ensemble]:
+    """A convolution by 3 × 3 of two images of five channels, with gradients of them."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (5, extent, extent))
+    return net, ConvLayer(net, data, num_filters=filters, kernel=3, stride=stride, pad=1)
+
+
+def clipped_pooling(extent: int) -> tuple[Net, Ensemble]:
+    """Max pooling by 3 × 3 with stride 2, the first windows clipped, and the last ones if the extent is odd."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (3, extent, extent))
+    return net, MaxPoolingLayer(net, data, kernel=3, stride=2, pad=1, ceil_mode=False, clamp=False)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_strided_sums_are_gathered_if_they_have_other_terms(target: str) -> None:
+    """An element of the source sums filters for each tap, but at most a few gradients of windows."""
+    for (net, layer), gathered in ((convolution(20, 9, stride=2), 2), (clipped_pooling(9), 0)):
+        backward = applied_of(net, layer, target)["backward"]
+        assert sum(text.startswith("reindex(") for text in backward) == gathered, backward
+
+
+@pytest.mark.parametrize(("filters", "ragged"), [(33, True), (40, False)])
+def test_a_ragged_block_is_separate_from_the_whole_ones(filters: int, ragged: bool) -> None:
+    """Copies of whole blocks share what they read; beside a ragged one, copies of their loop would be refused."""
+    forward = applied_of(*convolution(filters, 7), "avx2")["forward"]
+    assert any(re.match(r"split\('forward', 'k_outer\w*', \[4\]", text) for text in forward) == ragged, forward
+    assert any(re.match(r"unroll_and_jam\('forward', 'k_outer\w*'", text) for text in forward), forward
+
+
+@pytest.mark.parametrize(("extent", "blocks"), [(17, True), (31, True), (32, False)])
+def test_results_are_in_blocks_beside_short_rows_that_borders_clip(extent: int, blocks: bool) -> None:
+    net, layer = convolution(20, extent)
+    net.use_recipe(layer, None)
+    net.compile(target="avx2")
+    assert ("tile('value', 0, target.simd_width" in net.explain(layer).as_recipe()) == blocks
+
+
+@pytest.mark.parametrize("extent", [33, 34, 14])
+def test_rows_that_borders_clip_run_in_lanes_between_them(extent: int) -> None:
+    """Also if they clip one end alone, and rows shorter than a vector."""
+    forward = applied_of(*clipped_pooling(extent), "avx512")["forward"]
+    cuts = [1, (extent - 1) // 2] if extent % 2 else [1]
+    assert f"split('forward', 'x', {cuts}, nest=0)" in forward or f"split('forward', 'x', {cuts})" in forward, forward
+    assert any(text.startswith("vectorize('forward', 'x_1'") for text in forward), forward

@@ -16,7 +16,7 @@ from math import lcm, prod
 from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
-from latte.planning.defaults.nests import NestSchedule
+from latte.planning.defaults.nests import SPARSE, NestSchedule
 from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
@@ -113,7 +113,7 @@ class PhaseSchedule:
             cuts = own.borders(var)
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "subscripts are clamped at the ends alone"
-            if 4 * longest >= own.target.simd_width and own.apply(why, "split", var, cuts):
+            if SPARSE * longest > own.target.simd_width and own.apply(why, "split", var, cuts):
                 self.name_apart(own)
 
     def gather(self, number: int) -> None:
