@@ -91,13 +91,15 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
     few, overlapping = s.extent(phase, "c") * 2 < width, bool(_zeroing(s, phase, "c"))
     if phase == "backward":
         s.reverse(phase, "k")  # an element gets its gradients in the order of the windows, as without lanes
-    if (high - low >= ROW and _by_rows(s, target, phase)) or (few and (high - low < ROW or not overlapping)):
+    clipped = high - low < columns
+    by_rows = _by_rows(s, target, phase, high - low, clipped, overlapping)
+    if (high - low >= ROW and by_rows) or (few and (high - low < ROW or not overlapping)):
         _, whole = _parts(s, phase)  # clipped windows stay scalar
         if whole is not None:
             if overlapping:
                 s.reorder(phase, ["j", "k", whole])
             s.vectorize(phase, whole, width, strided="gather", optional=True)
-        waits = high - low == columns or s.shape("inputs")[-1] >= LONG_ROW
+        waits = not clipped or s.shape("inputs")[-1] >= LONG_ROW
         if phase == "forward" and waits and _elements(s, phase) >= LARGE:
             s.prefetch(phase, "inputs", "y", AHEAD, optional=True)  # not rows of less than a cache line
         return
@@ -127,15 +129,13 @@ def _elements(s: Schedule, phase: str) -> int:
     return (s.extent(phase, "n") or 0) * prod(s.shape("inputs"))
 
 
-def _by_rows(s: Schedule, target: Target, phase: str) -> bool:
+def _by_rows(s: Schedule, target: Target, phase: str, whole: int, clipped: bool, overlapping: bool) -> bool:
     """Whether one channel's rows are computed one after the other, their clipped windows without lanes. Lanes along
     channels touch as many images at once. Gradients of overlapping windows are added to what is there, of several
     channels in turn, as long as the first cache holds their rows."""
-    low, high = _whole(s, phase)
     if phase == "forward":
-        return high - low == s.extent(phase, "x") or _elements(s, phase) >= MANY
-    in_order = high - low == s.extent(phase, "x") and not _zeroing(s, phase, "c")
-    return in_order or high - low >= 2 * target.simd_width
+        return not clipped or _elements(s, phase) >= MANY
+    return not (clipped or overlapping) or whole >= 2 * target.simd_width
 
 
 def _parallel(s: Schedule, phase: str) -> None:

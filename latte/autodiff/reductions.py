@@ -223,7 +223,8 @@ def _seeing(site: Statement, target: ast.expr, every: list[Statement]) -> list[S
     if isinstance(target, ast.Subscript):
         return every
     declared = [s.path for s in every if isinstance(s.node, ast.AnnAssign) and same(s.node.target, target)]
-    return [s for s in every if _declaration(s, declared) == _declaration(site, declared)]
+    own = _declaration(site, declared)
+    return [s for s in every if _declaration(s, declared) == own]
 
 
 def _declaration(site: Statement, declared: list[Path]) -> Path:

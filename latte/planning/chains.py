@@ -14,7 +14,7 @@ from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
 from latte.planning.default_chains import default_chain
-from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_name, choice_for, has_none
+from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_keys, chain_name, choice_for, has_none
 from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
@@ -191,8 +191,7 @@ def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], fi
     """Why the layers are not compiled together, or None."""
     if chain_name(members) in {ensemble.name for ensemble in graph.ensembles}:
         return "another layer has this name"
-    keys = (chain_name(members), "_".join(member.kind for member in members))
-    if any(graph.recipes.get(key, members) is None for key in keys):
+    if any(key in graph.recipes and graph.recipes[key] is None for key in chain_keys(members)):
         return "these layers are to have no recipe together"
     for source, sink in pairwise(members):
         others = [edge.sink.name for edge in graph.readers(source) if edge.sink is not sink]

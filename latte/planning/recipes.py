@@ -118,6 +118,11 @@ def chain_name(members: Sequence[Ensemble]) -> str:
     return "_".join(member.name for member in members)
 
 
+def chain_keys(members: Sequence[Ensemble]) -> tuple[str, str]:
+    """Under which names a recipe for a chain may be chosen: of the layers, and of their kinds."""
+    return chain_name(members), "_".join(member.kind for member in members)
+
+
 @dataclass(frozen=True)
 class ChainRecipe:
     """A recipe for a chain, and who has chosen it."""
@@ -158,8 +163,8 @@ def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_re
 
 
 def _chain_paths(graph: Graph, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
-    name = "_".join(member.kind for member in members)
-    for key in (chain_name(members), name):
+    by_layers, name = chain_keys(members)
+    for key in (by_layers, name):
         chosen = graph.recipes.get(key)
         if chosen is not None:
             yield chosen, Choice.NET

@@ -163,10 +163,11 @@ class _Body:
         nodes += self.masked(node.body, conditions)
         if node.orelse:
             rest: list[Expression | None] = []
-            for chunk, test in enumerate(tests):
-                condition = None if test is None else conditions[chunk]
-                none = self.instructions.constant_mask([])
-                mask = none if condition is None else self.instructions.mask_not(condition, outer[chunk])
+            for chunk, condition in enumerate(conditions):
+                if tests[chunk] is None or condition is None:
+                    mask = self.instructions.constant_mask([])
+                else:
+                    mask = self.instructions.mask_not(condition, outer[chunk])
                 rest.append(self.named_mask("otherwise", mask, chunk, nodes))
             nodes += self.masked(node.orelse, rest)
         return nodes
