@@ -12,8 +12,7 @@ from swirl.codegen.emit import emit
 from swirl.ir.arithmetic import UNDEFINED, Undefined
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
-from swirl.ir.nest import Program, clones, make_nest, parse_program
-from swirl.ir.trees import nodes
+from swirl.ir.nest import Program, make_nest, parse_program, substitute
 from swirl.ir.validate import validate
 from swirl.jit import build
 from swirl.target import Target, why_not
@@ -150,14 +149,11 @@ def merged(programs: list[Program]) -> Program:
 def numbered(program: Program, number: int) -> Program:
     """The program with a number after the names of its buffers and nests."""
     buffers = {f"{name}_of_{number}": buffer for name, buffer in program.buffers.items()}
-    nests = []
-    for nest in program.nests:
-        body = clones(nest.body)
-        for statement in body:
-            for node in nodes(statement):
-                if isinstance(node, ast.Name) and node.id in program.buffers:
-                    node.id = f"{node.id}_of_{number}"
-        nests.append(make_nest(f"{nest.label}_of_{number}", body, buffers))
+    names = {name: ast.Name(f"{name}_of_{number}", ast.Load()) for name in program.buffers}
+    nests = [
+        make_nest(f"{nest.label}_of_{number}", [substitute(statement, names) for statement in nest.body], buffers)
+        for nest in program.nests
+    ]
     return Program("merged", tuple(nests), buffers)
 
 

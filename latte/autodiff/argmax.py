@@ -30,7 +30,6 @@ from latte.autodiff.prepare import (
     add_to,
     assign,
     edited,
-    load,
     with_origin,
 )
 from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
@@ -55,7 +54,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
-from swirl.ir.trees import name_of, statements_in
+from swirl.ir.trees import as_value, name_of, statements_in
 
 NOBODY, BEATEN = -1, -2
 """Mask values: the target still has its first value; another reduction of the same target won."""
@@ -250,15 +249,15 @@ def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | 
     for (_, index), (part, _) in pairwise(path[1:]):
         block = getattr(block[index], part)
     test = expr(f"x {found.sign} t", x=found.candidate, t=found.target)
-    masks = {}
+    masks: dict[str, ast.expr] = {}
     for statement in block[: path[-1][1]]:
         if not isinstance(statement, ast.If) or not same(statement.test, test) or statement.orelse:
             continue
         for setting in statement.body:
             if isinstance(setting, ast.Assign) and isinstance(setting.targets[0], ast.Subscript):
-                mask = load(setting.targets[0])
-                if isinstance(found.target, ast.Subscript) and same(mask.slice, found.target.slice):  # type: ignore[attr-defined]
-                    masks[unparse(setting.value)] = mask
+                mask = setting.targets[0]
+                if isinstance(found.target, ast.Subscript) and same(mask.slice, found.target.slice):
+                    masks[unparse(setting.value)] = as_value(mask)
     wanted = [(masks.get(unparse(_offset(loop))), loop) for loop in found.loops]
     complete = [(mask, loop) for mask, loop in wanted if mask is not None]
     return complete if len(complete) == len(wanted) else None

@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from latte.autodiff.prepare import Body, assign, edited, load, with_origin
+from latte.autodiff.prepare import Body, assign, edited, with_origin
 from latte.autodiff.uses import sites
 from swirl.ir.nest import LocalType, Program, declare, fresh, make_nest, names_in
 from swirl.ir.paths import Path
 from swirl.ir.statements import Statement
-from swirl.ir.trees import name_of, target_of
+from swirl.ir.trees import as_value, name_of, target_of
 
 
 def branches_as_selects(program: Program, active: set[str]) -> Program:
@@ -40,7 +40,7 @@ def branches_as_selects(program: Program, active: set[str]) -> Program:
         asked = ast.Name(better, ast.Load())
         edits[site.path] = [declare(better, LocalType("bool"), test)]
         for statement in body:
-            target = load(statement.targets[0])
+            target = as_value(statement.targets[0])
             if name_of(target) in active:
                 chosen = with_origin(assign(target, ast.IfExp(asked, statement.value, target)), statement)
                 chosen.was_branch = True  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from swirl.ir.nest import (
     subscripts,
 )
 from swirl.ir.paths import Path
-from swirl.ir.trees import name_of, nodes
+from swirl.ir.trees import changed, name_of, nodes
 
 ACCUMULATE = Buffer("net.accumulate", (1,), "int32", "scalar")
 
@@ -238,8 +237,7 @@ def _swap(body: Body, prefix: Path, path: Path, new: ast.stmt, field: str = "bod
             result.append(new)
             continue
         if path[: len(here)] == here and isinstance(statement, (ast.For, ast.If)):
-            statement = copy.copy(statement)
-            statement.body = _swap(statement.body, here, path, new)
-            statement.orelse = _swap(statement.orelse, here, path, new, "orelse")
+            body, orelse = _swap(statement.body, here, path, new), _swap(statement.orelse, here, path, new, "orelse")
+            statement = changed(statement, body=body, orelse=orelse)
         result.append(statement)
     return result

@@ -17,7 +17,7 @@ from swirl.ir.deps import touched_once
 from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.trees import ASSIGNMENTS, nodes, target_of
+from swirl.ir.trees import ASSIGNMENTS, as_target, as_value, changed, nodes, target_of
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
@@ -43,26 +43,12 @@ def line_of(statement: ast.stmt) -> int | None:
     return getattr(statement, "line", None) or getattr(statement, "lineno", None) or None
 
 
-def store(target: ast.expr) -> ast.Name | ast.Subscript:
-    result = clone(target)
-    assert isinstance(result, (ast.Name, ast.Subscript))
-    result.ctx = ast.Store()
-    return result
-
-
-def load(target: ast.expr) -> ast.expr:
-    result = clone(target)
-    assert isinstance(result, (ast.Name, ast.Subscript))
-    result.ctx = ast.Load()
-    return result
-
-
 def assign(target: ast.expr, value: ast.expr) -> ast.stmt:
-    return ast.fix_missing_locations(ast.Assign([store(target)], value, lineno=0))
+    return ast.fix_missing_locations(ast.Assign([as_target(target)], value, lineno=0))
 
 
 def add_to(target: ast.expr, value: ast.expr) -> ast.stmt:
-    return ast.fix_missing_locations(ast.AugAssign(store(target), ast.Add(), value))
+    return ast.fix_missing_locations(ast.AugAssign(as_target(target), ast.Add(), value))
 
 
 def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
@@ -70,9 +56,8 @@ def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
     result = []
     for statement in body:
         if isinstance(statement, (ast.For, ast.If)):
-            statement = copy.copy(statement)
-            statement.body = rebuild(statement.body, change)
-            statement.orelse = rebuild(statement.orelse, change)
+            body, orelse = rebuild(statement.body, change), rebuild(statement.orelse, change)
+            statement = changed(statement, body=body, orelse=orelse)
         result += change(statement)
     return result
 
@@ -81,7 +66,7 @@ def rebuild(body: Body, change: Callable[[ast.stmt], list[ast.stmt]]) -> Body:
 def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
     """``t -= e`` → ``t += -e``; ``t *= e`` → ``t = t * e``; ``t = t + e`` → ``t += e``."""
     if isinstance(statement, ast.AugAssign):
-        target = load(statement.target)
+        target = as_value(statement.target)
         text = unparse(target)
         uses_itself = any(unparse(node) == text for node in nodes(statement.value) if isinstance(node, ast.expr))
         if isinstance(statement.op, (ast.Add, ast.Sub)) and not uses_itself:
@@ -89,7 +74,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
             return [with_origin(add_to(target, value), statement)]
         return [with_origin(assign(target, ast.BinOp(target, statement.op, statement.value)), statement)]
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
-        target, value = load(statement.targets[0]), statement.value
+        target, value = as_value(statement.targets[0]), statement.value
         text = unparse(target)
         for own, other in ((value.left, value.right), (value.right, value.left)):
             if not same(own, target) or text in {unparse(n) for n in nodes(other) if isinstance(n, ast.expr)}:
@@ -154,7 +139,7 @@ def _first_value(statement: ast.stmt) -> ast.expr:
     assert isinstance(statement, (ast.Assign, ast.AugAssign))
     if isinstance(statement, ast.Assign):
         return statement.value
-    return ast.BinOp(load(statement.target), ast.Add(), statement.value)
+    return ast.BinOp(as_value(statement.target), ast.Add(), statement.value)
 
 
 def _common_block(paths: list[Path]) -> Path | None:
@@ -248,7 +233,7 @@ def selects(statement: ast.stmt) -> list[ast.stmt]:
     for index, (part, target) in enumerate(zip(branches, targets, strict=True)):
         wanted = index < len(statement.body)
         value: ast.expr = part.value  # type: ignore[attr-defined]
-        other = load(target) if sets[index] else ast.Constant(0.0)
+        other = as_value(target) if sets[index] else ast.Constant(0.0)
         value = ast.IfExp(statement.test, value, other) if wanted else ast.IfExp(statement.test, other, value)
         result.append(with_origin((assign if sets[index] else add_to)(target, value), statement))
     return result

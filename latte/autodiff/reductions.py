@@ -6,14 +6,14 @@ import ast
 from dataclasses import dataclass, replace
 
 from latte.autodiff.adjoint_terms import same
-from latte.autodiff.prepare import Body, line_of, load, origin
+from latte.autodiff.prepare import Body, line_of, origin
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.deps import touched_once
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.paths import Path
 from swirl.ir.statements import Statement, parsed
-from swirl.ir.trees import name_of, target_of
+from swirl.ir.trees import as_value, name_of, target_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduct
                 way_out="set the target before the loops",
                 line=line_of(statement),
             )
-        found.append(Reduction(site, load(target), candidate, sign, test, loops, home, tuple(starts)))
+        found.append(Reduction(site, as_value(target), candidate, sign, test, loops, home, tuple(starts)))
     return found
 
 

@@ -18,7 +18,7 @@ from latte.autodiff.adjoint_terms import (
 )
 from latte.autodiff.cleanup import cleaned, merge_first
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
-from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, load, origin, store
+from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, origin
 from latte.autodiff.tapes import TapedValues, Tapes
 from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Choices, Values
@@ -43,7 +43,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
-from swirl.ir.trees import ASSIGNMENTS, name_of, target_of
+from swirl.ir.trees import ASSIGNMENTS, as_target, as_value, name_of, target_of
 
 
 class OutputChanges(Exception):
@@ -266,7 +266,7 @@ class Reversal:
             shared, out, last = (_replaced(part, upstream, taken) for part in (shared, out, last))
             for part in last:
                 if isinstance(part, ast.Assign):
-                    part.targets = [store(upstream)]
+                    part.targets = [as_target(upstream)]
             out = [declare(local, LocalType(self.values.dtype(name)), upstream), *shared, *last, *out]
             return self._finished(out, target, site)
         return self._finished([*shared, *out, *last], target, site)
@@ -274,7 +274,7 @@ class Reversal:
     def _finished(self, out: Body, target: ast.expr, site: Statement) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
         out = self.values.check(out, site)
-        return [substitute(part, {RESULT: load(target)}) for part in out]
+        return [substitute(part, {RESULT: as_value(target)}) for part in out]
 
     def _is_active(self, name: str) -> bool:
         return name in self.active

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from latte.autodiff.prepare import assign, edit_block, edited, load, plain_updates, rebuild
+from latte.autodiff.prepare import assign, edit_block, edited, plain_updates, rebuild
 from latte.autodiff.uses import Use, sites, uses_of
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
@@ -14,7 +14,7 @@ from swirl.ir.names import changed_in
 from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, names_in, reference, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of
+from swirl.ir.trees import as_value, name_of
 
 
 def save_local(program: Program, local: str) -> Program:
@@ -119,7 +119,7 @@ def _as_assignment(statement: ast.stmt, name: str) -> ast.stmt:
     """``name[…] += e`` → ``name[…] = name[…] + e``."""
     if not isinstance(statement, ast.AugAssign) or name_of(statement.target) != name:
         return statement
-    target = load(statement.target)
+    target = as_value(statement.target)
     return assign(target, ast.BinOp(target, ast.Add(), statement.value))
 
 

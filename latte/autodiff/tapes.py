@@ -23,7 +23,6 @@ from latte.autodiff.prepare import (
     Body,
     assign,
     line_of,
-    load,
     origin,
     plain_updates,
     rebuild,
@@ -55,7 +54,7 @@ from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement
-from swirl.ir.trees import name_of
+from swirl.ir.trees import as_value, name_of
 
 
 @dataclass
@@ -368,7 +367,7 @@ def first_wins(statement: ast.stmt) -> list[ast.stmt]:
     """``t = max(t, x)`` → ``t = x if x > t or x != x else t``: among equal elements the first one gets the gradient."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return [statement]
-    target, call = load(statement.targets[0]), statement.value
+    target, call = as_value(statement.targets[0]), statement.value
     others = [arg for arg in call.args if not same(arg, target)]
     if unparse(call.func) not in ("max", "min") or len(call.args) != 2 or len(others) != 1:
         return [statement]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from latte.autodiff.prepare import Body, load
+from latte.autodiff.prepare import Body
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
@@ -17,7 +17,7 @@ from swirl.ir.nest import clone, local_type, loop_of, names_in, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
-from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, nodes, target_of
+from swirl.ir.trees import ASSIGNMENTS, as_value, declared_in, name_of, nodes, target_of
 
 
 class Overwritten(Exception):
@@ -161,7 +161,7 @@ class Values:
                 if only and isinstance(trivial, (ast.Name, ast.Subscript, ast.Constant)):
                     return None
                 if self.later_write(use, itself=False) is None and self.later_write(local, itself=False) is None:
-                    return load(target)
+                    return as_value(target)
         return None
 
     def _slice_block(self, body: Body, needed: set[str]) -> Body:

@@ -11,7 +11,7 @@ from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, clone, constant, expr, kind_of, loop_of
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, nodes
+from swirl.ir.trees import Transformer, as_value, nodes
 from swirl.ir.types import CASTS
 
 FEW_VALUES = 8
@@ -96,15 +96,16 @@ def affine(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -
     if isinstance(node, ast.Constant):
         return Affine(constant=node.value) if type(node.value) is int else None
     if isinstance(node, ast.Name):
-        low, high = ranges.get(node.id, (0, 1))
-        if fix and low == high:
-            return Affine(constant=low)
-        return _atom(ast.Name(node.id, ast.Load()))
+        if fix:
+            low, high = ranges.get(node.id, (0, 1))
+            if low == high:
+                return Affine(constant=low)
+        return _atom(as_value(node))
+    if isinstance(node, ast.BinOp):
+        return _binary(node, ranges, fix)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = affine(node.operand, ranges, fix=fix)
         return inner and inner.scale(-1)
-    if isinstance(node, ast.BinOp):
-        return _binary(node, ranges, fix)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
         return _extremum(node.func.id, node.args, ranges, fix)
     return None
@@ -197,6 +198,8 @@ def bounds(value: Affine | ast.expr, ranges: Ranges) -> tuple[int, int] | None:
         if value.__class__ is ast.Constant:  # most bounds of loops are
             known = constant(value)
             return None if known is None else (known, known)
+        if isinstance(value, ast.Name):
+            return ranges.get(value.id)
         form = affine(value, ranges)
         if form is None:
             return None
@@ -242,6 +245,8 @@ def simplify(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False)
     >>> unparse(simplify(expr("(c_outer * 16 + c_inner) // 16"), {"c_inner": (0, 15)}))
     'c_outer'
     """
+    if node.__class__ is ast.Constant or (node.__class__ is ast.Name and not fix):  # most are
+        return node
     form = affine(node, ranges, fix=fix)
     return node if form is None else form.to_expr()
 
@@ -283,9 +288,10 @@ class _Simplifier(Transformer):
         return node
 
     def _index(self, node: ast.expr) -> ast.expr:
-        if node.__class__ is ast.Name:  # most are
+        if node.__class__ is ast.Name or node.__class__ is ast.Constant:  # most are
             return node
-        return simplify(node, self.ranges) if affine(node) is not None else self.visit(node)
+        form = affine(node, self.ranges)
+        return self.visit(node) if form is None else form.to_expr()
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         if node.value is not None:

@@ -7,7 +7,6 @@ that needs its meaning asks for the :class:`Scope` of the place.
 from __future__ import annotations
 
 import ast
-import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import LocalType, Nest, fresh, local_type, names_in, substitute
 from swirl.ir.paths import Path, walk
 from swirl.ir.paths import loops as loops_of
-from swirl.ir.trees import ASSIGNMENTS, name_of, nodes, statements_in, target_of, targets_in
+from swirl.ir.trees import ASSIGNMENTS, changed, name_of, nodes, statements_in, target_of, targets_in
 
 Kind = Literal["loop", "local", "buffer"]
 
@@ -106,13 +105,9 @@ def apart(nest: Nest) -> Nest:
         result: list[ast.stmt] = []
         for node in body:
             if isinstance(node, (ast.For, ast.If)):
-                new = copy.copy(node)
-                if isinstance(new, ast.For):
-                    new.iter = substitute(new.iter, names)
-                else:
-                    new.test = substitute(new.test, names)
-                new.body, new.orelse = block(node.body, names), block(node.orelse, names)
-                result.append(new)
+                field = "iter" if isinstance(node, ast.For) else "test"
+                head = {field: substitute(getattr(node, field), names)}
+                result.append(changed(node, **head, body=block(node.body, names), orelse=block(node.orelse, names)))
                 continue
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 name, value = node.target.id, node.value

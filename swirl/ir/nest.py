@@ -6,7 +6,6 @@ The grammar is in ``docs/ir.md``. Trees are treated as values: nothing here chan
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer
+from swirl.ir.trees import Transformer, as_target, as_value, changed
 from swirl.ir.trees import clone as clone
 from swirl.ir.trees import names_in as names_in
 from swirl.ir.trees import reference as reference
@@ -80,10 +79,10 @@ class _Substitute(Transformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id not in self.mapping:
             return node
-        new = clone(self.mapping[node.id])
-        if isinstance(new, (ast.Name, ast.Subscript)):
-            new.ctx = node.ctx
-        return new
+        new = self.mapping[node.id]
+        if not isinstance(new, (ast.Name, ast.Subscript)):
+            return clone(new)
+        return as_target(new) if isinstance(node.ctx, ast.Store) else as_value(new)
 
 
 def substitute(tree: T, mapping: Mapping[str, ast.expr]) -> T:
@@ -136,9 +135,7 @@ class Loop:
 
 def with_inner(node: ast.For, body: list[ast.stmt]) -> ast.For:
     """The same loop around another body; a mark on the loop stays on it."""
-    new = copy.copy(node)
-    new.body = body
-    return new
+    return changed(node, body=body)
 
 
 def constant(node: ast.expr) -> int | None:
@@ -155,13 +152,15 @@ def loop_of(node: ast.For) -> Loop:
     """The head of a ``for`` statement of the grammar."""
     assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
     assert isinstance(node.iter.func, ast.Name)
-    args = node.iter.args
-    start = args[0] if len(args) > 1 else ast.Constant(0)
-    stop = args[1] if len(args) > 1 else args[0]
+    args, options = node.iter.args, node.iter.keywords
+    start, stop = (args[0], args[1]) if len(args) > 1 else (_ZERO, args[0])
     step = constant(args[2]) if len(args) > 2 else 1
     assert step is not None
-    options = tuple((k.arg or "", str(k.value.value)) for k in node.iter.keywords if isinstance(k.value, ast.Constant))
-    return Loop(node.target.id, node.iter.func.id, start, stop, step, options, getattr(node, "mark", None))
+    given = tuple([(o.arg or "", str(o.value.value)) for o in options if isinstance(o.value, ast.Constant)])
+    return Loop(node.target.id, node.iter.func.id, start, stop, step, given, getattr(node, "mark", None))
+
+
+_ZERO = ast.Constant(0)
 
 
 def variable_of(node: ast.For) -> str:
@@ -243,9 +242,7 @@ class Nest:
 
     def renamed(self, label: str) -> Nest:
         """The nest under another label."""
-        function = copy.copy(self.function)
-        function.name = label
-        nest = Nest(function)
+        nest = Nest(changed(self.function, name=label))
         nest.__dict__["text"] = self.text.replace(f"def {self.label}(", f"def {label}(", 1)
         nest.__dict__["names"] = self.names
         nest.facts.update(self.facts)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable
+
+from swirl.ir.trees import changed
 
 Path = tuple[tuple[str, int], ...]
 """The place of a statement in a nest: ``(("body", 0), ("body", 2))`` is the third statement of the first loop."""
@@ -58,8 +59,7 @@ def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[as
     if not rest:
         result[index : index + 1] = edit(result[index])
         return result
-    parent = copy.copy(result[index])
-    name = rest[0][0]
-    setattr(parent, name, edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit))
-    result[index] = parent
+    parent, name = result[index], rest[0][0]
+    block = edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit)
+    result[index] = changed(parent, **{name: block})
     return result

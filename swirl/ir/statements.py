@@ -334,10 +334,14 @@ def _add_references(
     if isinstance(tree, ast.Subscript):
         found.append((tree, when))
         for index in subscripts(tree):
-            _add_references(found, index, scope, when)
+            if index.__class__ is not ast.Constant:
+                _add_references(found, index, scope, when)
     elif isinstance(tree, ast.Name):
         if tree.id in scope:
             found.append((tree, when))
+    elif isinstance(tree, ast.BinOp):
+        _add_references(found, tree.left, scope, when)
+        _add_references(found, tree.right, scope, when)
     elif isinstance(tree, ast.IfExp):
         test = unparse(tree.test)
         _add_references(found, tree.test, scope, when)

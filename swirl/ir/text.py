@@ -75,9 +75,12 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two trees are the same in every field."""
     if a is b:
         return True
-    if a.__class__ is not b.__class__:
+    kind = a.__class__
+    if kind is not b.__class__:
         return False
-    if a.__class__ is list:
+    if kind is ast.Name:
+        return bool(a.id == b.id) and a.ctx.__class__ is b.ctx.__class__
+    if kind is list:
         return len(a) == len(b) and all(map(_equal, a, b))
     if not isinstance(a, ast.AST):
         return bool(a == b)

@@ -103,19 +103,18 @@ def statements_in(tree: ast.stmt) -> Iterator[ast.stmt]:
 def names_in(tree: ast.AST) -> set[str]:
     """Every plain name in ``tree`` (variables, buffers, called functions)."""
     names: set[str] = set()
-    left = [tree]
+    left: list[Any] = [tree]
     while left:  # not by `nodes`: most of the calls are for a few nodes
         node = left.pop()
         kind = node.__class__
         if kind is ast.Name:
-            names.add(node.id)  # type: ignore[attr-defined]
-            continue
-        for name in _CHILDREN[kind]:
-            value = getattr(node, name, None)
-            if value.__class__ is list:
-                left += value
-            elif isinstance(value, ast.AST):
-                left.append(value)
+            names.add(node.id)
+        elif kind is ast.BinOp:  # most of what is neither a name nor a number
+            left += (node.left, node.right)
+        elif kind is ast.Subscript:
+            left += (node.value, node.slice)
+        elif kind is not ast.Constant:
+            left += children(node)
     return names
 
 
@@ -167,11 +166,14 @@ def declared_in(tree: ast.stmt) -> set[str]:
 
 
 def clone(tree: T) -> T:
-    """A copy that shares no statement and no expression with ``tree``, not even where ``tree`` holds one in two places.
+    """A copy that may be changed in place: it shares no statement and no expression with ``tree``, not even where
+    ``tree`` holds one in two places. Only names and constants, which are never changed, are shared.
 
     Attributes that are not part of the tree (a loop's mark, a statement's number) are kept.
     """
     kind = tree.__class__
+    if kind is ast.Name or kind is ast.Constant:
+        return tree
     new = kind.__new__(kind)
     attributes = new.__dict__
     attributes.update(tree.__dict__)
@@ -184,6 +186,31 @@ def clone(tree: T) -> T:
     if kind is ast.Compare:
         attributes["ops"] = list(attributes["ops"])
     return new
+
+
+def changed(tree: T, **fields: Any) -> T:
+    """The same statement or expression with other fields; it shares its other parts with ``tree``."""
+    kind = tree.__class__
+    new = kind.__new__(kind)
+    new.__dict__.update(tree.__dict__, **fields)
+    return new
+
+
+def as_target(element: ast.expr) -> ast.Name | ast.Subscript:
+    """A copy of a local or an element, as the target of an assignment."""
+    return _in_context(element, ast.Store())
+
+
+def as_value(element: ast.expr) -> ast.Name | ast.Subscript:
+    """A copy of a local or an element, as a value."""
+    return _in_context(element, ast.Load())
+
+
+def _in_context(element: ast.expr, context: ast.expr_context) -> ast.Name | ast.Subscript:
+    assert isinstance(element, (ast.Name, ast.Subscript))
+    if isinstance(element, ast.Name) and element.ctx.__class__ is context.__class__:
+        return element
+    return changed(clone(element), ctx=context)
 
 
 def located(tree: T) -> T:

@@ -7,7 +7,6 @@ type of what it meets; if it meets nothing, that of the target that the whole ex
 from __future__ import annotations
 
 import ast
-import copy
 import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -20,6 +19,7 @@ from swirl.ir.hints import STREAM
 from swirl.ir.names import Named, Scope, apart, of_declaration, of_loop
 from swirl.ir.nest import Nest, Program, clone, local_type
 from swirl.ir.printing import unparse
+from swirl.ir.trees import as_value, changed
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -205,7 +205,7 @@ class Conversions:
         """``t op= e`` where that is computed in the target's type; else ``t = type(t op e)``: it may not be reordered,
         as each step loses something."""
         target = dtype_of(node.target, scope)
-        whole = ast.BinOp(_load(node.target), node.op, node.value)
+        whole = ast.BinOp(as_value(node.target), node.op, node.value)
         if resolved(dtype_of(whole, scope), target) == target != "bool":
             return _with(node, value=self.value(node.value, target, scope))
         new = ast.Assign([node.target], self.value(whole, target, scope))
@@ -307,21 +307,11 @@ def cast(dtype: str, node: ast.expr) -> ast.expr:
     return ast.Call(ast.Name(dtype, ast.Load()), [node], [])
 
 
-def _load(target: ast.expr) -> ast.expr:
-    new = clone(target)
-    assert isinstance(new, (ast.Name, ast.Subscript))
-    new.ctx = ast.Load()
-    return new
-
-
 def _with(node: N, **fields: object) -> N:
     """The node with other parts; the node itself if they are the same."""
     if all(_same(getattr(node, name), part) for name, part in fields.items()):
         return node
-    new = copy.copy(node)
-    for name, part in fields.items():
-        setattr(new, name, part)
-    return new
+    return changed(node, **fields)
 
 
 def _same(one: object, two: object) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from swirl.ir.nest import Program
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, children, clone, located, nodes
+from swirl.ir.trees import Transformer, as_target, as_value, changed, children, clone, located, nodes
 from tests.fuzz.checks import make_case, random_pick
 
 EXPRESSIONS = """
@@ -113,14 +113,35 @@ def test_transformers_do_what_the_standard_library_s_do() -> None:
     assert ast.dump(Ours().visit(clone(leaves))) == ast.dump(Theirs().visit(clone(leaves)))
 
 
-def test_clone_shares_nothing() -> None:
+def test_clone_shares_only_names_and_constants() -> None:
     tree = ast.parse("for i in range(3):\n    x[i] = a < b if not c else -d\n    t: float32 = 1.0").body[0]
     tree.mark = "kept"  # type: ignore[attr-defined]
     copy = clone(tree)
     assert ast.dump(copy) == ast.dump(tree) and copy.mark == "kept"  # type: ignore[attr-defined]
-    assert not {id(node) for node in nodes(tree)} & {id(node) for node in nodes(copy)}
+    shared = [node for node in nodes(copy) if id(node) in set(map(id, nodes(tree)))]
+    assert {type(node) for node in shared} == {ast.Name, ast.Constant}
     (one,), (two,) = ([n for n in ast.walk(t) if isinstance(n, ast.Compare)] for t in (tree, copy))
     assert one.ops is not two.ops
+
+
+@pytest.mark.parametrize("text", ["x", "x[i, j + 1]"])
+def test_targets_and_values(text: str) -> None:
+    """A copy in the other context; the element itself stays as it is."""
+    (value,) = (node.value for node in ast.parse(text).body if isinstance(node, ast.Expr))
+    target = as_target(value)
+    assert unparse(target) == unparse(as_value(target)) == text
+    contexts = [type(element.ctx) for element in (as_value(value), target, as_value(target))]
+    assert contexts == [ast.Load, ast.Store, ast.Load]
+    assert isinstance(value, (ast.Name, ast.Subscript)) and type(value.ctx) is ast.Load
+
+
+def test_changed_shares_the_other_parts() -> None:
+    loop = ast.parse("for i in range(3):\n    x[i] = 1").body[0]
+    assert isinstance(loop, ast.For)
+    loop.mark = "kept"  # type: ignore[attr-defined]
+    other = changed(loop, body=[ast.Pass()])
+    assert unparse(other) == "for i in range(3):\n    pass" and other.mark == "kept"  # type: ignore[attr-defined]
+    assert other.iter is loop.iter and unparse(loop) == "for i in range(3):\n    x[i] = 1"
 
 
 def test_located_compiles() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,7 +25,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of, nodes, targets_in
+from swirl.ir.trees import changed, name_of, nodes, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
@@ -326,9 +325,7 @@ class _Factoring:
             return
         self.taken |= {name for name, _ in declared}
         self.before += [declaration for _, declaration in declared]
-        new = copy.copy(statement.node)
-        new.value = value
-        self.replaced[id(statement.node)] = [new]
+        self.replaced[id(statement.node)] = [changed(statement.node, value=value)]
 
     # --- names and messages
     def _fresh(self, base: str) -> str:

@@ -29,7 +29,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, reduction_extremum, statements_of
-from swirl.ir.trees import name_of, nodes, target_of
+from swirl.ir.trees import as_value, name_of, nodes, target_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
@@ -244,11 +244,13 @@ class _Convert:
             table = _UNCHANGED if floating else _UNCHANGED_INTEGER if self.dtype(target) == "int32" else {}
             if type(node.op) in table:
                 return ast.AugAssign(node.target, node.op, under.select(node.value, expr(table[type(node.op)])))
-            return ast.Assign([target], under.select(ast.BinOp(_load(target), node.op, node.value), _load(target)))
+            return ast.Assign(
+                [target], under.select(ast.BinOp(as_value(target), node.op, node.value), as_value(target))
+            )
         assert isinstance(node, ast.Assign)
         extremum = reduction_extremum(node)
         if extremum is None or not floating:
-            return ast.Assign([target], under.select(node.value, _load(target)))
+            return ast.Assign([target], under.select(node.value, as_value(target)))
         assert isinstance(node.value, ast.Call)
         text = unparse(target)
         args = [
@@ -263,13 +265,6 @@ class _Convert:
             type_ = self.types[name]
             return "" if type_ is None else type_.dtype
         return self.program.buffers[name].dtype
-
-
-def _load(target: ast.expr) -> ast.expr:
-    result = clone(target)
-    assert isinstance(result, (ast.Name, ast.Subscript))
-    result.ctx = ast.Load()
-    return result
 
 
 def _several(node: ast.If) -> bool:

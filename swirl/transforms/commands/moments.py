@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -15,7 +14,7 @@ from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, 
 from swirl.ir.paths import enclosing
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer
+from swirl.ir.trees import Transformer, as_value, changed
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
@@ -229,7 +228,7 @@ class _Pair:
         """Note what a statement does with the sum; whether it assigns a multiple of it."""
         if isinstance(statement, ast.AugAssign):
             target: ast.expr = statement.target
-            value: ast.expr = ast.BinOp(load(target), statement.op, statement.value)
+            value: ast.expr = ast.BinOp(as_value(target), statement.op, statement.value)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             value = statement.value
@@ -279,16 +278,14 @@ class _Pair:
         values = self._start()
         for statement in means:  # each of them is a multiple of the mean
             self._follow(statement, values)
-            new = copy.copy(statement)
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target  # type: ignore[attr-defined]
             multiple = self._multiple(values[unparse(target)])
             assert multiple is not None
             value = (mean * number(multiple)).to_expr()
             if isinstance(statement, ast.AugAssign):
-                new = ast.Assign([statement.target], value)
+                replaced[id(statement)] = [ast.Assign([statement.target], value)]
             else:
-                new.value = value  # type: ignore[attr-defined]
-            replaced[id(statement)] = [new]
+                replaced[id(statement)] = [changed(statement, value=value)]
         target = clone(self.first.target)
         total = ast.Assign([target], (mean * number(self.count * self.first.scale)).to_expr())
         loop = self.block[self.position]
@@ -382,8 +379,3 @@ class _Followed(Transformer):
         if isinstance(node, (ast.Name, ast.Subscript)):
             return clone(self.values.get(unparse(node), node))
         return super().generic_visit(node)
-
-
-def load(target: ast.expr) -> ast.expr:
-    """A target as an operand."""
-    return ast.parse(unparse(target), mode="eval").body

@@ -7,7 +7,7 @@ import ast
 from swirl.errors import Refused
 from swirl.ir.nest import Program, clones, declare, expr, fresh, kind_of, loop_of, reference, subscripts, with_inner
 from swirl.ir.paths import replace_at
-from swirl.ir.trees import nodes
+from swirl.ir.trees import as_target, nodes
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.reductions import (
@@ -18,7 +18,6 @@ from swirl.transforms.rewrites.reductions import (
     own_loops,
     reductions_over,
     retargeted,
-    stored,
 )
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.scalar_replacement import localize_reductions
@@ -109,7 +108,7 @@ def _with_parts(program: Program, site: Site) -> Program:
         part = _renamed(reduction.target, name)
         zero = ast.Constant(0.0)
         opening.append(declare(name, type_, None if type_.shape else zero))
-        opening += [over(ast.Assign([stored(part)], zero), own)] if type_.shape else []
+        opening += [over(ast.Assign([as_target(part)], zero), own)] if type_.shape else []
         new = retargeted(new, reduction, part)
         closing.append(over(combine("add", reduction.target, part), own))
     assert isinstance(new, ast.For)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections import Counter
 from collections.abc import Callable
 
 from swirl.ir.nest import Nest, Program, local_type, names_in, with_inner
 from swirl.ir.paths import Path, at, edit_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of, nodes
+from swirl.ir.trees import changed, name_of, nodes
 
 
 def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
@@ -42,11 +41,10 @@ def rebuilt(body: list[ast.stmt], replaced: dict[int, list[ast.stmt]]) -> list[a
         if id(node) in replaced:
             result += replaced[id(node)]
         elif isinstance(node, (ast.For, ast.If)):
-            new = copy.copy(node)
-            new.body, new.orelse = rebuilt(node.body, replaced), rebuilt(node.orelse, replaced)
-            if isinstance(new, ast.If) and new.orelse and not new.body:
-                new.body = [ast.Pass()]
-            result += [new] if new.body else []
+            body, orelse = rebuilt(node.body, replaced), rebuilt(node.orelse, replaced)
+            if isinstance(node, ast.If) and orelse and not body:
+                body = [ast.Pass()]
+            result += [changed(node, body=body, orelse=orelse)] if body else []
         else:
             result.append(node)
     return result
@@ -76,9 +74,7 @@ def joined_updates(program: Program, nest: Nest, path: Path) -> Nest:
         result: list[ast.stmt] = []
         for node in body:
             if isinstance(node, (ast.For, ast.If)):
-                new = copy.copy(node)
-                new.body, new.orelse = block(node.body), block(node.orelse)
-                result.append(new)
+                result.append(changed(node, body=block(node.body), orelse=block(node.orelse)))
             elif result and (one := _joined(result[-1], node, floating)) is not None:
                 result[-1] = one
             else:
@@ -100,9 +96,7 @@ def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bo
         return None
     if not all(floating(node) for node in (target, first.value, second.value)):
         return None  # integers are rounded when they are stored, truth values do not add up
-    new = copy.copy(first)
-    new.value = ast.BinOp(first.value, second.op, second.value)
-    return new
+    return changed(first, value=ast.BinOp(first.value, second.op, second.value))
 
 
 def _is_float(program: Program, nest: Nest, node: ast.expr) -> bool:

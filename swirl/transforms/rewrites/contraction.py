@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -19,7 +18,7 @@ from swirl.ir.footprint import Span, footprint
 from swirl.ir.nest import LocalType, Nest, Program, clone, declare, expr, fresh, names_in, reference, subscripts
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.statements import Statement, statements_of
-from swirl.ir.trees import Transformer
+from swirl.ir.trees import Transformer, changed
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.refusals import refuse
@@ -142,9 +141,7 @@ class _Block:
     def replaced(self, nest: Nest, body: list[ast.stmt]) -> list[ast.stmt]:
         if not self.path:
             return body
-        owner = copy.copy(at(nest.body, self.path))
-        setattr(owner, self.field, body)
-        return replace_at(nest.body, self.path, [owner])
+        return replace_at(nest.body, self.path, [changed(at(nest.body, self.path), **{self.field: body})])
 
 
 def _block(nest: Nest, known: Sequence[Statement]) -> _Block:

@@ -29,7 +29,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import reduction_extremum
-from swirl.ir.trees import Transformer, declared_in, name_of, nodes, statements_in
+from swirl.ir.trees import Transformer, as_target, as_value, declared_in, name_of, nodes, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
@@ -247,7 +247,7 @@ class _Retarget(Transformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         if unparse(node.target) == self.text:
-            return ast.AugAssign(stored(self.element), node.op, node.value)
+            return ast.AugAssign(as_target(self.element), node.op, node.value)
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
@@ -256,21 +256,13 @@ class _Retarget(Transformer):
             return node
         assert isinstance(node.value, ast.Call)
         args = [clone(self.element) if unparse(a) == self.text else a for a in node.value.args]
-        return ast.Assign([stored(self.element)], ast.Call(node.value.func, args, []))
+        return ast.Assign([as_target(self.element)], ast.Call(node.value.func, args, []))
 
 
 def retargeted(node: ast.stmt, reduction: Reduction, element: ast.expr) -> ast.stmt:
     """The statement, accumulating into ``element`` instead of the reduction's target."""
     new = _Retarget(reduction.text, element).visit(clone(node))
     assert isinstance(new, ast.stmt)
-    return new
-
-
-def stored(element: ast.expr) -> ast.Name | ast.Subscript:
-    """An element as the target of an assignment."""
-    new = clone(element)
-    assert isinstance(new, (ast.Name, ast.Subscript))
-    new.ctx = ast.Store()
     return new
 
 
@@ -353,13 +345,9 @@ def _alike(some: Sequence[ast.stmt], others: Sequence[ast.stmt]) -> bool:
 
 def combine(kind: str, target: ast.expr, value: ast.expr) -> ast.stmt:
     """``target += value``, or the like for the other kinds."""
-    store = stored(target)
     if kind in ("add", "mul"):
-        return ast.AugAssign(store, ast.Add() if kind == "add" else ast.Mult(), value)
-    load = clone(target)
-    assert isinstance(load, (ast.Name, ast.Subscript))
-    load.ctx = ast.Load()
-    return ast.Assign([store], ast.Call(ast.Name(kind, ast.Load()), [load, value], []))
+        return ast.AugAssign(as_target(target), ast.Add() if kind == "add" else ast.Mult(), value)
+    return ast.Assign([as_target(target)], ast.Call(ast.Name(kind, ast.Load()), [as_value(target), value], []))
 
 
 def declared_type(body: list[ast.stmt], path: Path, name: str) -> LocalType:

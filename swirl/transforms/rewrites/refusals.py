@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from swirl.ir.deps import Conflict
 from swirl.ir.nest import Loop, Nest, constant
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
+from swirl.ir.trees import changed
 
 
 # --- refusing -------------------------------------------------------------------------------------------
@@ -23,8 +23,7 @@ def marked(nest: Nest, path: Path, note: str) -> str:
         for index, node in enumerate(body):
             here = (*prefix, (field, index))
             if isinstance(node, (ast.For, ast.If)):
-                head = copy.copy(node)
-                head.body, head.orelse = [ast.Pass()], []
+                head = changed(node, body=[ast.Pass()], orelse=[])
                 lines.append((indent + unparse(ast.fix_missing_locations(head)).splitlines()[0], here == path))
                 show(node.body, "body", here, indent + "    ")
                 if node.orelse:

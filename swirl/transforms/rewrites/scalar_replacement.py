@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from swirl.ir.nest import (
     reference,
     references,
     subscripts,
+    with_inner,
 )
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
@@ -141,7 +141,7 @@ class _Local:
 
 def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
     """The nest with one reference replaced over its block."""
-    owner = copy.copy(at(nest.body, candidate.parent)) if candidate.parent else None  # with the mark of a loop
+    owner = at(nest.body, candidate.parent) if candidate.parent else None
     assert owner is None or isinstance(owner, ast.For)
     block = nest.body if owner is None else owner.body
     dtype = program.buffers[candidate.name].dtype
@@ -163,8 +163,7 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
         result[after:after] = [local.over(ast.Assign([local.element(True)], value))]
     if owner is None:
         return nest.with_body(result)
-    owner.body = result
-    return nest.with_body(replace_at(nest.body, candidate.parent, [owner]))
+    return nest.with_body(replace_at(nest.body, candidate.parent, [with_inner(owner, result)]))
 
 
 def _writes(node: ast.stmt, text: str) -> bool:

@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import dataclass
 
 from swirl.ir.affine import simplify_body
@@ -28,7 +27,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.statements import condition_template
-from swirl.ir.trees import name_of, statements_in
+from swirl.ir.trees import changed, name_of, statements_in
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.local_arrays import expand_locals, moving_locals
 from swirl.transforms.rewrites.refusals import WayOut, refuse
@@ -83,8 +82,7 @@ def own_names(nest: Nest, node: ast.For) -> ast.For:
                     name = name_of(statement.target)
                 seen.add(name)
             elif isinstance(statement, (ast.For, ast.If)):
-                statement = copy.copy(statement)
-                statement.body, statement.orelse = block(statement.body), block(statement.orelse)
+                statement = changed(statement, body=block(statement.body), orelse=block(statement.orelse))
             result.append(statement)
         return result
 
@@ -108,10 +106,8 @@ def _sunk(body: list[ast.stmt], loop: Loop, nest: Nest, path: Path, note: str) -
             result.append(with_inner(node, _sunk(node.body, loop, nest, path, note)))
         elif isinstance(node, ast.If) and loop.var not in names_in(node.test) and _has_loop(node):
             flush()
-            branch = copy.copy(node)
-            branch.body = _sunk(node.body, loop, nest, path, note)
-            branch.orelse = _sunk(node.orelse, loop, nest, path, note)
-            result.append(branch)
+            body, orelse = (_sunk(branch, loop, nest, path, note) for branch in (node.body, node.orelse))
+            result.append(changed(node, body=body, orelse=orelse))
         elif isinstance(node, ast.If) and _has_loop(node):
             raise refuse(f"a condition on data around a loop moves with {loop.var}", nest, path, note)
         elif isinstance(node, ast.AnnAssign) and loop.var not in names_in(node):
@@ -229,9 +225,8 @@ def _without_arrays(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt
             arrays.append(node)
             continue
         if isinstance(node, ast.If):
-            node = copy.copy(node)
-            found, node.body = _without_arrays(node.body)
-            others, node.orelse = _without_arrays(node.orelse)
+            (found, body), (others, orelse) = _without_arrays(node.body), _without_arrays(node.orelse)
+            node = changed(node, body=body, orelse=orelse)
             arrays += [*found, *others]
         kept.append(node)
     return arrays, kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from swirl.errors import CommandError, ValidationError, nearest
 from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
-from swirl.ir.trees import declared_in
+from swirl.ir.trees import changed, declared_in
 from swirl.transforms.rewrites.checked import checked
 
 
@@ -87,11 +86,10 @@ def loop_at(program: Program, site: Site) -> ast.For:
 def with_mark(program: Program, site: Site, mark: str) -> Program:
     """The program with the loop at ``site`` marked, so that :func:`take_mark` finds it after statements have
     moved."""
-    loop = copy.copy(loop_at(program, site))
-    loop.mark = mark  # type: ignore[attr-defined]
-    function = copy.copy(program.nests[site.nest].function)
-    function.body = replace_at(function.body, site.path, [loop])
-    return program.with_nest(site.nest, Nest(function))
+    loop = changed(loop_at(program, site), mark=mark)
+    function = program.nests[site.nest].function
+    body = replace_at(function.body, site.path, [loop])
+    return program.with_nest(site.nest, Nest(changed(function, body=body)))
 
 
 def take_mark(program: Program, mark: str) -> Site:
