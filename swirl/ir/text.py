@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import asdict, fields
-from functools import lru_cache
+from math import copysign
 from typing import Any
 
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program
+from swirl.ir.trees import ASSIGNMENTS, children, nodes, statements_in, target_of
 
 
 def identity(program: Program) -> str:
@@ -27,14 +28,13 @@ def to_json(program: Program) -> dict[str, Any] | None:
     for field in fields(program):
         if field.name not in value:
             value[field.name] = getattr(program, field.name)
+    if not all(map(_read_as_printed, program.nests)):
+        return None
     try:
         again = from_json(value)
     except (SyntaxError, KeyError, TypeError, ValueError):
         return None
-    # A pass may see what the text does not show (Constant(-1) is printed as -1, which is read as -(1)).
-    nests = zip(program.nests, again.nests, strict=True)
-    same = identity(program) == identity(again) and all(_equal(a.function, b.function) for a, b in nests)
-    return value if same else None
+    return value if identity(program) == identity(again) else None
 
 
 def from_json(value: dict[str, Any]) -> Program:
@@ -60,33 +60,68 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
-@lru_cache(maxsize=4096)
+class _Nests:
+    """The nests last seen, by their texts: trees are values, so one nest may be in many programs."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self._known: dict[str, Nest] = {}
+
+    def get(self, text: str) -> Nest | None:
+        """The nest of that text, which counts as seen now."""
+        nest = self._known.pop(text, None)
+        if nest is not None:
+            self._known[text] = nest
+        return nest
+
+    def add(self, nest: Nest) -> None:
+        """Keep a nest, and let go of the one not seen for longest if there are too many."""
+        self._known[nest.text] = nest
+        if len(self._known) > self.most:
+            self._known.pop(next(iter(self._known)))
+
+
+_KNOWN = _Nests(4096)
+
+
 def _nest(text: str) -> Nest:
-    """The nest of a text; trees are values, so one nest may be in many programs."""
+    """The nest of a text."""
+    known = _KNOWN.get(text)
+    if known is not None:
+        return known
     (function,) = ast.parse(text).body
     if not isinstance(function, ast.FunctionDef):
         raise ValueError("a nest is a function")
     nest = Nest(function)
     nest.__dict__["text"] = text  # its printed form: the text was printed from it
+    _KNOWN.add(nest)
     return nest
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two trees are the same in every field."""
-    if a is b:
+def _read_as_printed(nest: Nest) -> bool:
+    """Whether the nest's text is read as this very tree; it is then known as the nest of the text.
+
+    A pass may see what the text does not show: ``Constant(-1)`` is printed as -1, which is read as -(1); and an element
+    that is stored to, but says that it is loaded, is read as stored to.
+    """
+    if _KNOWN.get(nest.text) is nest:
         return True
-    kind = a.__class__
-    if kind is not b.__class__:
-        return False
-    if kind is ast.Name:
-        return bool(a.id == b.id) and a.ctx.__class__ is b.ctx.__class__
-    if kind is list:
-        return len(a) == len(b) and all(map(_equal, a, b))
-    if not isinstance(a, ast.AST):
-        return bool(a == b)
-    mine, theirs = a.__dict__, b.__dict__
-    for name in a._fields:
-        one, other = mine.get(name), theirs.get(name)
-        if one is not other and not _equal(one, other):
+    for statement in statements_in(nest.function):
+        values = children(statement) if not isinstance(statement, ast.FunctionDef) else []
+        if isinstance(statement, (ast.For, *ASSIGNMENTS)):
+            target = statement.target if isinstance(statement, ast.For) else target_of(statement)
+            if not (isinstance(target, (ast.Name, ast.Subscript)) and isinstance(target.ctx, ast.Store)):
+                return False
+            values = [value for value in values if value is not target] + children(target)
+        if not all(map(_is_plain, (node for value in values if isinstance(value, ast.expr) for node in nodes(value)))):
             return False
+    _KNOWN.add(nest)
     return True
+
+
+def _is_plain(node: ast.AST) -> bool:
+    """Whether a part of a value is read as it is printed."""
+    if isinstance(node, ast.Constant):
+        value: Any = node.value
+        return type(value) in (bool, str) or (type(value) in (int, float) and copysign(1, value) > 0 and value == value)
+    return not isinstance(node, (ast.Name, ast.Subscript, ast.Tuple)) or isinstance(node.ctx, ast.Load)

@@ -22,13 +22,13 @@ import numpy as np
 
 from latte import MemoryDataLayer, Net
 from latte.autodiff import Derived, derive
-from latte.autodiff.prepare import load
 from latte.frontend.lower import lower
 from swirl.errors import DerivativeError, LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, parse_program
+from swirl.ir.trees import as_value
 from swirl.ir.validate import validate
 from tests.fuzz.derivative_cases import ROWS, SHAPES, STEPS, WRITTEN, Writer
 from tests.fuzz.derivative_shrink import shrunk
@@ -126,7 +126,7 @@ class _Declared(ast.NodeTransformer):
         return ast.Assign(node.targets, _noted(node.value))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        return self.visit_Assign(ast.Assign([node.target], ast.BinOp(load(node.target), node.op, node.value)))
+        return self.visit_Assign(ast.Assign([node.target], ast.BinOp(as_value(node.target), node.op, node.value)))
 
 
 class _Noted(ast.NodeTransformer):

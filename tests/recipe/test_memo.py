@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
@@ -14,7 +15,7 @@ from swirl import memo as memo_module
 from swirl import pipeline
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Layout
-from swirl.ir.nest import Nest, Program, make_nest, parse_program
+from swirl.ir.nest import Program, make_nest, parse_program
 from swirl.ir.text import from_json, identity, to_json
 from swirl.memo import Memo, Memos
 from swirl.pipeline import Scheduled, finish, generate, schedule_alone
@@ -22,6 +23,7 @@ from swirl.recipe import Recipe, Schedule
 from swirl.target import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.command import Command
+from tests.ir.test_printing import programs as random_programs
 from tests.recipe.test_schedule import BUFFERS, programs
 
 TARGET = TARGETS["avx2"]
@@ -203,12 +205,32 @@ def test_what_changes_the_program_changes_the_key() -> None:
         assert value is not None and from_json(value) == program
 
 
-def test_a_program_that_does_not_survive_printing_is_not_kept() -> None:
+@pytest.mark.parametrize(
+    ("value", "context"),
+    [
+        (-1.0, ast.Store()),
+        (-0.0, ast.Store()),
+        (float("nan"), ast.Store()),
+        (np.float64(1), ast.Store()),
+        (1.0, ast.Load()),
+    ],
+    ids=["negative", "negative zero", "not a number", "of NumPy", "a target that says that it is loaded"],
+)
+def test_a_program_that_does_not_survive_printing_is_not_kept(value: Any, context: ast.expr_context) -> None:
     nest = make_nest("odd", [ast.parse("value[0, 0, 0] = 1.0").body[0]], BUFFERS)
-    nest.body[0].value = ast.Constant(-1.0)  # type: ignore[attr-defined]
-    assert nest.text.endswith("= -1.0")
+    assignment = nest.body[0]
+    assert isinstance(assignment, ast.Assign) and isinstance(assignment.targets[0], ast.Subscript)
+    assignment.value, assignment.targets[0].ctx = ast.Constant(value), context
     assert to_json(Program("odd", (nest,), {"value": BUFFERS["value"]})) is None
-    assert isinstance(nest, Nest)
+
+
+def test_what_is_kept_is_read_as_the_very_trees() -> None:
+    """Of what commands and passes make, nearly all is kept; and its text stands for the same trees."""
+    made = random_programs()
+    kept = [program for program in made if to_json(program) is not None]
+    assert len(kept) > 0.9 * len(made)
+    for nest in (nest for program in kept for nest in program.nests):
+        assert ast.dump(ast.parse(nest.text).body[0]) == ast.dump(nest.function)
 
 
 def test_other_peoples_functions_and_objects_are_called_each_time() -> None:
