@@ -73,18 +73,15 @@ def check_integers(nest: Nest) -> None:
 def check_marks(nest: Nest) -> None:
     """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each
     other."""
-    known = statements_of(nest)
-    for path, node in loops(nest.body):
-        kind = kind_of(node)
+    marked = [(path, kind_of(node)) for path, node in loops(nest.body) if kind_of(node) in ("parallel", "vector")]
+    for path, kind in marked:
         try:
             if kind == "parallel":
-                conflict = carried(nest.body, path, reductions=True, known=known)
+                conflict = carried(nest.body, path, reductions=True, known=statements_of(nest))
                 problem, note = "the parallel loop would no longer be free of races", "runs in parallel"
-            elif kind == "vector":
-                conflict = lane_conflict(known, path)
-                problem, note = "lanes would depend on each other", "a vector loop"
             else:
-                continue
+                conflict = lane_conflict(statements_of(nest), path)
+                problem, note = "lanes would depend on each other", "a vector loop"
         except NotProved:
             raise refuse("not proved within the time allowed", nest, path, f"a {kind} loop") from None
         if conflict is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from swirl.ir.affine import simplify_body
+from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.names import renaming
 from swirl.ir.nest import (
     LocalType,
@@ -59,9 +59,10 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     old = tagged(replace_at(nest.body, site.path, [in_order.node(expanded.body)]))
     sunk = at(old, site.path)
     assert isinstance(sunk, ast.For)
-    new = replace_at(old, site.path, _sunk(sunk.body, loop, nest, site.path, note))
-    check_order(old, new, nest, site.path, note, way_out)
-    return program.with_nest(site.nest, nest.with_body(simplify_body(new)))
+    moved = _sunk(sunk.body, loop, nest, site.path, note)
+    check_order(old, replace_at(old, site.path, moved), nest, site.path, note, way_out)
+    moved = simplify_body(moved, ranges_at(old, site.path))
+    return program.with_nest(site.nest, nest.with_body(replace_at(old, site.path, moved)))
 
 
 def own_names(nest: Nest, node: ast.For) -> ast.For:
