@@ -99,12 +99,13 @@ def _nest(text: str) -> Nest:
 
 
 def _read_as_printed(nest: Nest) -> bool:
-    """Whether the nest's text is read as this very tree; it is then known as the nest of the text.
+    """Whether the nest's text is read as this very tree; it is then the nest of the text, unless another one is known.
 
     A pass may see what the text does not show: ``Constant(-1)`` is printed as -1, which is read as -(1); and an element
     that is stored to, but says that it is loaded, is read as stored to.
     """
-    if _KNOWN.get(nest.text) is nest:
+    known = _KNOWN.get(nest.text)
+    if known is nest:
         return True
     for statement in statements_in(nest.function):
         values = children(statement) if not isinstance(statement, ast.FunctionDef) else []
@@ -115,7 +116,8 @@ def _read_as_printed(nest: Nest) -> bool:
             values = [value for value in values if value is not target] + children(target)
         if not all(map(_is_plain, (node for value in values if isinstance(value, ast.expr) for node in nodes(value)))):
             return False
-    _KNOWN.add(nest)
+    if known is None:
+        _KNOWN.add(nest)
     return True
 
 
