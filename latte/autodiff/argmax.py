@@ -19,7 +19,6 @@ If the target already holds something when the loop begins, such as a sum, the r
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -54,7 +53,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
-from swirl.ir.trees import as_value, name_of, statements_in
+from swirl.ir.trees import as_value, changed, name_of, statements_in
 
 NOBODY, BEATEN = -1, -2
 """Mask values: the target still has its first value; another reduction of the same target won."""
@@ -229,9 +228,7 @@ def _where_chosen(found: Reduction, tests: list[ast.expr]) -> ast.stmt:
 
 
 def _with_value(statement: ast.stmt, value: ast.expr) -> ast.stmt:
-    new = copy.copy(statement)
-    new.value = value  # type: ignore[attr-defined]
-    return with_origin(new, statement)
+    return with_origin(changed(statement, value=value), statement)
 
 
 def _own_masks(program: Program, group: Round) -> list[tuple[ast.expr, Loop]] | None:

@@ -7,7 +7,6 @@ Elements that one block computes step by step become locals with one declaration
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Mapping
 
 from latte.autodiff.adjoint_terms import negated, same
@@ -83,7 +82,7 @@ def plain_updates(statement: ast.stmt) -> list[ast.stmt]:
                 return [with_origin(add_to(target, other), statement)]
             if isinstance(value.op, ast.Sub) and own is value.left:
                 return [with_origin(add_to(target, negated(other)), statement)]
-    return [with_origin(copy.copy(statement), statement)]
+    return [with_origin(changed(statement), statement)]
 
 
 # --- elements as locals -------------------------------------------------------------------------------------
@@ -188,10 +187,9 @@ def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body])
     if not path:
         return edit(body)
     (_, index), rest = path[0], path[1:]
-    parent = copy.copy(body[index])
     inner = rest[0][0] if rest else field
-    setattr(parent, inner, edit_block(getattr(parent, inner), rest, field, edit))
-    return [*body[:index], parent, *body[index + 1 :]]
+    block = edit_block(getattr(body[index], inner), rest, field, edit)
+    return [*body[:index], changed(body[index], **{inner: block}), *body[index + 1 :]]
 
 
 def edited(nests: list[Body], edits: Mapping[Path, Body], before: Mapping[Path, Body] | None = None) -> list[Body]:
@@ -204,9 +202,9 @@ def _edit(body: Body, prefix: Path, field: str, edits: Mapping[Path, Body], befo
     for index, statement in enumerate(body):
         path = (*prefix, (field, index))
         if isinstance(statement, (ast.For, ast.If)):
-            statement = copy.copy(statement)
-            statement.body = _edit(statement.body, path, "body", edits, before)
-            statement.orelse = _edit(statement.orelse, path, "orelse", edits, before)
+            inner = _edit(statement.body, path, "body", edits, before)
+            other = _edit(statement.orelse, path, "orelse", edits, before)
+            statement = changed(statement, body=inner, orelse=other)
         result += [*before.get(path, []), *edits.get(path, [statement])]
     return result
 
@@ -251,8 +249,7 @@ def versions(body: Body, taken: set[str]) -> Body:
         target = _local_target(old)
         if isinstance(old, ast.AnnAssign):
             assert target is not None and old.value is not None
-            statement = copy.copy(old)
-            statement.value = substitute(old.value, renaming)
+            statement = changed(old, value=substitute(old.value, renaming))
             current[target], types[target] = target, old
         elif target in types and isinstance(old, (ast.Assign, ast.AugAssign)):
             value = substitute(old.value, renaming)
@@ -269,7 +266,7 @@ def versions(body: Body, taken: set[str]) -> Body:
                 statement = ast.AnnAssign(ast.Name(new, ast.Store()), types[target].annotation, value, 1)
                 with_origin(statement, old)
         else:
-            statement = substitute(old, renaming) if renaming else copy.copy(old)  # type: ignore[assignment]
+            statement = substitute(old, renaming) if renaming else changed(old)  # type: ignore[assignment]
             for name in ("body", "orelse"):
                 if isinstance(statement, (ast.For, ast.If)):
                     setattr(statement, name, versions(getattr(statement, name), taken))
@@ -291,7 +288,7 @@ def unique_locals(body: Body, seen: set[str], taken: set[str], renaming: Mapping
     renaming = dict(renaming)
     result: Body = []
     for old in body:
-        statement = copy.copy(old)
+        statement = changed(old)
         if isinstance(statement, ast.AnnAssign):
             assert isinstance(statement.target, ast.Name) and statement.value is not None
             statement.value = substitute(statement.value, renaming)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +16,7 @@ from swirl.ir.nest import clone, local_type, loop_of, names_in, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
-from swirl.ir.trees import ASSIGNMENTS, as_value, declared_in, name_of, nodes, target_of
+from swirl.ir.trees import ASSIGNMENTS, as_value, changed, declared_in, name_of, nodes, target_of
 
 
 class Overwritten(Exception):
@@ -209,7 +208,7 @@ class Values:
             if target.id not in self.choices.keepable:
                 raise
             raise TooDear(target.id, None, self._bytes_kept(target.id)) from None
-        return copy.copy(statement)
+        return changed(statement)
 
     def _check_again(self, value: ast.expr, site: Statement) -> None:
         """Check that what an expression that is computed again reads is still there. Locals of blocks around have their

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import replace
 from math import prod
 
@@ -13,7 +12,7 @@ from swirl.ir.hints import prefetch_of
 from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer
+from swirl.ir.trees import Transformer, clone
 from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
@@ -126,7 +125,7 @@ def _flatten_in(
         base = "".join(group)
         var = inner_name(program.with_nest(index, nest), Site(index, path), base)
         rewrite = _Join(program, nest, path, group, extents, var, joined)
-        body = [rewrite.visit(copy.deepcopy(statement)) for statement in inner]
+        body = [rewrite.visit(clone(statement)) for statement in inner]
         new = Loop(var, "range", ast.Constant(0), ast.Constant(prod(extents))).node(body)
         nest = nest.with_body(replace_at(nest.body, path, [new]))
     return nest

@@ -282,10 +282,8 @@ class _Pair:
             multiple = self._multiple(values[unparse(target)])
             assert multiple is not None
             value = (mean * number(multiple)).to_expr()
-            if isinstance(statement, ast.AugAssign):
-                replaced[id(statement)] = [ast.Assign([statement.target], value)]
-            else:
-                replaced[id(statement)] = [changed(statement, value=value)]
+            adds = isinstance(statement, ast.AugAssign)
+            replaced[id(statement)] = [ast.Assign([target], value) if adds else changed(statement, value=value)]
         target = clone(self.first.target)
         total = ast.Assign([target], (mean * number(self.count * self.first.scale)).to_expr())
         loop = self.block[self.position]

@@ -73,15 +73,17 @@ def check_integers(nest: Nest) -> None:
 def check_marks(nest: Nest) -> None:
     """Raises Refused where a parallel loop of the nest has a race or a vector loop's lanes depend on each
     other."""
-    marked = [(path, kind_of(node)) for path, node in loops(nest.body) if kind_of(node) in ("parallel", "vector")]
-    for path, kind in marked:
+    for path, node in loops(nest.body):
+        kind = kind_of(node)
         try:
             if kind == "parallel":
                 conflict = carried(nest.body, path, reductions=True, known=statements_of(nest))
                 problem, note = "the parallel loop would no longer be free of races", "runs in parallel"
-            else:
+            elif kind == "vector":
                 conflict = lane_conflict(statements_of(nest), path)
                 problem, note = "lanes would depend on each other", "a vector loop"
+            else:
+                continue
         except NotProved:
             raise refuse("not proved within the time allowed", nest, path, f"a {kind} loop") from None
         if conflict is not None:
