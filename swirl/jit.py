@@ -192,6 +192,7 @@ class _Runs:
     def __enter__(self) -> _Runs:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After a failure or an interrupt, what has not started need not start.
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+    def __exit__(self, *_: object) -> None:
+        # After a failure or an interrupt, what has not started need not start. What runs is waited for: it would go on
+        # to write into the cache folder, by then perhaps another one.
+        self._pool.shutdown(cancel_futures=True)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -52,16 +53,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def use_compiler_after(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each run of the compiler, the shell runs this line."""
+    script = tmp_path / "compiler"
+    real = shutil.which("g++") or shutil.which("clang++")
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] || {line}\nexec "{real}" "$@"\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("SWIRL_CXX", str(script))
+
+
 @pytest.fixture
 def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compiler that writes a line to this file for each compilation."""
     log = tmp_path / "compilations"
     log.touch()
-    script = tmp_path / "logging-compiler"
-    real = shutil.which("g++") or shutil.which("clang++")
-    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] || echo "$@" >> "{log}"\nexec "{real}" "$@"\n')
-    script.chmod(0o700)
-    monkeypatch.setenv("SWIRL_CXX", str(script))
+    use_compiler_after(f'echo "$@" >> "{log}"', tmp_path, monkeypatch)
     return log
 
 
@@ -284,6 +290,15 @@ def test_compiler_error_keeps_text_source_and_command(cache: Path) -> None:
     # Nothing of it counts as built, and it can be tried again.
     with pytest.raises(CompilerFailed):
         build([broken], PORTABLE)
+
+
+def test_no_compiler_runs_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiler_after("{ grep -q add_one kernel.cpp && sleep 0.5; }", tmp_path, monkeypatch)
+    threads = threading.active_count()
+    with pytest.raises(CompilerFailed):
+        build([TranslationUnit("broken", "int x = undeclared_thing;\n"), ADD_ONE], PORTABLE)
+    assert threading.active_count() == threads
+    assert build([ADD_ONE], PORTABLE)[0].cached
 
 
 def test_cache_that_others_may_write_is_refused(cache: Path) -> None:
