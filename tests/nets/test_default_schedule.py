@@ -445,12 +445,19 @@ def test_a_loop_of_one_iteration_hides_no_lanes() -> None:
 
 
 def applied_of(net: Net, layer: Ensemble, target: str | Target = "avx512") -> dict[str, list[str]]:
-    """The commands of each phase that were applied, of nests that still compute the same."""
+    """The commands of each phase that were applied; the nests still compute the same."""
     found = {}
     for phase, before, after, outcomes in scheduled(net, layer, target):
         assert_same(before, after, seeds=(0,))
         found[phase] = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
     return found
+
+
+def applied_in(phase: str, net: Net, layer: Ensemble, target: str | Target = "avx512") -> list[str]:
+    """As :func:`applied_of`, of one phase; those after it are not scheduled."""
+    before, after, outcomes = next(found for name, *found in scheduled(net, layer, target) if name == phase)
+    assert_same(before, after, seeds=(0,))
+    return [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
 
 
 def test_short_loops_that_move_the_borders_of_lanes_are_written_out() -> None:
@@ -526,7 +533,7 @@ def test_what_a_product_reads_again_has_loops_of_its_own() -> None:
     """The gradient of a recurrent step's weights runs along their rows, whatever else is summed beside it."""
     net = Net(4, seed=1)
     RNNLayer(net, MemoryDataLayer(net, (2, 16)), 24)
-    update = applied_of(net, net["rnn1_step1"], "avx2")["update"]
+    update = applied_in("update", net, net["rnn1_step1"], "avx2")
     assert any(text.startswith("vectorize('update', 'j', 8") and "gather" not in text for text in update)
 
 
@@ -580,7 +587,7 @@ def test_pieces_of_rows_are_fetched_ahead(page: int, ahead: set[str], monkeypatc
     monkeypatch.setattr(past_caches, "FAR", 1)
     net = Net(2, seed=1)
     layer = SoftmaxLayer(net, MemoryDataLayer(net, (5, 8, 9)))
-    forward = applied_of(net, layer, "avx2")["forward"]
+    forward = applied_in("forward", net, layer, "avx2")
     assert set(re.findall(r"prefetch\('forward', '(\w+)', 'yx', 1, 2\)", " ".join(forward))) == ahead, forward
 
 
@@ -641,7 +648,7 @@ def test_windows_share_what_they_read() -> None:
     """The gradient of a depthwise convolution's weights: nine sums in one pass over the images, added up once."""
     net = Net(2, seed=1)
     layer = ConvLayer(net, MemoryDataLayer(net, (3, 6, 18)), num_filters=3, groups=3)
-    update = applied_of(net, layer, "avx512")["update"]
+    update = applied_in("update", net, layer, "avx512")
     assert {"unroll_and_jam('update', 'ky_1', 3)", "unroll_and_jam('update', 'kx_1', 3)"} <= set(update)
 
 
@@ -676,30 +683,29 @@ def clipped_pooling(extent: int) -> tuple[Net, Ensemble]:
 def test_strided_sums_are_gathered_if_they_have_other_terms(target: str) -> None:
     """An element of the source sums filters for each tap, but at most a few gradients of windows."""
     for (net, layer), gathered in ((convolution(20, 9, stride=2), 2), (clipped_pooling(9), 0)):
-        backward = applied_of(net, layer, target)["backward"]
+        backward = applied_in("backward", net, layer, target)
         assert sum(text.startswith("reindex(") for text in backward) == gathered, backward
 
 
 @pytest.mark.parametrize(("filters", "ragged"), [(33, True), (40, False)])
 def test_a_ragged_block_is_separate_from_the_whole_ones(filters: int, ragged: bool) -> None:
     """Copies of whole blocks share what they read; beside a ragged one, copies of their loop would be refused."""
-    forward = applied_of(*convolution(filters, 7), "avx2")["forward"]
+    forward = applied_in("forward", *convolution(filters, 7), "avx2")
     assert any(re.match(r"split\('forward', 'k_outer\w*', \[4\]", text) for text in forward) == ragged, forward
     assert any(re.match(r"unroll_and_jam\('forward', 'k_outer\w*'", text) for text in forward), forward
 
 
 @pytest.mark.parametrize(("extent", "blocks"), [(17, True), (31, True), (32, False)])
 def test_results_are_in_blocks_beside_short_rows_that_borders_clip(extent: int, blocks: bool) -> None:
-    net, layer = convolution(20, extent)
-    net.use_recipe(layer, None)
-    net.compile(target="avx2")
-    assert ("tile('value', 0, target.simd_width" in net.explain(layer).as_recipe()) == blocks
+    _, _, _, outcomes = next(scheduled(*convolution(20, extent), "avx2"))
+    applied = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
+    assert ("tile('value', 0, 8, reorder=False)" in applied) == blocks, applied
 
 
 @pytest.mark.parametrize("extent", [33, 34, 14])
 def test_rows_that_borders_clip_run_in_lanes_between_them(extent: int) -> None:
     """Also if they clip one end alone, and rows shorter than a vector."""
-    forward = applied_of(*clipped_pooling(extent), "avx512")["forward"]
+    forward = applied_in("forward", *clipped_pooling(extent), "avx512")
     cuts = [1, (extent - 1) // 2] if extent % 2 else [1]
     assert f"split('forward', 'x', {cuts}, nest=0)" in forward or f"split('forward', 'x', {cuts})" in forward, forward
     assert any(text.startswith("vectorize('forward', 'x_1'") for text in forward), forward
