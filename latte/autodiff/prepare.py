@@ -14,7 +14,7 @@ from latte.autodiff.uses import Use, sites, uses_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import touched_once
 from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
-from swirl.ir.paths import Path
+from swirl.ir.paths import Path, edit_block
 from swirl.ir.printing import unparse
 from swirl.ir.trees import ASSIGNMENTS, as_target, as_value, changed, nodes, target_of
 
@@ -129,7 +129,7 @@ def _localise(nests: list[Body], name: str, dtype: str, taken: set[str]) -> list
 
     nest = block[0][1]
     new = list(nests)
-    new[nest] = edit_block(nests[nest], block[1:], first.site.path[depth][0], edit)
+    new[nest] = edit_block(nests[nest], first.site.path[1 : depth + 1], edit)
     return new
 
 
@@ -180,16 +180,6 @@ class _Rename(ast.NodeTransformer):
             return ast.Name(self.local, node.ctx)
         self.generic_visit(node)
         return node
-
-
-def edit_block(body: Body, path: Path, field: str, edit: Callable[[Body], Body]) -> Body:
-    """``body`` with block ``field`` of the statement at ``path`` (or ``body`` itself) changed by ``edit``."""
-    if not path:
-        return edit(body)
-    (_, index), rest = path[0], path[1:]
-    inner = rest[0][0] if rest else field
-    block = edit_block(getattr(body[index], inner), rest, field, edit)
-    return [*body[:index], changed(body[index], **{inner: block}), *body[index + 1 :]]
 
 
 def edited(nests: list[Body], edits: Mapping[Path, Body], before: Mapping[Path, Body] | None = None) -> list[Body]:

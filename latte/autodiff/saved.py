@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from latte.autodiff.prepare import assign, edit_block, edited, plain_updates, rebuild
+from latte.autodiff.prepare import assign, edited, plain_updates, rebuild
 from latte.autodiff.uses import Use, sites, uses_of
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
 from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, names_in, reference, substitute
-from swirl.ir.paths import Path
+from swirl.ir.paths import Path, edit_block
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_value, name_of
 
@@ -53,7 +53,7 @@ def save_local(program: Program, local: str) -> Program:
         return [*body[: last + 1], store, *body[last + 1 :]]
 
     index = home.path[0][1]
-    nests[index] = edit_block(nests[index], home.path[1:-1], home.path[-1][0], edit)
+    nests[index] = edit_block(nests[index], home.path[1:], edit)
     buffers = {**program.buffers, name: buffer}
     made = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)

@@ -54,12 +54,15 @@ def replace_at(body: list[ast.stmt], path: Path, new: list[ast.stmt]) -> list[as
 
 def edit_at(body: list[ast.stmt], path: Path, edit: Callable[[ast.stmt], list[ast.stmt]]) -> list[ast.stmt]:
     """A copy of ``body`` with the statement at ``path`` replaced by what ``edit`` makes of it."""
+    index = path[-1][1]
+    return edit_block(body, path, lambda block: [*block[:index], *edit(block[index]), *block[index + 1 :]])
+
+
+def edit_block(body: list[ast.stmt], path: Path, edit: Callable[[list[ast.stmt]], list[ast.stmt]]) -> list[ast.stmt]:
+    """A copy of ``body`` with the block that holds the statement at ``path`` replaced by what ``edit`` makes of it."""
     (_, index), rest = path[0], path[1:]
-    result = list(body)
     if not rest:
-        result[index : index + 1] = edit(result[index])
-        return result
-    parent, name = result[index], rest[0][0]
-    block = edit_at(getattr(parent, name), (("body", rest[0][1]), *rest[1:]), edit)
-    result[index] = changed(parent, **{name: block})
-    return result
+        return edit(body)
+    parent, name = body[index], rest[0][0]
+    inner = changed(parent, **{name: edit_block(getattr(parent, name), rest, edit)})
+    return [*body[:index], inner, *body[index + 1 :]]
