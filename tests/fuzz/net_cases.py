@@ -12,7 +12,7 @@ from latte import MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from swirl.errors import LatteError
-from tests.fuzz.net_layers import KINDS
+from tests.fuzz.net_library import KINDS, taps
 from tests.fuzz.programs import Pick
 
 MOST_ELEMENTS = 12_000
@@ -192,8 +192,25 @@ class NetMaker:
             "dilation": self.pair((1, 1, 1, 1, 2, 3)),
         }
 
+    def transposed_conv(self) -> dict[str, Any]:
+        return {
+            "num_filters": self.pick(FILTERS),
+            "kernel": self.pair((3, 1, 2, 4)),
+            "stride": self.pair((1, 2, 2, 3)),
+            "pad": self.pair((0, 0, 1)),
+        }
+
     def fully_connected(self) -> dict[str, Any]:
         return {"num_outputs": self.pick(OUTPUTS)}
+
+    def gelu(self) -> dict[str, Any]:
+        return {"approximate": self.pick(("none", "tanh"))}
+
+    def group_norm(self) -> dict[str, Any]:
+        return {"groups": self.pick((1, 2, 3, 4, 8))}
+
+    def mean_pooling(self) -> dict[str, Any]:
+        return {**self.max_pooling(), "count_include_pad": self.pick((True, False))}
 
     def max_pooling(self) -> dict[str, Any]:
         clamp = self.pick((True, False))
@@ -215,13 +232,7 @@ def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
     shapes = [layer.shape for layer in layers]
     for number, layer in enumerate(case.layers, 1):
         size = case.batch * prod(shapes[number])
-        taps = 1
-        if layer.kind.startswith("conv"):
-            kernel = layer.options["kernel"]
-            taps = shapes[layer.sources[0]][0] * (prod(kernel) if isinstance(kernel, tuple) else kernel**2)
-        elif layer.kind.startswith("fully_connected"):
-            taps = prod(shapes[layer.sources[0]])
-        if size > MOST_ELEMENTS or size * taps > MOST_PRODUCTS:
+        if size > MOST_ELEMENTS or size * taps(layer.kind, layer.options, shapes[layer.sources[0]]) > MOST_PRODUCTS:
             return None
     return shapes
 
@@ -263,6 +274,9 @@ class RecipeMaker:
             "turned": "one",
             "edge": "blur",
             "product": "product_of_images" if images else "product",
+            "global_mean_pooling": "mean_pooling",
+            "nearest": "interpolation",
+            "bilinear": "interpolation",
         }.get(kind, kind)
 
     def neighbours(self) -> list[tuple[int, int]]:

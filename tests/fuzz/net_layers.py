@@ -301,19 +301,24 @@ def _scaled(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> A
     return p["factor"].reshape(shape) * xs[0] + p["summand"].reshape(shape)
 
 
-def _pooling(
-    f: Formula,
-    name: str,
-    xs: Sequence[Any],
-    p: Mapping[str, Any],
-    kernel: Any = 2,
-    stride: Any = 2,
-    pad: Any = 0,
-    ceil_mode: bool = True,
-    clamp: bool = True,
-) -> Any:
-    """The first greatest element of each window, in row-major order."""
-    torch, (x,) = f.torch, xs
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a pooling layer.
+
+    Args:
+        values: n, c, y, x, element of the window; outside of the source the nearest edge.
+        place: of each element in the source, as a number; y, x, element.
+        inside: whether it is inside.
+    """
+
+    values: Any
+    place: Any
+    inside: Any
+
+
+def windows_of(
+    torch: Any, x: Any, kernel: Any = 2, stride: Any = 2, pad: Any = 0, ceil_mode: bool = True, clamp: bool = True
+) -> Windows:
     (ky, kx), (sy, sx), (py, px) = (v if isinstance(v, tuple) else (v, v) for v in (kernel, stride, pad))
     sizes = []
     for extent, k, s, around in zip(x.shape[2:], (ky, kx), (sy, sx), (py, px), strict=True):
@@ -327,16 +332,21 @@ def _pooling(
         at = torch.arange(count)[:, None] * s - around + torch.arange(k)[None, :]
         places.append((at.clamp(0, extent - 1), (at >= 0) & (at < extent)))
     (rows, rows_in), (columns, columns_in) = places
-    windows = x[:, :, rows][:, :, :, :, columns].permute(0, 1, 2, 4, 3, 5).flatten(4)  # n, c, y, x, window
-    inside = (rows_in[:, None, :, None] & columns_in[None, :, None, :]).flatten(2)
-    if not clamp:
-        windows = windows.masked_fill(~inside, -float("inf"))
+    values = x[:, :, rows][:, :, :, :, columns].permute(0, 1, 2, 4, 3, 5).flatten(4)
+    place = (rows[:, None, :, None] * x.shape[3] + columns[None, :, None, :]).flatten(2)
+    return Windows(values, place, (rows_in[:, None, :, None] & columns_in[None, :, None, :]).flatten(2))
+
+
+def _pooling(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], clamp: bool = True, **options: Any) -> Any:
+    """The first greatest element of each window, in row-major order."""
+    torch, (x,) = f.torch, xs
+    found = windows_of(torch, x, clamp=clamp, **options)
+    windows = found.values if clamp else found.values.masked_fill(~found.inside, -float("inf"))
     best = windows.detach().max(-1, keepdim=True).values
     numbers = torch.arange(windows.shape[-1]).expand(windows.shape)
     first = torch.where(windows.detach() == best, numbers, windows.shape[-1]).min(-1, keepdim=True).values
-    place = (rows[:, None, :, None] * x.shape[3] + columns[None, :, None, :]).flatten(2)
-    won = place.expand(windows.shape).gather(-1, first)
-    gaps = (best - windows.detach())[(place != won) & ~((best == 0) & (float(x.detach().min()) >= 0))]
+    won = found.place.expand(windows.shape).gather(-1, first)
+    gaps = (best - windows.detach())[(found.place != won) & ~((best == 0) & (float(x.detach().min()) >= 0))]
     f.near(gaps, x.detach().abs().max())
     return windows.gather(-1, first)[..., 0]
 
@@ -431,7 +441,7 @@ class Kind:
     exact: bool = True
 
 
-def _first(constructor: Callable[..., Ensemble]) -> Declare:
+def with_one(constructor: Callable[..., Ensemble]) -> Declare:
     """A constructor of the layer library, which takes its single source."""
 
     def declare(net: Net, sources: Sequence[Ensemble], **options: Any) -> Ensemble:
@@ -440,7 +450,7 @@ def _first(constructor: Callable[..., Ensemble]) -> Declare:
     return declare
 
 
-def _together(constructor: Callable[..., Ensemble]) -> Declare:
+def with_list(constructor: Callable[..., Ensemble]) -> Declare:
     """A constructor of the layer library, which takes a list of sources."""
 
     def declare(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
@@ -449,15 +459,15 @@ def _together(constructor: Callable[..., Ensemble]) -> Declare:
     return declare
 
 
-KINDS: dict[str, Kind] = {
-    "conv": Kind(_first(ConvLayer), _conv, (3,)),
-    "conv_without_bias": Kind(_first(ConvLayerNoBias), _conv, (3,)),
-    "fully_connected": Kind(_first(FullyConnectedLayer), _fully_connected),
-    "fully_connected_without_bias": Kind(_first(FullyConnectedLayerNoBias), _fully_connected),
-    "batch_norm": Kind(_first(BatchNormLayer), _batch_norm, exact=False),
-    "relu": Kind(_first(ReLULayer), _relu),
-    "tanh": Kind(_first(TanhLayer), _tanh, exact=False),
-    "max_pooling": Kind(_first(MaxPoolingLayer), _pooling, (3,)),
+FIRST_KINDS: dict[str, Kind] = {
+    "conv": Kind(with_one(ConvLayer), _conv, (3,)),
+    "conv_without_bias": Kind(with_one(ConvLayerNoBias), _conv, (3,)),
+    "fully_connected": Kind(with_one(FullyConnectedLayer), _fully_connected),
+    "fully_connected_without_bias": Kind(with_one(FullyConnectedLayerNoBias), _fully_connected),
+    "batch_norm": Kind(with_one(BatchNormLayer), _batch_norm, exact=False),
+    "relu": Kind(with_one(ReLULayer), _relu),
+    "tanh": Kind(with_one(TanhLayer), _tanh, exact=False),
+    "max_pooling": Kind(with_one(MaxPoolingLayer), _pooling, (3,)),
     "doubled": Kind(_elementwise(Doubled), _doubles),
     "leaky": Kind(_elementwise(Leaky), _leaky),
     "scaled": Kind(_elementwise(Scaled), _scaled),
@@ -467,11 +477,11 @@ KINDS: dict[str, Kind] = {
     "edge": Kind(_edge, _edged, (3,)),
     "enlarged": Kind(_enlarged, _larger, (3,)),
     "turned": Kind(_turned, _flipped, (3,)),
-    "concat": Kind(_together(ConcatLayer), _beside, sources=2),
-    "add": Kind(_together(AddLayer), _added, sources=2),
+    "concat": Kind(with_list(ConcatLayer), _beside, sources=2),
+    "add": Kind(with_list(AddLayer), _added, sources=2),
     "padding": Kind(_padded, _with_edges, (3,)),
     "permute": Kind(_first_last, _moved, (3,)),
-    "flatten": Kind(_first(FlattenLayer), _flat, (3,)),
+    "flatten": Kind(with_one(FlattenLayer), _flat, (3,)),
     "split": Kind(_half, _first_half),
     "depthwise": Kind(_depthwise, _by_channel, (3,)),
     "rms_norm": Kind(_rms_norm, _root, (3,), exact=False),

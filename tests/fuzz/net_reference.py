@@ -10,7 +10,8 @@ import numpy as np
 
 from latte.ensemble import Ensemble
 from tests.fuzz.net_cases import Declared, NetCase
-from tests.fuzz.net_layers import KINDS, Formula
+from tests.fuzz.net_layers import Formula
+from tests.fuzz.net_library import KINDS
 
 Arrays = dict[str, np.ndarray]
 
@@ -124,8 +125,8 @@ def _largest(torch: Any, case: NetCase, declared: Declared, inputs: Inputs) -> f
         inputs.labels,
     )
     values, _ = _evaluated(torch, case, declared, absolute)
-    parts = sum({"leaky": 2, "blur": 1, "edge": 1}.get(layer.kind, 0) for layer in case.layers)
-    products = 2 ** sum(layer.kind == "product" for layer in case.layers)  # which multiply the parts
+    parts = sum({"leaky": 2, "blur": 1, "edge": 1, "residual_sum": 1}.get(layer.kind, 0) for layer in case.layers)
+    products = 2 ** sum(layer.kind in ("product", "multiply") for layer in case.layers)  # which multiply the parts
     return max(float(np.abs(array).max(initial=0.0)) for array in values.values()) * 4.0 ** (parts * products)
 
 

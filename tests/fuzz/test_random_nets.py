@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_batch import failing, net_test, run_nets, shrink_net
 from tests.fuzz.net_cases import Layer, NetCase, NetMaker, RecipeMaker, declare, shapes_of
-from tests.fuzz.net_layers import KINDS
+from tests.fuzz.net_library import KINDS
 
 SEED = int(os.environ.get("FUZZ_SEED", "40000"))
 """Of the first net."""
@@ -43,7 +43,7 @@ def test_recipes_know_the_kinds(kind: str) -> None:
     case = NetCase(batch=2, shape=(3, 4, 5), layers=())
     maker = NetMaker(random_pick(0))
     options = getattr(maker, kind.removesuffix("_without_bias"), dict)()
-    options |= {name: value for name, value in {"kernel": 1, "pad": 0}.items() if name in options}
+    options |= {name: value for name, value in {"kernel": 1, "pad": 0, "groups": 1}.items() if name in options}
     case = replace(case, layers=(Layer(kind, (0,) * KINDS[kind].sources, options),))
     shapes = shapes_of(case)
     assert shapes is not None
