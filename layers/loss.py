@@ -9,7 +9,7 @@ from latte.ensemble import Ensemble, LossEnsemble
 from latte.layers.labels import ClassOptions, classes_of, judged
 from latte.layers.softmax import exponentials
 from latte.net import Net
-from latte.neuron import Field, State, exp, float32, given, log, stop_gradient
+from latte.neuron import Constant, Field, exp, float32, given, log, stop_gradient
 
 
 class SoftmaxLossEnsemble(LossEnsemble):
@@ -60,7 +60,7 @@ class WeightedSoftmaxLossEnsemble(LossEnsemble):
         self.hard, self.smooth = 1.0 - options.smoothing, options.smoothing / classes
         self.ignored = options.ignored_number
         weights = options.weights or (1.0,) * classes
-        self.add_field("class_weights", State(shape=(classes,), init=given(weights)))
+        self.add_field("class_weights", Constant(shape=(classes,), init=given(weights)))
 
     def forward(self, inputs, label, value, counted, class_weights):
         N, C = inputs.shape

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import fmax, sqrt
 from latte.solver.schedules import Schedule
 from latte.solver.settings import Kept, Setting
 from latte.solver.solver import Solver
+from swirl.errors import DeclarationError
 
 
 class SGD(Solver):
@@ -23,7 +25,7 @@ class SGD(Solver):
         learning_rate: may be changed between steps; or a schedule.
         momentum: 0 … 1.
         weight_decay: at least 0.
-        nesterov: whether to look ahead along the velocity.
+        nesterov: whether to look ahead along the velocity, which needs a momentum.
         more: ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
 
     Raises:
@@ -49,6 +51,12 @@ class SGD(Solver):
         super().__init__(
             net, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, **more
         )
+        if nesterov and momentum == 0:
+            raise DeclarationError(
+                "nesterov looks ahead along the velocity, of which momentum=0 keeps nothing",
+                location=user_location(),
+                way_out="momentum=0.9, or nesterov=False",
+            )
 
     def update(self) -> None:
         self.velocity = self.momentum * self.velocity + (self.gradient + self.weight_decay * self.parameter)

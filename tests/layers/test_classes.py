@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from latte import AccuracyLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, SoftmaxLossLayer
+from latte import AccuracyLayer, FullyConnectedLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.errors import DataError, DeclarationError
 from tests.layers.against_torch import Case, check_all
 
@@ -141,6 +142,23 @@ def test_what_is_not_a_number_is_not_right() -> None:
     label.set_value([[1]])
     net.forward()
     assert net.accuracy == 0.0
+
+
+@pytest.mark.parametrize("options", [{"class_weights": [1, 2, 3]}, {"label_smoothing": 0.1}, {}], ids=str)
+def test_the_declaration_gives_the_weights_of_classes_not_a_file(options: dict[str, Any], tmp_path: Path) -> None:
+    losses = []
+    for others in ({"class_weights": [5, 1, 1]}, options):
+        net = Net(2, seed=1)
+        data, label = MemoryDataLayer(net, (4,)), MemoryDataLayer(net, (1,))
+        SoftmaxLossLayer(net, FullyConnectedLayer(net, data, 3), label, **others)
+        net.compile()
+        for _ in range(2):
+            net.set_batch(np.eye(2, 4), np.array([0, 2]))
+            net.forward()
+            losses.append(net.loss)
+            net.load(tmp_path / "net.safetensors") if others is options else net.save(tmp_path / "net.safetensors")
+    assert losses[2] == losses[3]  # of one seed: the same parameters
+    assert losses[0] != losses[2]
 
 
 def declared(*shapes: tuple[int, ...], **options: Any) -> Callable[[Net], Any]:

@@ -276,11 +276,14 @@ def test_wrong_settings_are_refused_when_they_are_given() -> None:
     for name in ("update", "mean", "session", "steps"):
         with pytest.raises(UnknownName, match=f"no setting '{name}'"):
             setattr(solver, name, 1)
-    nesterov = SGD(net, nesterov=True)
+    nesterov = SGD(net, momentum=0.9, nesterov=True)
     with pytest.raises(DeclarationError, match="compiled into the solver"):
         nesterov.nesterov = False
     with pytest.raises(DeclarationError, match="nesterov must be True or False, not 1"):
         SGD(net, nesterov=1)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match=r"nesterov looks ahead .*\n  momentum=0.9, or nesterov=False") as caught:
+        SGD(net, nesterov=True)
+    assert __file__ in str(caught.value.location)
 
 
 def test_a_schedule_that_gives_what_is_not_allowed() -> None:
