@@ -7,11 +7,23 @@ Figs. 3.4 to 3.6. It looks at loops and dependences only, not at names, loop ord
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
-from swirl.ir.nest import Nest, Program, kind_of, loop_of, names_in, references, subscripts, substitute, variable_of
+from swirl.ir.nest import (
+    Nest,
+    Program,
+    constant,
+    expr,
+    kind_of,
+    loop_of,
+    names_in,
+    references,
+    subscripts,
+    substitute,
+    variable_of,
+)
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import statements_of
@@ -185,7 +197,15 @@ def _joined(program: Program, first: Nest, second: Nest, free: bool) -> Nest | N
 
 
 def _free(nest: Nest, path: Path) -> bool:
-    """Whether the loop carries no dependence, reductions included."""
+    """Whether the loop carries no dependence, reductions included; a single iteration, if there were another one: so
+    that loops are shared alike for every extent, and recipes find them."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    loop = loop_of(node)
+    start = constant(loop.start)
+    if loop.extent == 1 and start is not None:
+        longer = replace(loop, stop=expr(start + 2), step=1)
+        nest = nest.with_body(replace_at(nest.body, path, [longer.node(node.body)]))
     try:
         return carried(nest.body, path, reductions=True, known=statements_of(nest)) is None
     except NotProved:
