@@ -264,6 +264,16 @@ def _fully_connected(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, A
     return product + p["bias"][:, 0] if "bias" in p else product
 
 
+def moments(f: Formula, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
+    """The mean and the variance along some axes, which stay with extent 1."""
+    mean = f.rounded(x.mean(axes, keepdim=True))
+    return mean, f.rounded((f.rounded(x - mean) ** 2).mean(axes, keepdim=True))
+
+
+def normalized(f: Formula, x: Any, mean: Any, var: Any, epsilon: float) -> Any:
+    return f.rounded(f.rounded(x - mean) / f.torch.sqrt(var + epsilon))
+
+
 def _batch_norm(
     f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], epsilon: float = 1e-5, momentum: float = 0.1
 ) -> Any:
@@ -276,14 +286,12 @@ def _batch_norm(
     mean_name, var_name = f"{name}.running_mean", f"{name}.running_var"
     if f.training:
         count = x.numel() // x.shape[1]
-        mean = f.rounded(x.mean(axes))
-        var = f.rounded((f.rounded(x - each(mean)) ** 2).mean(axes))
+        mean, var = moments(f, x, axes)
         for key, new in ((mean_name, mean), (var_name, var * count / max(count - 1, 1))):
-            f.states[key] = (1 - momentum) * f.states[key] + momentum * new.detach()
+            f.states[key] = (1 - momentum) * f.states[key] + momentum * new.detach().flatten()
     else:
-        mean, var = f.states[mean_name], f.states[var_name]
-    normalized = f.rounded(f.rounded(x - each(mean)) / f.torch.sqrt(each(var) + epsilon))
-    return each(p["gamma"]) * normalized + each(p["beta"])
+        mean, var = each(f.states[mean_name]), each(f.states[var_name])
+    return each(p["gamma"]) * normalized(f, x, mean, var, epsilon) + each(p["beta"])
 
 
 def _relu(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any]) -> Any:

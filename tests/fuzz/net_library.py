@@ -31,7 +31,7 @@ from latte import (
     TransposedConvLayer,
 )
 from latte.ensemble import Ensemble
-from tests.fuzz.net_layers import FIRST_KINDS, Formula, Kind, windows_of, with_list, with_one
+from tests.fuzz.net_layers import FIRST_KINDS, Formula, Kind, moments, normalized, windows_of, with_list, with_one
 
 Parameters = Mapping[str, Any]
 
@@ -67,10 +67,8 @@ def _prelu(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
 
 
 # --- normalisations -------------------------------------------------------------------------------------------
-def _standardized(f: Formula, x: Any, axes: Sequence[int], epsilon: float = 1e-5) -> Any:
-    mean = f.rounded(x.mean(axes, keepdim=True))
-    apart = f.rounded(x - mean)
-    return f.rounded(apart / f.torch.sqrt(f.rounded((apart**2).mean(axes, keepdim=True)) + epsilon))
+def _standardized(f: Formula, x: Any, axes: Sequence[int]) -> Any:
+    return normalized(f, x, *moments(f, x, axes), 1e-5)
 
 
 def _layer_norm(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:

@@ -164,7 +164,7 @@ def default(before: Program, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, 
     monkeypatch.setattr(nests, "WORTH_SHARING", 1)
     s = Schedule.alone({"forward": before}, TARGETS["avx2"], "net.")
     PhaseSchedule(Trials(s, TARGETS["avx2"], "forward")).write()
-    return s.programs["forward"], [c.command.text for c in s.outcomes if c.status == "applied"]
+    return s.programs["forward"], applied_texts(s.outcomes)
 
 
 def test_contractions_that_wait_for_each_other_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +420,7 @@ def test_sums_with_more_loops_than_others_have_loops_of_their_own(groups: int) -
     net = Net(2, seed=1)
     layer = ConvLayer(net, MemoryDataLayer(net, (8, 18, 34)), num_filters=8, groups=groups)
     updates = {phase: outcomes for phase, _, _, outcomes in scheduled(net, layer, "avx512")}["update"]
-    applied = [outcome.command.text for outcome in updates if outcome.status == "applied"]
+    applied = applied_texts(updates)
     assert "distribute('update', 'x')" in applied and "vectorize('update', 'x', 16)" in applied
 
 
@@ -444,20 +444,26 @@ def test_a_loop_of_one_iteration_hides_no_lanes() -> None:
     assert "vectorize('backward', 'i', 16)" in [o.command.text for o in backward if o.status == "applied"]
 
 
-def applied_of(net: Net, layer: Ensemble, target: str | Target = "avx512") -> dict[str, list[str]]:
-    """The commands of each phase that were applied; the nests still compute the same."""
-    found = {}
+def applied_texts(outcomes: list[Outcome]) -> list[str]:
+    """The commands that were applied."""
+    return [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
+
+
+def phases(net: Net, layer: Ensemble, target: str | Target = "avx512") -> Iterator[tuple[str, list[str]]]:
+    """Each phase, and the commands that were applied to it; the nests still compute the same."""
     for phase, before, after, outcomes in scheduled(net, layer, target):
         assert_same(before, after, seeds=(0,))
-        found[phase] = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
-    return found
+        yield phase, applied_texts(outcomes)
+
+
+def applied_of(net: Net, layer: Ensemble, target: str | Target = "avx512") -> dict[str, list[str]]:
+    """The commands that were applied, by phase."""
+    return dict(phases(net, layer, target))
 
 
 def applied_in(phase: str, net: Net, layer: Ensemble, target: str | Target = "avx512") -> list[str]:
-    """As :func:`applied_of`, of one phase; those after it are not scheduled."""
-    before, after, outcomes = next(found for name, *found in scheduled(net, layer, target) if name == phase)
-    assert_same(before, after, seeds=(0,))
-    return [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
+    """Those of one phase; what comes after it is not scheduled."""
+    return next(commands for name, commands in phases(net, layer, target) if name == phase)
 
 
 def test_short_loops_that_move_the_borders_of_lanes_are_written_out() -> None:
@@ -698,8 +704,7 @@ def test_a_ragged_block_is_separate_from_the_whole_ones(filters: int, ragged: bo
 @pytest.mark.parametrize(("extent", "blocks"), [(17, True), (31, True), (32, False)])
 def test_results_are_in_blocks_beside_short_rows_that_borders_clip(extent: int, blocks: bool) -> None:
     _, _, _, outcomes = next(scheduled(*convolution(20, extent), "avx2"))
-    applied = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
-    assert ("tile('value', 0, 8, reorder=False)" in applied) == blocks, applied
+    assert ("tile('value', 0, 8, reorder=False)" in applied_texts(outcomes)) == blocks, outcomes
 
 
 @pytest.mark.parametrize("extent", [33, 34, 14])
