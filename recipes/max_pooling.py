@@ -1,6 +1,7 @@
 """Max pooling: lanes along the output row where windows are whole, along channels where rows are short, or the border
 clips windows and the caches hold the source. After a source in blocks of channels the value has the same blocks, with
-lanes along a block's channels.
+lanes along a block's channels. Otherwise the gradients of windows that overlap are added one by one, each to its place:
+lanes would add zeros to all other places of the window.
 """
 
 from collections.abc import Sequence
@@ -9,21 +10,12 @@ from math import prod
 from swirl.recipe import Schedule
 from swirl.target import Target
 
-# From this many whole windows on, lanes along the row are faster than lanes along the channels
-ROW = 4
+ROW = 2  # from this many whole windows on, lanes along the row are faster than lanes along the channels
+ALONE = 16  # whole windows that take as long as one that is clipped, without lanes, if there are several in a row
 LARGE = 2**18  # from this many elements on, the source is in no level-2 cache
 MANY = 2**20  # and from this many on, one image after the other takes a third to half of the time of many at once
 LONG_ROW = 96  # elements; beside clipped windows, the arithmetic of shorter rows covers the time that fetching takes
 AHEAD = 4  # rows of the value whose windows are fetched then: 2 × 2 windows of 28 × 28 take 0.6 of the time
-
-
-def _lanes_pay(s: Schedule, target: Target, phase: str) -> bool:
-    """Whether a row is longer than the compiler unrolls by itself."""
-    if not target.isa_flags:
-        return False
-    rows, columns = s.extent(phase, "j"), s.extent(phase, "k")
-    constant = rows is not None and columns is not None
-    return not (constant and s.extent(phase, "x") <= ROW and rows * columns <= 4)
 
 
 def _blocks_of_channels(s: Schedule, *others: str) -> bool:
@@ -60,10 +52,30 @@ def _parts(s: Schedule, phase: str) -> tuple[list[str], str | None]:
     return names, names[starts.index(low)] if low in starts and low < high else None
 
 
-def _zeroing(s: Schedule, phase: str, channel: str) -> Sequence[str]:
+def _zeroing(s: Schedule, channel: str) -> Sequence[str]:
     """The loops that clear what overlapping windows add to, inside of the channel's."""
-    loops = s.loops(phase)
-    return [] if phase == "forward" else loops[loops.index(channel) + 1 : loops.index("y")]
+    loops = s.loops("backward")
+    return loops[loops.index(channel) + 1 : loops.index("y")]
+
+
+def _adding(s: Schedule) -> bool:
+    """Whether several windows add to one element of the source's gradient."""
+    if s.sets("backward", "grad_inputs"):
+        return bool(_zeroing(s, "c"))
+    rows, columns = s.extent("backward", "j"), s.extent("backward", "k")
+    return rows is None or columns is None or rows * columns * prod(s.shape("grad")) > prod(s.shape("grad_inputs"))
+
+
+def _places(s: Schedule, target: Target) -> None:
+    """Each gradient is added to its place; whole windows do not compute where they begin and end."""
+    zeroing = _zeroing(s, "c") if s.sets("backward", "grad_inputs") else []
+    if zeroing:
+        s.vectorize("backward", zeroing[-1], target.simd_width)
+    if "x" in s.loops("backward"):
+        _parts(s, "backward")
+    for loop in dict.fromkeys(s.loops("backward")):
+        if loop in ("j", "k") and loop not in zeroing:
+            s.locate("backward", loop)
 
 
 def _distributed(s: Schedule, phase: str, loop: str, count: int) -> list[str]:
@@ -88,16 +100,12 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
     width = target.simd_width
     low, high = _whole(s, phase)
     columns = s.extent(phase, "x")
-    few, overlapping = s.extent(phase, "c") * 2 < width, bool(_zeroing(s, phase, "c"))
-    if phase == "backward":
-        s.reverse(phase, "k")  # an element gets its gradients in the order of the windows, as without lanes
-    clipped = high - low < columns
-    by_rows = _by_rows(s, target, phase, high - low, clipped, overlapping)
-    if (high - low >= ROW and by_rows) or (few and (high - low < ROW or not overlapping)):
+    few, clipped = s.extent(phase, "c") * 2 < width, columns - (high - low)
+    # One channel's rows one after the other; lanes along channels touch as many images at once.
+    by_rows = phase == "backward" or high - low >= ALONE * (clipped - 1) or _elements(s, phase) >= MANY
+    if few or (high - low >= ROW and by_rows):
         _, whole = _parts(s, phase)  # clipped windows stay scalar
         if whole is not None:
-            if overlapping:
-                s.reorder(phase, ["j", "k", whole])
             s.vectorize(phase, whole, width, strided="gather", optional=True)
         waits = not clipped or s.shape("inputs")[-1] >= LONG_ROW
         if phase == "forward" and waits and _elements(s, phase) >= LARGE:
@@ -107,8 +115,6 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
     if not few:
         s.tile_loop(phase, "c", width)
         channel = "c_inner"
-    if overlapping:
-        _, channel = _distributed(s, phase, channel, 2)
     if high - low < ROW:
         _channels(s, phase, channel)
         s.vectorize(phase, channel, width, strided="gather")
@@ -117,8 +123,6 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
     parts, whole = _parts(s, phase)
     for part, around in zip(parts, _distributed(s, phase, channel, len(parts)), strict=True):
         if part == whole:
-            if phase == "backward":  # a row of each channel in turn: what is added to was written long ago
-                s.reorder(phase, ["j", "k", around])
             s.vectorize(phase, part, width, strided="gather", optional=True)
         elif not few:
             s.interchange(phase, [around, part])
@@ -127,15 +131,6 @@ def _lanes(s: Schedule, target: Target, phase: str) -> None:
 
 def _elements(s: Schedule, phase: str) -> int:
     return (s.extent(phase, "n") or 0) * prod(s.shape("inputs"))
-
-
-def _by_rows(s: Schedule, target: Target, phase: str, whole: int, clipped: bool, overlapping: bool) -> bool:
-    """Whether one channel's rows are computed one after the other, their clipped windows without lanes. Lanes along
-    channels touch as many images at once. Gradients of overlapping windows are added to what is there, of several
-    channels in turn, as long as the first cache holds their rows."""
-    if phase == "forward":
-        return not clipped or _elements(s, phase) >= MANY
-    return not (clipped or overlapping) or whole >= 2 * target.simd_width
 
 
 def _parallel(s: Schedule, phase: str) -> None:
@@ -156,7 +151,7 @@ def forward(s: Schedule, target: Target) -> None:
         s.vectorize("forward", "c_inner", target.simd_width)
     else:
         _leave_others(s, "forward")
-        if _lanes_pay(s, target, "forward"):
+        if target.isa_flags:
             _lanes(s, target, "forward")
     _parallel(s, "forward")
 
@@ -166,7 +161,7 @@ def backward(s: Schedule, target: Target) -> None:
     if not loops:
         return
     if _blocks_of_channels(s, "grad_inputs"):
-        zeroing = _zeroing(s, "backward", "c_inner")
+        zeroing = _zeroing(s, "c_inner")
         if {"j", "k"} <= set(loops) - set(zeroing):  # else the loops of one window are those of the zeroing
             if zeroing:
                 s.reorder("backward", [*zeroing, "c_inner"])
@@ -174,6 +169,8 @@ def backward(s: Schedule, target: Target) -> None:
         s.vectorize("backward", "c_inner", target.simd_width)
     else:
         _leave_others(s, "backward")
-        if {"j", "k"} <= set(loops) and _lanes_pay(s, target, "backward"):
+        if _adding(s):
+            _places(s, target)
+        elif {"j", "k"} <= set(loops) and target.isa_flags:
             _lanes(s, target, "backward")
     _parallel(s, "backward")

@@ -104,6 +104,13 @@ class CommandMethods:
         """Swap two loops; an imperfect nest between them is distributed first where that is legal."""
         raise NotImplementedError
 
+    def locate(
+        self, phase: str, loop_var: LoopName, *, nest: NestName | None = None, optional: bool = False
+    ) -> tuple[str, ...]:
+        """Replace a loop that does something in one iteration only by that iteration: a window that adds to its
+        greatest element goes to its place, without a look at the others."""
+        raise NotImplementedError
+
     def moments(
         self,
         phase: str,

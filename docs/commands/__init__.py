@@ -17,9 +17,10 @@ RECIPE = "my_recipe.py"
 Shape = tuple[int, ...]
 
 
-def nests(text: str, **shapes: Shape) -> Program:
-    """A program from the text of its nests; keywords are the shapes of its buffers."""
-    buffers = {name: Buffer(f"net.{name}", shape) for name, shape in shapes.items()}
+def nests(text: str, integers: Sequence[str] = (), /, **shapes: Shape) -> Program:
+    """A program from the text of its nests; keywords are the shapes of its buffers, of which some hold int32."""
+    types = dict.fromkeys(integers, "int32")
+    buffers = {name: Buffer(f"net.{name}", shape, types.get(name, "float32")) for name, shape in shapes.items()}
     return validate(parse_program(dedent(text).strip(), buffers))
 
 

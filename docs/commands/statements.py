@@ -209,4 +209,37 @@ EXAMPLES = [
             ),
         ),
     ),
+    Example(
+        "locate",
+        nests(
+            """
+            for c in range(8):
+                for y in range(14):
+                    for j in range(3):
+                        grad_inputs[c, y * 2 + j] += grad[c, y] if mask[c, y] == j else 0.0
+            """,
+            ["mask"],
+            grad_inputs=(8, 29),
+            grad=(8, 14),
+            mask=(8, 14),
+        ),
+        's.locate("forward", "j")',
+        Refusal(
+            's.locate("forward", "j")',
+            's.interchange("forward", ["j", "y"])\ns.locate("forward", "j")',
+            "Each window has its own place, so the loop over places goes inside of the loop over windows.",
+            nests(
+                """
+                for c in range(8):
+                    for j in range(2):
+                        for y in range(14):
+                            grad_inputs[c, y * 2 + j] += grad[c, y] if mask[c, y] == j else 0.0
+                """,
+                ["mask"],
+                grad_inputs=(8, 28),
+                grad=(8, 14),
+                mask=(8, 14),
+            ),
+        ),
+    ),
 ]

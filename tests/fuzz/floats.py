@@ -48,8 +48,8 @@ EXPAND = frozenset({"factor", "moments"})
 """Commands that use the laws of real numbers."""
 ZEROS = " with zeros"
 """The suffix of the name of ``pack`` with this option."""
-ASSUME_FINITE = EXPAND | {"set_padding", f"pack{ZEROS}"}
-"""Commands whose data are finite here, as ``docs/ir.md`` says of them."""
+ASSUME_FINITE = EXPAND | {"set_padding", f"pack{ZEROS}", "locate"}
+"""Commands whose data are finite here, as ``docs/ir.md`` says of them; ``locate`` may leave a zero's sign as it was."""
 
 SLACK = 2.0
 """A factor on the first-order bound, for its terms of higher order."""

@@ -19,6 +19,7 @@ SHAPES = (
     "flat",
     "blocked",
     "indirect",
+    "places",
     "whole",
     "counts",
 )
@@ -288,6 +289,41 @@ class Shapes:
             "q": (self.rows, 1),
             "z": (1,),
             "y": (self.rows, 1),
+        }
+
+    def places(self) -> Made:
+        """One tap of each window counts, the one that a number says; it may be none."""
+        taps, stride = self.pick((3, 1, 2, 5)), self.pick((1, 1, 2))
+        place = self.pick(("m[i]", "m[i] % 4", "n[i, j] % 3", "n[i, j] % 5 - 1", "i", "j - i"))
+        element = self.pick((f"u[i, {stride} * j + k]", "y[i, j]", "p[0]"))
+        value = self.pick(("x[i, j]", "x[i, k] * w[j]", f"g[i, j, {stride} * k]")) if element[0] != "p" else "n[k, i]"
+        test = self.pick(
+            (f"{place} == k", f"k == {place}", f"{place} == k and x[i, j] > 0.0", f"j > k and {place} == k")
+        )
+        zero = "0" if element[0] == "p" else "0.0"
+        update = self.pick(
+            (
+                [f"if {test}:", f"    {element} {self.pick(('=', '+=', '-='))} {value}"],
+                [f"{element} {self.pick(('+=', '-='))} {value} if {test} else {zero}"],
+                [f"{element} = {value} if {test} else {element}"],
+                [f"t: float32 = {value}", f"if {test}:", f"    {element} += t"]
+                if zero == "0.0"
+                else [f"{element} += 1"],
+                [f"for l in range({self.pick((2, 1, 3))}):", f"    if {test}:", f"        {element} += {value}"],
+            )
+        )
+        bounds = self.pick((f"{taps}", f"{taps}", "max(0, i - 1), min(4, i + 2)", f"1, {taps}"))
+        body = [f"for k in range({bounds}):", *("    " + line for line in update)]
+        most, width = max(taps, 4), max(self.rows, self.columns)
+        return self.two(body, self.rows, self.columns), {
+            "x": (self.rows, max(self.columns, most)),
+            "y": (self.rows, self.columns),
+            "u": (self.rows, 2 * self.columns + most),
+            "g": (self.rows, self.columns, 2 * most),
+            "n": (max(self.rows, most), width),
+            "p": (1,),
+            "w": (self.columns,),
+            "m": (self.rows,),
         }
 
     def indirect(self) -> Made:

@@ -127,6 +127,19 @@ for i in range(6):
         y[m[i], j] += x[i, m[j]]
     s[m[i]] = 1.0
 """,
+    "places": """
+for i in range(6):
+    for j in range(max(0, i - 2), 5):
+        y[i, j] += x[i, j] if m[i] == j else 0.0
+        if i == j:
+            s[j] -= x[j, i]
+    for j in range(5):
+        y[i, 0] = x[i, j] if j == m[i] % 5 and b[j] else y[i, 0]
+    for j in range(3):
+        for k in range(4):
+            if m[i] == j and m[k] == k:
+                y[j, k] *= 2.0
+""",
     "recurrences": """
 for i in range(6):
     for j in range(6):
@@ -202,6 +215,7 @@ MAKERS: dict[str, Callable[[Arguments], tuple[tuple[Any, ...], dict[str, Any]]]]
     "if_convert": lambda a: ((), {}),
     "inline": lambda a: (("t",), {"local": a.pick(True, False)}),
     "interchange": lambda a: ((a.some(),), {}),
+    "locate": lambda a: ((a.loop(),), {}),
     "moments": lambda a: ((a.loop(),), {"once": a.pick(True, False)}),
     "pack": lambda a: ((a.buffer(),), {"at": a.loop()}),
     "parallelize": lambda a: ((a.loop(),), {}),
