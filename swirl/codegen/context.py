@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swirl.codegen.storage import Storage
 from swirl.errors import LatteError
 from swirl.ir.affine import affine, bounds, simplify
 from swirl.ir.buffers import Buffer
@@ -59,6 +60,7 @@ class Local:
         shape: extents of an array.
         depth: number of conditions around the declaration, for values of lanes.
         lane: the vector loop's variable, for ``lane_memory``.
+        same_lanes: see :class:`swirl.codegen.storage.Storage`, for ``registers``.
     """
 
     dtype: str
@@ -67,6 +69,7 @@ class Local:
     shape: tuple[int, ...] = ()
     depth: int = 0
     lane: str = ""
+    same_lanes: bool = False
 
     @property
     def name(self) -> str:
@@ -99,7 +102,7 @@ class Context:
     unrolled: dict[str, int] = field(default_factory=dict)
     locals: dict[str, Local] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
-    storage: dict[int, str] = field(default_factory=dict)
+    storage: dict[int, Storage] = field(default_factory=dict)
     tails: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

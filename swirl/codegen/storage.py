@@ -10,27 +10,41 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from swirl.ir.affine import affine
-from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Program, kind_of, local_type, loop_of, references, subscripts
+from swirl.ir.names import INDEX_CALLS, stored_in
+from swirl.ir.nest import Loop, Program, kind_of, local_type, loop_of, names_in, references, subscripts
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import local_uses
+from swirl.ir.statements import LocalUse, local_uses
 from swirl.ir.trees import name_of, nodes, statements_in
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
 
 
-def decide(body: Sequence[ast.stmt], vector_width: int) -> dict[int, str]:
-    """``id`` of each declaration of a local array in ``body`` → ``elements``, ``registers`` or ``memory``."""
-    result: dict[int, str] = {}
+class Storage(NamedTuple):
+    """Where a local array is held.
+
+    Attributes:
+        kind: ``elements``, ``registers`` or ``memory``.
+        same_lanes: whether all vector loops over a row of registers have the same lanes: what becomes of those that
+            they leave out does not matter.
+    """
+
+    kind: str
+    same_lanes: bool = False
+
+
+def decide(body: Sequence[ast.stmt], vector_width: int) -> dict[int, Storage]:
+    """Where each local array is held, by the ``id`` of its declaration in ``body``."""
+    result: dict[int, Storage] = {}
     _decide(body, (), vector_width, result)
     return result
 
 
-def _decide(body: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int, result: dict[int, str]) -> None:
+def _decide(body: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int, result: dict[int, Storage]) -> None:
     for position, statement in enumerate(body):
         if isinstance(statement, ast.AnnAssign) and local_type(statement).shape:
             result[id(statement)] = _storage(statement, body[position + 1 :], loops, width)
@@ -41,16 +55,31 @@ def _decide(body: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int, resul
             _decide(statement.orelse, loops, width, result)
 
 
-def _storage(declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int) -> str:
+def _storage(declaration: ast.AnnAssign, scope: Sequence[ast.stmt], loops: tuple[Loop, ...], width: int) -> Storage:
     assert isinstance(declaration.target, ast.Name)
-    kind = local_type(declaration)
-    forms = {_form(*use, width) for use in local_uses(scope, declaration.target.id, loops)}
+    kind, uses = local_type(declaration), list(local_uses(scope, declaration.target.id, loops))
+    forms = {_form(*use, width) for use in uses}
     if forms <= {"element", "element stored"}:
-        return "elements" if prod(kind.shape) <= MOST_VARIABLES else "memory"
+        return Storage("elements" if prod(kind.shape) <= MOST_VARIABLES else "memory")
     lanes = width and kind.dtype in ("float32", "int32", "bool") and prod(kind.shape[:-1]) <= MOST_VARIABLES
     if lanes and forms <= {"element", "lanes"}:
-        return "registers"
-    return "memory"
+        return Storage("registers", forms == {"lanes"} and _same_lanes(uses, loops))
+    return Storage("memory")
+
+
+def _same_lanes(uses: Sequence[LocalUse], outside: tuple[Loop, ...]) -> bool:
+    """Whether references have the same subscripts in vector loops of one length: a number, or one of loops around the
+    array and of the row's subscripts."""
+    known = {loop.var for loop in outside}
+    seen = set()
+    for reference, _, loops in uses:
+        lane = next(loop for loop in loops if loop.kind == "vector")
+        *rows, last = subscripts(reference)
+        fixed = known | {row.id for row in rows if isinstance(row, ast.Name)} | INDEX_CALLS
+        if not (isinstance(last, ast.Name) and last.id == lane.var and names_in(lane.stop) <= fixed):
+            return False
+        seen.add((*map(unparse, rows), unparse(lane.stop)))
+    return len(seen) == 1
 
 
 def _form(reference: ast.Subscript, stored: bool, loops: tuple[Loop, ...], width: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Protocol
 
@@ -160,15 +161,16 @@ class Statements:
             context.locals[name] = Local(kind.dtype, "scalar", {(): c_name})
             return [Declaration(C_TYPES[kind.dtype], c_name, value)]
         storage = context.storage[id(node)]
-        if storage == "registers":
+        if storage.kind == "registers":
             local, nodes = self.vectors.declare(context, base, kind.dtype, kind.shape)
-        elif storage == "elements":
+            local = replace(local, same_lanes=storage.same_lanes)
+        elif storage.kind == "elements":
             indices = list(itertools.product(*map(range, kind.shape)))
             names = {index: context.fresh("_".join(map(str, (base, *index)))) for index in indices}
-            local = Local(kind.dtype, storage, names, kind.shape)
+            local = Local(kind.dtype, storage.kind, names, kind.shape)
             nodes = declaration_rows(C_TYPES[kind.dtype], names)
         else:
-            local = Local(kind.dtype, storage, {(): context.fresh(base)}, kind.shape)
+            local = Local(kind.dtype, storage.kind, {(): context.fresh(base)}, kind.shape)
             nodes = [memory_array(local)]
         context.locals[name] = local
         return nodes

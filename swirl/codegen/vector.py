@@ -250,6 +250,6 @@ class _Body:
         width = self.instructions.width
         here = min(width, self.count - chunk * width)
         needed = min(width, local.shape[-1] - register[-1] * width)
-        everything = self.depth == 0 and self.active is None and here >= needed
+        everything = self.depth == 0 and (local.same_lanes or (self.active is None and here >= needed))
         mask = None if everything else self.masks[chunk]
         return Assign(place, new if mask is None else self.instructions.merged(mask, new, place, local.dtype))

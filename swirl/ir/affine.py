@@ -291,7 +291,12 @@ class _Simplifier(Transformer):
         if node.__class__ is ast.Name or node.__class__ is ast.Constant:  # most are
             return node
         form = affine(node, self.ranges)
-        return self.visit(node) if form is None else form.to_expr()
+        if form is not None:
+            return form.to_expr()
+        if isinstance(node, ast.BinOp):  # data, with loop variables added
+            node.left, node.right = self._index(node.left), self._index(node.right)
+            return node
+        return self.visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
         if node.value is not None:

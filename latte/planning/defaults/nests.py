@@ -7,7 +7,7 @@ from itertools import takewhile
 from math import prod
 
 from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
-from latte.planning.defaults.past_caches import fetch_rows, store_far
+from latte.planning.defaults.past_caches import fetch_rows, fetch_strided, store_far
 from latte.planning.defaults.products import pack
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.trials import Step, Trials, step
@@ -19,7 +19,7 @@ WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
 PIECE = 256
 """Vectors of a piece of a long row that a thread gets."""
-SPARSE = 4
+SPARSE = 8
 """A vector's lanes beside those of it that are used, from which on gathering them does not pay."""
 IN_FLIGHT = 4
 """Sums that do not wait for each other."""
@@ -57,6 +57,7 @@ class NestSchedule:
                 self.vectorize()
             self.share(work)
             fetch_rows(self.trials)
+            fetch_strided(self.trials)
         store_far(self.trials)
 
     def may_be_vectors(self) -> bool:
@@ -158,10 +159,10 @@ class NestSchedule:
         pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
-    def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, int, int]:
+    def _rank(self, found: LoopFacts) -> tuple[int, float, bool, int, int, int]:
         """Least for the best lanes: long, with few gathers, without sums, along the most bytes, with gathers, not
         scatters; innermost."""
-        short = found.trips * 2 <= self.width
+        short = (self.width // found.trips).bit_length()  # by how many halves of a vector
         scattered = round(found.scattered / found.weight, 1)
         scatters = sum(use.weight for use in found.uses if use.access.kind == "write" and use.stride not in (0, 1))
         return short, scattered, found.repeats, -found.moved, scatters, -found.depth

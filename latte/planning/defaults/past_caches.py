@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from latte.planning.defaults.trials import Trials
 from swirl.ir.buffers import DTYPES
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import LoopFacts, Use, facts, stride
+from swirl.ir.trees import names_in
+from swirl.loop_facts import NEAR, LoopFacts, Use, facts, stride
 
 FAR = 2**24
 """Bytes of an array from which on the caches do not have it when the next layer reads it."""
 PAGE = 4096
 """Bytes from one row to the next from which on processors do not fetch it by themselves."""
+AHEAD = 4
+"""Rows that are fetched ahead where lanes take some elements of each."""
 PIECE_OF_A_ROW = 1024
 """Bytes of each row in an iteration, at the most, which are fetched an iteration ahead: longer ones are rows."""
 
@@ -29,6 +32,33 @@ def fetch_rows(trials: Trials) -> None:
         for name in pieces:
             if name in read and buffers[name].nbytes >= FAR:
                 trials.apply("pieces of rows that are pages apart", "prefetch", name, found.var, 1, 2)
+
+
+def fetch_strided(trials: Trials) -> None:
+    """Where lanes take every second to fourth element of a row, the rows to come are fetched: there is little to do for
+    each line, and it takes many instructions."""
+    (nest,), buffers = trials.nests, trials.program.buffers
+    every = facts(nest, buffers)
+    found: dict[str, str] = {}
+    for lanes in (loop for loop in every if loop.loop.kind == "vector"):
+        for use in lanes.uses:
+            far = use.access.kind == "read" and buffers[use.access.name].nbytes >= FAR
+            rows = [row for row in every if row.contains(lanes) and _is_next_row(row, lanes, use)]
+            if far and use.stride in range(2, NEAR + 1) and rows:
+                found.setdefault(use.access.name, rows[-1].var)
+    for name, row in found.items():
+        trials.apply("rows of which lanes take some elements", "prefetch", name, row, AHEAD, 1)
+
+
+def _is_next_row(found: LoopFacts, lanes: LoopFacts, use: Use) -> bool:
+    """Whether iterations of a loop around lanes are for other results, and read other rows for them."""
+    if found.loop.kind != "range" or found.trips == 1:
+        return False
+    results = [a for s in lanes.inside for a in s.accesses if a.kind != "read" and a.name in found.buffers]
+    own = [names_in(index) for index in use.access.own]
+    return any(found.var in names and lanes.var not in names for names in own) and any(
+        found.var in names_in(index) for access in results for index in access.own
+    )
 
 
 def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:

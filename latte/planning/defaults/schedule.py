@@ -17,6 +17,7 @@ from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import SPARSE, NestSchedule
+from latte.planning.defaults.places import go_to_places
 from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
@@ -72,6 +73,7 @@ class PhaseSchedule:
             block_results(self.trials)
         for number in range(len(self.trials.program.nests)):
             self.divide(number)
+            go_to_places(replace(self.trials, nest=number))
             self.unclamp(number)
             self.gather(number)
         join(self.trials)
@@ -104,15 +106,17 @@ class PhaseSchedule:
             own.apply(f"subscripts have quotients or remainders of {var} by {size}", "tile_loop", var, size)
 
     def unclamp(self, number: int) -> None:
-        """Loops whose ends alone have clamped subscripts: lanes of the others are then neighbours in memory."""
+        """Loops whose ends alone have clamped subscripts, or fewer iterations inside: lanes of the others are then
+        neighbours in memory that do the same."""
         own = replace(self.trials, nest=number)
         known = statements_of(own.nests[0])
         rows = [a.own[-1] for s in known for a in s.accesses if a.own]
-        clamped = {name for index in rows for name in _clamped(index)}
+        ends = [bound for s in known for loop in s.loops for bound in (loop.start, loop.stop)]
+        clamped = {name for index in (*rows, *ends) for name in _clamped(index)}
         for var in sorted(clamped):
             cuts = own.borders(var)
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
-            why = "subscripts are clamped at the ends alone"
+            why = "the ends alone are clamped"
             if SPARSE * longest > own.target.simd_width and own.apply(why, "split", var, cuts):
                 self.name_apart(own)
 
@@ -235,7 +239,7 @@ def _all_make(found: Contraction, statements: Sequence[Statement]) -> bool:
 
 
 def _clamped(index: ast.expr) -> set[str]:
-    """The names in a minimum or a maximum in a subscript."""
+    """The names in a minimum or a maximum in a subscript or bound."""
     found = [node for node in nodes(index) if isinstance(node, ast.Call)]
     return {name for node in found for name in names_in(node)}
 

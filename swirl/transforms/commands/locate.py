@@ -15,7 +15,7 @@ from swirl.ir.trees import changed, declared_in, name_of, nodes, target_of
 from swirl.ir.types import folded
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
-from swirl.transforms.rewrites.bounds import conjunction, conjuncts
+from swirl.transforms.rewrites.bounds import conjunction, conjuncts, equal_to
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.references import in_bounds
 from swirl.transforms.rewrites.refusals import WayOut, refuse
@@ -120,19 +120,10 @@ class _Only:
     def _rest(self, test: ast.expr) -> ast.expr | None:
         """The condition without ``which == var``; None if that is not a part of it."""
         parts = conjuncts(test)
-        rest = [part for part in parts if (found := _equal(part, self._var)) is None or unparse(found) != self._text]
+        rest = [part for part in parts if (found := equal_to(self._var, part)) is None or unparse(found) != self._text]
         if len(rest) == len(parts):
             return None
         return conjunction(rest) if rest else ast.Constant(True)
-
-
-def _equal(test: ast.expr, var: str) -> ast.expr | None:
-    """``e`` of ``e == var`` or ``var == e``."""
-    if not isinstance(test, ast.Compare) or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq):
-        return None
-    sides = [test.left, *test.comparators]
-    others = [side for side in sides if not (isinstance(side, ast.Name) and side.id == var)]
-    return others[0] if len(others) == 1 else None
 
 
 def _changes_nothing(value: ast.expr, statement: ast.Assign | ast.AugAssign) -> bool:
@@ -150,7 +141,7 @@ def _only(program: Program, site: Site, loop: Loop, node: ast.For) -> _Only:
         Refused: there is none; of the first condition that looks like one.
     """
     tests = (tree.test for tree in nodes(node) if isinstance(tree, (ast.If, ast.IfExp)))
-    found = [which for test in tests for part in conjuncts(test) if (which := _equal(part, loop.var)) is not None]
+    found = [which for test in tests for part in conjuncts(test) if (which := equal_to(loop.var, part)) is not None]
     refusals = []
     for which in {unparse(each): each for each in found}.values():
         only = _Only(loop.var, which, node)

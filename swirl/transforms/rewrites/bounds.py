@@ -73,6 +73,15 @@ def conjuncts(test: ast.expr) -> list[ast.expr]:
     return [test]
 
 
+def equal_to(var: str, test: ast.expr) -> ast.expr | None:
+    """``e`` of the condition ``e == var`` or ``var == e``; None for another one."""
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq):
+        return None
+    sides = [test.left, *test.comparators]
+    others = [side for side in sides if not (isinstance(side, ast.Name) and side.id == var)]
+    return others[0] if len(others) == 1 else None
+
+
 def conjunction(parts: list[ast.expr]) -> ast.expr:
     """``parts`` joined by ``and``."""
     return parts[0] if len(parts) == 1 else ast.BoolOp(ast.And(), parts)

@@ -174,7 +174,7 @@ def _writes(node: ast.stmt, text: str) -> bool:
 def _assigns_first(node: ast.stmt, text: str) -> bool:
     """Whether the statement certainly assigns every element of the reference before reading it."""
     while isinstance(node, ast.For) and (kind_of(node) == "vector" or loop_of(node).extent):
-        node = node.body[0]
+        node = next(s for s in node.body if any(unparse(ref) == text for ref in references(s)))
     return (
         isinstance(node, ast.Assign)
         and unparse(node.targets[0]) == text
