@@ -1,5 +1,6 @@
 """Compiled vector loops = the executed nest, bit for bit, on every target."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
+from swirl.target import TARGETS
 from tests.codegen.conftest import assert_same_bits, run_source
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
@@ -163,6 +165,61 @@ for n in parallel(2):
 """,
         {"x": buffer(2, 53), "y": buffer(2, 53), "count": buffer(1, dtype="int32")},
         {"count": np.array([11], np.int32)},
+    )
+
+
+RAGGED_COPIES = """
+for n in parallel(2):
+    best: float32[2, 16] = empty(2, 16)
+    place: int32[2, 16] = empty(2, 16)
+    for u in unrolled(2):
+        for v in vector(min(16, {extent} - u * 16)):
+            best[u, v] = x[n, 0, u * 16 + v]
+            place[u, v] = 0
+    for k in range(1, 4):
+        better: bool[2, 16] = empty(2, 16)
+        for u in unrolled(2):
+            for v in vector(min(16, {extent} - u * 16)):
+                better[u, v] = x[n, k, u * 16 + v] > best[u, v]
+                place[u, v] = k if better[u, v] else place[u, v]
+                best[u, v] = max(best[u, v], x[n, k, u * 16 + v])
+                if better[u, v]:
+                    z[n, u * 16 + v] = best[u, v]
+    for u in unrolled(2):
+        for v in vector(min(16, {extent} - u * 16)):
+            y[n, u * 16 + v] = best[u, v]
+            m[n, u * 16 + v] = place[u, v]
+"""
+
+
+@pytest.mark.parametrize("extent", [17, 27, 32])
+def test_copies_of_a_ragged_row(check, extent):
+    """What becomes of lanes that no loop has does not matter: no assignment to a register has a mask for them."""
+    buffers = {
+        "x": buffer(2, 4, extent),
+        "y": buffer(2, extent),
+        "z": buffer(2, extent),
+        "m": buffer(2, extent, dtype="int32"),
+    }
+    check(RAGGED_COPIES.format(extent=extent), buffers)
+    program = parse_program(RAGGED_COPIES.format(extent=extent), buffers)
+    text = emit(program, TARGETS["avx512"]).source
+    assert not re.search(r"(best|place)_1 = _mm512_mask_blend_\w+\((0x|tail)", text), text
+
+
+def test_lanes_that_an_iteration_leaves_out_keep_their_values(check):
+    """Loops of one text, but not always of the same lanes: every second iteration has half of them."""
+    check(
+        """
+for n in parallel(2):
+    held: float32[16] = empty(16)
+    for e in range(1, 6):
+        for v in vector(min(16, e % 2 * 8 + 8)):
+            if e > 1:
+                y[n, e, v] = held[v]
+            held[v] = x[n, e, v]
+""",
+        {"x": buffer(2, 6, 16), "y": buffer(2, 6, 16)},
     )
 
 

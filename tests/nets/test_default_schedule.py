@@ -714,3 +714,52 @@ def test_rows_that_borders_clip_run_in_lanes_between_them(extent: int) -> None:
     cuts = [1, (extent - 1) // 2] if extent % 2 else [1]
     assert f"split('forward', 'x', {cuts}, nest=0)" in forward or f"split('forward', 'x', {cuts})" in forward, forward
     assert any(text.startswith("vectorize('forward', 'x_1'") for text in forward), forward
+
+
+def test_gradients_of_overlapping_windows_go_to_their_places() -> None:
+    """Lanes along the row would add eight zeros for each gradient."""
+    backward = applied_in("backward", *clipped_pooling(33), "avx512")
+    assert {"locate('backward', 'k')", "locate('backward', 'j')"} <= set(backward), backward
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_in_blocks_of_channels_windows_have_lanes_of_their_own(stride: int) -> None:
+    """The saved places have the blocks of the source, too."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    source = ConvLayer(net, MemoryDataLayer(net, (3, 9, 9)), num_filters=32, kernel=3, stride=1, pad=1)
+    layer = MaxPoolingLayer(net, source, kernel=3, stride=stride, pad=1, ceil_mode=False, clamp=False)
+    net.compile(target="avx512")
+    applied = [o.text for o in net.explain(layer, "backward").commands if o.status == "applied"]
+    assert {f"tile('{name}', 0, 16, reorder=False)" for name in ("value", "grad", "mask_j", "mask_k")} <= set(applied)
+    assert not any(text.startswith(("locate", "reindex")) for text in applied), applied
+    assert any(re.match(r"vectorize\('backward', 'c_inner\w*', 16\)", text) for text in applied), applied
+
+
+def pooling(extent: int, ceil_mode: bool = False) -> tuple[Net, Ensemble]:
+    """Max pooling by 2 × 2 of two images of five channels."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (5, extent, extent))
+    return net, MaxPoolingLayer(net, data, kernel=2, stride=2, ceil_mode=ceil_mode, clamp=False)
+
+
+def test_lanes_run_along_the_loop_that_fills_most_of_a_vector() -> None:
+    """Seven windows of a row, strided, before two taps that are neighbours."""
+    applied = applied_of(*pooling(14))
+    assert "vectorize('backward', 'x', 16, strided='gather')" in applied["backward"], applied
+
+
+@pytest.mark.parametrize("extent", [7, 57])
+def test_a_clipped_window_at_the_end_is_separate(extent: int) -> None:
+    """Three whole windows are enough for lanes; one that ends beyond the row has another number of taps."""
+    for phase, commands in applied_of(*pooling(extent, ceil_mode=True)).items():
+        assert any(text.startswith(f"split('{phase}', 'x', [{extent // 2}]") for text in commands), commands
+        assert any(text.startswith(f"vectorize('{phase}', 'x', 16") for text in commands), commands
+
+
+@pytest.mark.parametrize("cache", [512, 2**20])
+def test_rows_of_which_lanes_take_some_elements_are_fetched_ahead(cache: int) -> None:
+    forward = applied_in("forward", *pooling(12), replace(TARGETS["avx2"], l2_bytes=cache))
+    ahead = [text for text in forward if text.startswith("prefetch(")]
+    assert ahead == (["prefetch('forward', 'inputs', 'y', 4, 1)"] if cache == 512 else []), forward

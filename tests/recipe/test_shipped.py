@@ -8,7 +8,6 @@ from latte import (
     BatchNormLayer,
     ConvLayer,
     ConvLayerNoBias,
-    MaxPoolingLayer,
     MemoryDataLayer,
     Net,
     ReLULayer,
@@ -35,11 +34,6 @@ LAYERS = {
     "ReLU": lambda net: ReLULayer(net, MemoryDataLayer(net, (5, 7, 3))),
     "ReLU, more elements than an int counts": lambda net: ReLULayer(net, MemoryDataLayer(net, (2**9, 2**10, 2**9))),
     "tanh": lambda net: TanhLayer(net, MemoryDataLayer(net, 10)),
-    "max pooling": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (8, 28, 28))),
-    "max pooling, few columns": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 4, 4))),
-    "max pooling, clipped": lambda net: MaxPoolingLayer(
-        net, MemoryDataLayer(net, (8, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
-    ),
 }
 
 
@@ -47,7 +41,6 @@ LAYERS |= {
     "ReLU, in blocks": lambda net: ReLULayer(net, MemoryDataLayer(net, (32, 7, 3))),
     "ReLU, large and in blocks": lambda net: ReLULayer(net, MemoryDataLayer(net, (64, 56, 56))),
     "ReLU, large, prime and in blocks": lambda net: ReLULayer(net, MemoryDataLayer(net, (16, 1, 1031))),
-    "max pooling, few channels in a block": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (20, 12, 12))),
     "ReLU, few channels in a block": lambda net: ReLULayer(net, MemoryDataLayer(net, (20, 3, 3))),
     "batch norm of images, in blocks": lambda net: BatchNormLayer(net, MemoryDataLayer(net, (64, 56, 56))),
     "batch norm of small images, few channels in a block": lambda net: BatchNormLayer(
@@ -55,11 +48,6 @@ LAYERS |= {
     ),
     "batch norm of vectors, in blocks": lambda net: BatchNormLayer(net, MemoryDataLayer(net, 37)),
     "tanh, in blocks": lambda net: TanhLayer(net, MemoryDataLayer(net, 64)),
-    "max pooling, in blocks": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 28, 28))),
-    "max pooling, clipped, in blocks": lambda net: MaxPoolingLayer(
-        net, MemoryDataLayer(net, (32, 9, 9)), 3, 2, 1, ceil_mode=False, clamp=False
-    ),
-    "max pooling of everything, in blocks": lambda net: MaxPoolingLayer(net, MemoryDataLayer(net, (32, 7, 7)), 7),
 }
 
 

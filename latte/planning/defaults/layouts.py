@@ -18,10 +18,14 @@ def follow_blocks(trials: Trials) -> None:
     """Arrays of this layer get the blocks of the arrays that they are computed from, in the dimensions that run
     alike."""
     buffers = {name: b for program in trials.s.programs.values() for name, b in program.buffers.items()}
-    for name, buffer in buffers.items():
-        for dim, factor in buffer.layout.blocks:
-            for other, own in sorted(_alike(trials, name, dim)):
-                _block(trials, f"the blocks of {name}", other, own, factor)
+    found = [  # all of them first: blocks make two loops of one
+        (name, other, own, factor)
+        for name, buffer in buffers.items()
+        for dim, factor in buffer.layout.blocks
+        for other, own in sorted(_alike(trials, name, dim))
+    ]
+    for name, other, own, factor in found:
+        _block(trials, f"the blocks of {name}", other, own, factor)
 
 
 def block_results(trials: Trials) -> None:

@@ -42,7 +42,7 @@ def fetch_strided(trials: Trials) -> None:
     found: dict[str, str] = {}
     for lanes in (loop for loop in every if loop.loop.kind == "vector"):
         for use in lanes.uses:
-            far = use.access.kind == "read" and buffers[use.access.name].nbytes >= FAR
+            far = use.access.kind == "read" and buffers[use.access.name].nbytes >= trials.target.l2_bytes
             rows = [row for row in every if row.contains(lanes) and _is_next_row(row, lanes, use)]
             if far and use.stride in range(2, NEAR + 1) and rows:
                 found.setdefault(use.access.name, rows[-1].var)

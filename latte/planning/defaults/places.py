@@ -18,13 +18,13 @@ def go_to_places(trials: Trials) -> None:
     """Loops over the places that a term may be added to become the one that it is added to: lanes and copies would add
     zeros to the others. Where neighbours in memory have places of their own, lanes for all places are as fast."""
     for statement in statements_of(trials.nests[0]):
-        chosen = list(_chosen(statement))
+        chosen = list(chosen_by_data(statement))
         if chosen and not _lanes_beside(trials, statement, set(chosen)):
             for var in reversed(chosen):
                 trials.apply("data choose the one iteration that adds something", "locate", var)
 
 
-def _chosen(statement: Statement) -> Iterator[str]:
+def chosen_by_data(statement: Statement) -> Iterator[str]:
     """The loops of which data choose the iteration in which a sum gets a term, outer before inner."""
     if any(access.kind == "add" for access in statement.accesses):
         selects = (node.test for node in nodes(statement.node) if isinstance(node, ast.IfExp))

@@ -17,7 +17,7 @@ from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import SPARSE, NestSchedule
-from latte.planning.defaults.places import go_to_places
+from latte.planning.defaults.places import chosen_by_data, go_to_places
 from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
@@ -111,7 +111,8 @@ class PhaseSchedule:
         own = replace(self.trials, nest=number)
         known = statements_of(own.nests[0])
         rows = [a.own[-1] for s in known for a in s.accesses if a.own]
-        ends = [bound for s in known for loop in s.loops for bound in (loop.start, loop.stop)]
+        moving = {name for index in rows for name in names_in(index)}
+        ends = [end for s in known for loop in s.loops if loop.var in moving for end in (loop.start, loop.stop)]
         clamped = {name for index in (*rows, *ends) for name in _clamped(index)}
         for var in sorted(clamped):
             cuts = own.borders(var)
@@ -132,7 +133,8 @@ class PhaseSchedule:
     def _scattered(self, own: Trials, tried: set[tuple[str, int]]) -> tuple[str, str] | None:
         """The longest loop in a subscript of a sum, and the subscript, if other loops reach the same elements; it is
         noted as tried."""
-        for statement in statements_of(own.nests[0]):
+        known = [statement for statement in statements_of(own.nests[0]) if not any(chosen_by_data(statement))]
+        for statement in known:
             for access in statement.accesses:
                 for dim, index in enumerate(access.own if access.kind == "add" else ()):
                     moved = _overlapping(statement, index)
