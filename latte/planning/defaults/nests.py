@@ -162,7 +162,7 @@ class NestSchedule:
     def _rank(self, found: LoopFacts) -> tuple[int, float, bool, int, int, int]:
         """Least for the best lanes: long, with few gathers, without sums, along the most bytes, with gathers, not
         scatters; innermost."""
-        short = (self.width // found.trips).bit_length()  # by how many halves of a vector
+        short = (self.width // (2 * found.trips)).bit_length()  # how often half of a vector is left over
         scattered = round(found.scattered / found.weight, 1)
         scatters = sum(use.weight for use in found.uses if use.access.kind == "write" and use.stride not in (0, 1))
         return short, scattered, found.repeats, -found.moved, scatters, -found.depth
