@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
-from swirl.ir.affine import affine, coefficients
+from swirl.ir.affine import Affine, affine, bounds, coefficients
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.footprint import footprint
-from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in
+from swirl.ir.nest import Loop, Nest, constant, expr, loop_of, names_in
 from swirl.ir.paths import Path, loops
+from swirl.ir.printing import unparse
 from swirl.ir.statements import Access, Statement, statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.strides import memory_stride
@@ -193,7 +194,25 @@ def trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int:
     if loop.extent is not None:
         return max(1, loop.extent)
     low, high = ranges.get(loop.var, (0, UNKNOWN_TRIPS - 1))
-    return max(1, (high - low) // abs(loop.step) + 1)
+    most = high - low + 1
+    length = affine(expr("stop - start" if loop.step > 0 else "start - stop", stop=loop.stop, start=loop.start))
+    if length is not None:
+        most = min([most, *(limits[1] for each in _at_least(length) if (limits := bounds(each, ranges)) is not None)])
+    return max(1, -(-most // abs(loop.step)))
+
+
+def _at_least(form: Affine) -> Iterator[Affine]:
+    """Forms that are nowhere less than one: with one argument of each minimum that it adds, and of each maximum that it
+    subtracts."""
+    for key, coefficient in form.terms.items():
+        atom = form.atoms[key]
+        if isinstance(atom, ast.Call) and (unparse(atom.func) == "min") == (coefficient > 0):
+            rest = Affine({k: c for k, c in form.terms.items() if k != key}, form.constant, form.atoms)
+            parts = [part for argument in atom.args if (part := affine(argument)) is not None]
+            for part in parts:
+                yield from _at_least(rest.add(part, coefficient))
+            return
+    yield form
 
 
 # --- chains of loops ----------------------------------------------------------------------------------------

@@ -263,6 +263,13 @@ class CommandMaker:
     def scalar_replace(self) -> Any:
         return () if self.pick((True, False)) else (self.buffer(),), {}
 
+    def locate(self) -> Any:
+        """A loop whose variable is compared with something, where there is one."""
+        tests = [node for nest in self.program.nests for s in nest.body for node in ast.walk(s)]
+        sides = [side for node in tests if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)]
+        compared = sorted({side.id for side in sides if isinstance(side, ast.Name)} & set(self.names))
+        return (self.pick(compared or self.names),), {}
+
     def scalar_expand(self) -> Any:
         options = {} if self.pick((True, False)) else {"loop_var": self.pick(self.names)}
         return (self.pick(local_names(self.program) or ["t0"]),), options
@@ -318,7 +325,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "reverse": CommandMaker.looped,
     "scalar_expand": CommandMaker.scalar_expand,
     "if_convert": CommandMaker.optional,
-    "locate": CommandMaker.looped,
+    "locate": CommandMaker.locate,
     "factor": CommandMaker.factor,
     "moments": CommandMaker.moments,
     "rename": CommandMaker.rename,

@@ -244,13 +244,13 @@ def keeping_bits(states: Sequence[State]) -> list[tuple[State, State]]:
 
 def subscripts(program: Program) -> dict[str, int] | None:
     """Arrays whose elements are subscripts, and the bound below which they must stay; None where they are used in
-    arithmetic."""
+    arithmetic, or for a local array."""
     limits: dict[str, int] = {}
     for reference in (r for nest in program.nests for s in nest.body for r in references(s)):
         shape = program.buffers[name].shape if (name := unparse(reference.value)) in program.buffers else ()
         for dim, index in enumerate(subscripts_of(reference)):
             inner = [unparse(r.value) for r in references(index)]
-            if inner and not isinstance(index, ast.Subscript):
+            if inner and not (shape and isinstance(index, ast.Subscript)):
                 return None
             for other in inner[:1]:
                 limits[other] = min(limits.get(other, shape[dim]), shape[dim])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from docs.commands import nests as example
 from latte import (
     ConvLayer,
     EmbeddingLayer,
@@ -36,11 +37,12 @@ from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
+from swirl.ir.affine import loop_range
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Program, names_in
+from swirl.ir.nest import Loop, Program, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.statements import parsed, statements_of
-from swirl.loop_facts import facts
+from swirl.loop_facts import facts, trips
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
@@ -734,6 +736,58 @@ def test_in_blocks_of_channels_windows_have_lanes_of_their_own(stride: int) -> N
     assert {f"tile('{name}', 0, 16, reorder=False)" for name in ("value", "grad", "mask_j", "mask_k")} <= set(applied)
     assert not any(text.startswith(("locate", "reindex")) for text in applied), applied
     assert any(re.match(r"vectorize\('backward', 'c_inner\w*', 16\)", text) for text in applied), applied
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "step", "most"),
+    [
+        ("0", "min(9, i * 2 + 2) - max(0, i * 2 - 1)", 1, 3),
+        ("max(0, 1 - i)", "min(3, 9 - i)", 1, 3),
+        ("0", "min(i + 4, min(7, i + 2)) - i", 1, 2),
+        ("i", "i + 5", 2, 3),
+        ("0", "i + 1", 1, 6),
+        ("5", "i", -1, 5),
+        ("0", "max(2, i)", 1, 5),
+    ],
+)
+def test_iterations_at_the_most(start: str, stop: str, step: int, most: int) -> None:
+    """Of windows that borders clip, those that they do not."""
+    loop = Loop("j", "range", parsed(start), parsed(stop), step)
+    ranges = {"i": (0, 5)}
+    assert trips(loop, {**ranges, **loop_range(loop, ranges)}) == most
+    known = ({"i": i, "min": min, "max": max} for i in range(6))
+    assert max(len(range(eval(start, names), eval(stop, names), step)) for names in known) <= most
+
+
+PLACES = {
+    "rows that all have one place": ("d", "dw[j, d]", "g[n, d]", "idx[n]", 20, 24, True),
+    "many places of lanes of their own": ("d", "dw[n + j, d]", "g[n, d]", "m[n, d]", 40, 16, True),
+    "few places of lanes of their own": ("d", "dw[n + j, d]", "g[n, d]", "m[n, d]", 9, 16, False),
+    "many places of a few lanes": ("d", "dw[n + j, d]", "g[n, d]", "m[n, d]", 9, 4, True),
+}
+
+
+@pytest.mark.parametrize(
+    ("inner", "target", "value", "which", "places", "width", "located"), PLACES.values(), ids=list(PLACES)
+)
+def test_places_that_data_choose(
+    inner: str, target: str, value: str, which: str, places: int, width: int, located: bool
+) -> None:
+    """Lanes for all places only where each has places of its own, and not many."""
+    text = f"""
+        for n in range(8):
+            for j in range({places}):
+                for {inner} in range({width}):
+                    {target} += {value} if {which} == j else 0.0
+        """
+    shapes = {"dw": (8 + places, width), "g": (8, width), "idx": (8,), "m": (8, width)}
+    before = example(text, ["idx", "m"], **shapes)
+    s = Schedule.alone({"forward": before}, TARGETS["avx512"], ("",))
+    PhaseSchedule(Trials(s, TARGETS["avx512"], "forward")).write()
+    assert_same(before, s.programs["forward"], finite=True)
+    applied = applied_texts(s.outcomes)
+    assert ("locate('forward', 'j')" in applied) == located, applied
+    assert any(command.startswith("vectorize('forward', 'd'") for command in applied), applied
 
 
 def pooling(extent: int, ceil_mode: bool = False) -> tuple[Net, Ensemble]:

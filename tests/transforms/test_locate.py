@@ -74,7 +74,43 @@ def test_no_condition_is_left_where_ranges_decide() -> None:
     before = windows("if y == j:\n    t: float32 = dy[j] * 2.0\n    dx[y + j, 0] = t", rows=3)
     after = assert_same(before, locate(before, "j"))
     assert body_of(after) == "for y in range(3):\n    t: float32 = dy[y] * 2.0\n    dx[y * 2, 0] = t"
-    assert body_of(locate(windows("if y + 9 == j:\n    dx[y, 0] = 1.0"), "j")) == "for y in range(7):\n    pass"
+    assert body_of(locate(windows("if y + 9 == j:\n    dx[y, 0] = 1.0"), "j")) == "pass"
+
+
+def test_locals_of_a_name_beside_each_other() -> None:
+    """A branch that is no branch any more leaves its locals in the block around it."""
+    before = nests(
+        """
+        for y in range(3):
+            for j in range(4):
+                if y == j:
+                    t: float32 = dy[j]
+                    dx[y, 0] = t
+            t: float32 = dy[y] * 2.0
+            dx[y, 1] = t
+        """,
+        dx=(4, 2),
+        dy=(4,),
+    )
+    after = assert_same(before, locate(before, "j"))
+    assert "for j" not in after.nests[0].body_text
+
+
+def test_where_a_window_begins_is_computed_only_where_it_is_clipped() -> None:
+    """The part of a subscript that is of loops is simplified beside the part that is of data."""
+    before = nests(
+        """
+        for y in range(7):
+            for j in range(2):
+                dx[max(0, y - 1) + j] += dy[y] if m[y] == j else 0.0
+        """,
+        ["m"],
+        dx=(8,),
+        dy=(7,),
+        m=(7,),
+    )
+    after = assert_same(before, COMMANDS["split"](locate(before, "j"), "y", [1]), finite=True)
+    assert "dx[y_1 - 1 + m[y_1]] += dy[y_1]" in after.nests[0].body_text
 
 
 FORMS = {
@@ -97,13 +133,15 @@ else:
 """,
     "local": "t: float32 = dy[y] * float32(j)\nt += 1.0\nif m[y] == j:\n    dx[y + j, 0] += t",
     "loop inside": "for k in range(2):\n    dx[y + k + j, k] += dy[y] if m[y] == j else 0.0",
+    "local array": "a: float32[3] = empty(3)\na[j] = 1.0\nif m[y] == j:\n    dx[y + j, 0] += a[j]",
+    "fetched ahead": "prefetch(dx, (y + j + 4, 0), 1)\ndx[y + j, 0] += dy[y] if m[y] == j else 0.0",
     "triangle": "for k in range(j + 1):\n    dx[k, 0] += dy[y] if y // 2 == j else 0.0",
     "arithmetic": "dx[y + j, 0] += dy[y] if (m[y] + q[y]) % 3 == j else 0.0",
 }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
-@pytest.mark.parametrize(("rows", "taps"), [(7, 3), (1, 1), (5, 4), (17, 2)])
+@pytest.mark.parametrize(("rows", "taps"), [(7, 3), (1, 1), (5, 3), (17, 2)])
 def test_forms(form: str, rows: int, taps: int) -> None:
     before = windows(form, rows, taps)
     after = assert_same(before, locate(before, "j"), finite=True)
@@ -180,7 +218,15 @@ REFUSED = {
     "a place of a place": ("dx[y + j, 0] += dy[y] if m[q[y]] == j else 0.0", r"m\[q\[y\]\] is read whether"),
     "bounds": (
         "for k in range(j + 1):\n    dx[k, 0] += dy[y] if m[y] == j else 0.0",
-        "the bounds of loop k would be of data",
+        "the bounds of loop k would not be quasi-affine in loop variables",
+    ),
+    "bounds of a function": (
+        "for k in range(j + 1):\n    dx[k, 0] += dy[y] if abs(m[y]) == j else 0.0",
+        "the bounds of loop k would not be quasi-affine",
+    ),
+    "bounds of a square": (
+        "for k in range(j + 1):\n    dx[k, 0] += dy[y] if y * y == j else 0.0",
+        "the bounds of loop k would not be quasi-affine",
     ),
     "may not be there": (
         "if y > 0 and m[y - 1] == j:\n    dx[y, 0] = 1.0",

@@ -53,6 +53,30 @@ def test_pieces_of_a_loop_add_to_the_same_partial_sums(target: Target, total: st
     assert_compiles_to_same(merged([after, copies]), target)
 
 
+@pytest.mark.parametrize(("second", "loaded"), [("b[i, v] = 0.0", False), ("b[i, v] += 1.0", True)])
+def test_what_lanes_set_first_is_not_loaded(second: str, loaded: bool) -> None:
+    """Also if another statement comes before it in their loop."""
+    before = program(
+        f"""
+for i in range(3):
+    for v in vector(8):
+        a[i, v] = 1.0
+        {second}
+    for k in range(5):
+        for v in vector(8):
+            a[i, v] = a[i, v] * x[k, v]
+            b[i, v] += x[k, v]
+""",
+        a=(3, 8),
+        b=(3, 8),
+        x=(5, 8),
+    )
+    after = scalar_replace(before)
+    assert_same(before, after)
+    assert "a_t[v] = a[i, v]" not in after.text
+    assert ("b_t[v] = b[i, v]" in after.text) == loaded, after.text
+
+
 @pytest.mark.parametrize(
     ("between", "after_them", "arrays"),
     [

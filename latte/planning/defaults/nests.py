@@ -19,8 +19,6 @@ WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
 PIECE = 256
 """Vectors of a piece of a long row that a thread gets."""
-SPARSE = 8
-"""A vector's lanes beside those of it that are used, from which on gathering them does not pay."""
 IN_FLIGHT = 4
 """Sums that do not wait for each other."""
 LONG = 8
@@ -155,8 +153,7 @@ class NestSchedule:
     def _may_be_lanes(self, found: LoopFacts) -> bool:
         if found.loop.kind != "range" or found.trips == 1:
             return False
-        gathers_few = found.scattered > 0 and found.trips * SPARSE <= self.width
-        pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
+        pays = found.moved + found.near > 0 and found.far * 2 <= found.weight
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
     def _rank(self, found: LoopFacts) -> tuple[int, float, bool, int, int, int]:

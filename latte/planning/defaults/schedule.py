@@ -16,8 +16,8 @@ from math import lcm, prod
 from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
-from latte.planning.defaults.nests import SPARSE, NestSchedule
-from latte.planning.defaults.places import chosen_by_data, go_to_places
+from latte.planning.defaults.nests import NestSchedule
+from latte.planning.defaults.places import go_to_places, lanes_pay
 from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
@@ -118,7 +118,7 @@ class PhaseSchedule:
             cuts = own.borders(var)
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "the ends alone are clamped"
-            if SPARSE * longest > own.target.simd_width and own.apply(why, "split", var, cuts):
+            if longest > 1 and own.apply(why, "split", var, cuts):
                 self.name_apart(own)
 
     def gather(self, number: int) -> None:
@@ -133,7 +133,7 @@ class PhaseSchedule:
     def _scattered(self, own: Trials, tried: set[tuple[str, int]]) -> tuple[str, str] | None:
         """The longest loop in a subscript of a sum, and the subscript, if other loops reach the same elements; it is
         noted as tried."""
-        known = [statement for statement in statements_of(own.nests[0]) if not any(chosen_by_data(statement))]
+        known = [statement for statement in statements_of(own.nests[0]) if not lanes_pay(own, statement)]
         for statement in known:
             for access in statement.accesses:
                 for dim, index in enumerate(access.own if access.kind == "add" else ()):

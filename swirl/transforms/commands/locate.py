@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence
 
 from swirl.errors import Refused
-from swirl.ir.affine import ranges_at, simplify_body
+from swirl.ir.affine import affine, ranges_at, simplify_body
+from swirl.ir.hints import prefetch_of
 from swirl.ir.names import INDEX_CALLS, changed_in, scope_at
 from swirl.ir.nest import Loop, Program, expr, loop_of, names_in, references, substitute, variable_of
 from swirl.ir.paths import loops, replace_at, walk
@@ -19,7 +20,7 @@ from swirl.transforms.rewrites.bounds import conjunction, conjuncts, equal_to
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.references import in_bounds
 from swirl.transforms.rewrites.refusals import WayOut, refuse
-from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
+from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
 from swirl.transforms.rewrites.strips import plain_loop
 from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 
@@ -65,8 +66,10 @@ def locate(program: Program, loop_var: LoopName, *, nest: NestName | None = None
         inside = expr("start <= e and e < stop", start=loop.start, stop=loop.stop, e=only.which)
         ranges = ranges_at(target.body, site.path)
         new = simplify_body([ast.If(inside, body, [])], ranges)
-        new = drop_decided_guards(new, ranges, taken_names(before, [target])) or [ast.Pass()]
-        return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, new)))
+        # Of the whole nest: a local that is no longer in a branch must not hide one beside it.
+        return before.with_nest(
+            site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, new)) or [ast.Pass()])
+        )
 
     return rewrite_each(program, loop_var, nest, rewrite)
 
@@ -98,8 +101,10 @@ class _Only:
             if rest is not None and not node.orelse:
                 return ast.If(rest, node.body, [])
             return ast.If(node.test, self.block(node.body), self.block(node.orelse))
+        if prefetch_of(node) is not None and self._var in names_in(node):
+            return ast.Pass()  # an address is not one of data
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
-            return node  # a declaration, or a prefetch: no effect on anything outside of the iteration
+            return node  # a declaration has no effect on anything outside of the iteration
         value = self._value(node.value, node)
         if value is not None:
             return changed(node, value=value)
@@ -170,8 +175,9 @@ def _refusal(program: Program, site: Site, loop: Loop, only: _Only) -> Refused |
     inner = [loop_of(other) for _, other in loops(node.body)]
     depending = [each.var for each in inner if loop.var in names_in(each.start) | names_in(each.stop)]
     scope, ranges = scope_at(nest.body, site.path, program.buffers), ranges_at(nest.body, site.path)
-    if depending and any(scope[name].kind != "loop" for name in names_in(only.which) - INDEX_CALLS):
-        problem = f"the bounds of loop {depending[0]} would be of data, and those of loops are of loop variables"
+    quasi_affine = affine(only.which) is not None
+    if depending and not (quasi_affine and all(scope[n].kind == "loop" for n in names_in(only.which) - INDEX_CALLS)):
+        problem = f"the bounds of loop {depending[0]} would not be quasi-affine in loop variables"
         return refuse(problem, nest, site.path, _NOTE)
     if not all(in_bounds(scope[name_of(element)].shape, element, ranges) for element in references(only.which)):
         problem = f"{text} is read whether the loop runs or not, and may not exist"
