@@ -239,7 +239,7 @@ def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
 
 PHASES = ("forward", "backward", "update")
 SHIPPED = ("batch_norm", "conv", "fully_connected", "max_pooling", "relu", "tanh")
-FOLLOWING = ("batch_norm", "max_pooling", "relu", "tanh")
+FOLLOWING = ("batch_norm", "relu", "tanh")
 """Recipes that follow blocks of any size."""
 
 

@@ -313,8 +313,10 @@ class Shapes:
             )
         )
         bounds = self.pick((f"{taps}", f"{taps}", "max(0, i - 1), min(4, i + 2)", f"1, {taps}"))
-        body = [f"for k in range({bounds}):", *("    " + line for line in update)]
         most, width = max(taps, 4), max(self.rows, self.columns)
+        if zero == "0.0" and self.pick((False, False, False, True)):
+            update = [f"v: float32[{most}] = empty({most})", f"v[k] = {value}", f"if {test}:", f"    {element} += v[k]"]
+        body = [f"for k in range({bounds}):", *("    " + line for line in update)]
         return self.two(body, self.rows, self.columns), {
             "x": (self.rows, max(self.columns, most)),
             "y": (self.rows, self.columns),

@@ -787,7 +787,24 @@ def test_places_that_data_choose(
     assert_same(before, s.programs["forward"], finite=True)
     applied = applied_texts(s.outcomes)
     assert ("locate('forward', 'j')" in applied) == located, applied
-    assert any(command.startswith("vectorize('forward', 'd'") for command in applied), applied
+    assert width < 8 or any(command.startswith("vectorize('forward', 'd'") for command in applied), applied
+
+
+def test_ragged_blocks_are_not_taken_for_clipped_windows() -> None:
+    """The last block of 20 filters has four: no loop over blocks is cut but for copies of whole ones."""
+    net = Net(3, seed=1)
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (6,)), 20)
+    forward = applied_in("forward", net, layer, "avx2")
+    assert not any(text.startswith("rename(") for text in forward), forward
+
+
+def test_a_few_neighbours_come_before_many_that_are_far_apart() -> None:
+    """The bias's gradient: four neighbours of each row, not eight rows."""
+    net = Net(8, seed=1)
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (20,)), 4)
+    update = applied_in("update", net, layer, "avx512")
+    assert any(re.match(r"vectorize\('update', 'k\w*', 16", text) for text in update), update
+    assert not any(re.match(r"vectorize\('update', 'n\w*', 16, strided='gather'", text) for text in update), update
 
 
 def pooling(extent: int, ceil_mode: bool = False) -> tuple[Net, Ensemble]:

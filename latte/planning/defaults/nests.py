@@ -19,6 +19,8 @@ WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
 PIECE = 256
 """Vectors of a piece of a long row that a thread gets."""
+SPARSE = 4
+"""A vector's lanes beside those of it that are used, from which on loading them one by one does not pay."""
 IN_FLIGHT = 4
 """Sums that do not wait for each other."""
 LONG = 8
@@ -153,16 +155,20 @@ class NestSchedule:
     def _may_be_lanes(self, found: LoopFacts) -> bool:
         if found.loop.kind != "range" or found.trips == 1:
             return False
-        pays = found.moved + found.near > 0 and found.far * 2 <= found.weight
+        gathers_few = found.far > 0 and found.trips * SPARSE <= self.width
+        pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
-    def _rank(self, found: LoopFacts) -> tuple[int, float, bool, int, int, int]:
+    def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, float, int, int, int]:
         """Least for the best lanes: long, with few gathers, without sums, along the most bytes, with gathers, not
-        scatters; innermost."""
-        short = (self.width // (2 * found.trips)).bit_length()  # how often half of a vector is left over
-        scattered = round(found.scattered / found.weight, 1)
+        scatters; innermost. Of short loops, before what a few loads of vectors have, the one that fills the most of a
+        vector."""
+        short = found.trips * 2 <= self.width
+        left = (self.width // found.trips).bit_length() if short else 0
+        scattered, far = (round(part / found.weight, 1) for part in (found.scattered, found.far))
         scatters = sum(use.weight for use in found.uses if use.access.kind == "write" and use.stride not in (0, 1))
-        return short, scattered, found.repeats, -found.moved, scatters, -found.depth
+        first = far if short else scattered
+        return short, first, found.repeats, left, scattered, -found.moved, scatters, -found.depth
 
     def _inside(self, lanes: LoopFacts) -> list[str]:
         """The order of loops in which those directly inside of the lanes that sum nothing are outside of them; empty if

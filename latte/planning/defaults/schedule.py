@@ -22,7 +22,7 @@ from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
 from swirl.ir.functions import FUNCTIONS
-from swirl.ir.nest import fresh, variable_of
+from swirl.ir.nest import Loop, fresh, variable_of
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
@@ -111,9 +111,8 @@ class PhaseSchedule:
         own = replace(self.trials, nest=number)
         known = statements_of(own.nests[0])
         rows = [a.own[-1] for s in known for a in s.accesses if a.own]
-        moving = {name for index in rows for name in names_in(index)}
-        ends = [end for s in known for loop in s.loops if loop.var in moving for end in (loop.start, loop.stop)]
-        clamped = {name for index in (*rows, *ends) for name in _clamped(index)}
+        clamped = {name for index in rows for name in _clamped(index)}
+        clamped |= {name for s in known for loop in s.loops for name in _moving_ends(loop, rows)}
         for var in sorted(clamped):
             cuts = own.borders(var)
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
@@ -244,6 +243,15 @@ def _clamped(index: ast.expr) -> set[str]:
     """The names in a minimum or a maximum in a subscript or bound."""
     found = [node for node in nodes(index) if isinstance(node, ast.Call)]
     return {name for node in found for name in names_in(node)}
+
+
+def _moving_ends(loop: Loop, rows: Sequence[ast.expr]) -> set[str]:
+    """The loops that clamp the bounds of one along rows, and move rows without it, too: not those over blocks, of which
+    the last one is ragged."""
+    names = [names_in(index) for index in rows]
+    along = any(loop.var in own for own in names)
+    clamping = {name for end in (loop.start, loop.stop) for name in _clamped(end)} if along else set()
+    return {var for var in clamping if any(var in own and loop.var not in own for own in names)}
 
 
 def _sums_more(statement: Statement) -> bool:
