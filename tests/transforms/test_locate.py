@@ -78,7 +78,7 @@ def test_no_condition_is_left_where_ranges_decide() -> None:
 
 
 def test_locals_of_a_name_beside_each_other() -> None:
-    """A branch that is no branch any more leaves its locals in the block around it."""
+    """The locals of a branch whose condition is decided become those of the block around it."""
     before = nests(
         """
         for y in range(3):

@@ -15,8 +15,7 @@ LONG_ROW, LONG_CLIPPED_ROW = 2, 4
 
 
 def follow_blocks(trials: Trials) -> None:
-    """Arrays of this layer get the blocks of the arrays that they are computed from, in the dimensions that run
-    alike."""
+    """Arrays of this layer get the blocks of the arrays that they are used with, in the dimensions that run alike."""
     buffers = {name: b for program in trials.s.programs.values() for name, b in program.buffers.items()}
     found = [  # all of them first: blocks make two loops of one
         (name, other, own, factor)

@@ -43,9 +43,10 @@ def fetch_strided(trials: Trials) -> None:
     for lanes in (loop for loop in every if loop.loop.kind == "vector"):
         for use in lanes.uses:
             far = use.access.kind == "read" and buffers[use.access.name].nbytes >= trials.target.l2_bytes
-            rows = [row for row in every if row.contains(lanes) and _is_next_row(row, lanes, use)]
-            if far and use.stride in range(2, NEAR + 1) and rows:
-                found.setdefault(use.access.name, rows[-1].var)
+            if far and use.stride in range(2, NEAR + 1):
+                rows = [row for row in every if row.contains(lanes) and _is_next_row(row, lanes, use)]
+                if rows:
+                    found.setdefault(use.access.name, rows[-1].var)
     for name, row in found.items():
         trials.apply("rows of which lanes take some elements", "prefetch", name, row, AHEAD, 1)
 

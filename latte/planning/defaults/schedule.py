@@ -17,7 +17,7 @@ from latte.planning.defaults.blocking import blocking, order_products
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import NestSchedule
-from latte.planning.defaults.places import go_to_places, lanes_pay
+from latte.planning.defaults.places import go_to_places, places_of
 from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
@@ -132,8 +132,10 @@ class PhaseSchedule:
     def _scattered(self, own: Trials, tried: set[tuple[str, int]]) -> tuple[str, str] | None:
         """The longest loop in a subscript of a sum, and the subscript, if other loops reach the same elements; it is
         noted as tried."""
-        known = [statement for statement in statements_of(own.nests[0]) if not lanes_pay(own, statement)]
-        for statement in known:
+        for statement in statements_of(own.nests[0]):
+            places = places_of(statement)
+            if places is not None and places.fit_lanes(own):
+                continue
             for access in statement.accesses:
                 for dim, index in enumerate(access.own if access.kind == "add" else ()):
                     moved = _overlapping(statement, index)

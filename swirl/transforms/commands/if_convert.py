@@ -34,14 +34,11 @@ from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.reductions import declared_type
+from swirl.transforms.rewrites.reductions import UNCHANGED, UNCHANGED_INTEGER, declared_type
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
 
 _NOTE = "asked to become selects"
-# Neutral elements, bit for bit: x + -0.0 is x for both zeros, x + 0.0 is not.
-_UNCHANGED = {ast.Add: "-0.0", ast.Sub: "0.0", ast.Mult: "1.0", ast.Div: "1.0"}
-_UNCHANGED_INTEGER = {ast.Add: "0", ast.Sub: "0", ast.Mult: "1"}
 _EXTREMES = {"max": "-INFINITY", "min": "INFINITY"}
 _ZEROS = {"int32": "0", "bool": "False"}
 
@@ -241,7 +238,7 @@ class _Convert:
         target = target_of(node)
         floating = self.dtype(target).startswith("float")
         if isinstance(node, ast.AugAssign):
-            table = _UNCHANGED if floating else _UNCHANGED_INTEGER if self.dtype(target) == "int32" else {}
+            table = UNCHANGED if floating else UNCHANGED_INTEGER if self.dtype(target) == "int32" else {}
             if type(node.op) in table:
                 return ast.AugAssign(node.target, node.op, under.select(node.value, expr(table[type(node.op)])))
             return ast.Assign(

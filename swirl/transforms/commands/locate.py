@@ -18,6 +18,7 @@ from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts, equal_to
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
+from swirl.transforms.rewrites.reductions import UNCHANGED
 from swirl.transforms.rewrites.references import in_bounds
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
@@ -25,8 +26,6 @@ from swirl.transforms.rewrites.strips import plain_loop
 from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 
 _NOTE = "asked for its one iteration"
-# What changes nothing, but for the sign of a zero: -0.0 + 0.0 is 0.0.
-_UNCHANGED: dict[type[ast.operator], int] = {ast.Add: 0, ast.Sub: 0, ast.Mult: 1, ast.Div: 1}
 
 
 @command(assumes=Assumption("it does not matter whether a zero is 0.0 or -0.0"))
@@ -62,7 +61,7 @@ def locate(program: Program, loop_var: LoopName, *, nest: NestName | None = None
         target, node = before.nests[site.nest], loop_at(before, site)
         loop = plain_loop(target, site.path, node, _NOTE)
         only = _only(before, site, loop, node)
-        body = [substitute(statement, {loop.var: only.which}) for statement in only.block(node.body)]
+        body = [substitute(statement, {loop.var: only.which}) for statement in only.body]
         inside = expr("start <= e and e < stop", start=loop.start, stop=loop.stop, e=only.which)
         ranges = ranges_at(target.body, site.path)
         new = simplify_body([ast.If(inside, body, [])], ranges)
@@ -79,7 +78,8 @@ class _Only:
 
     Attributes:
         which: the iteration.
-        others: the statements that have an effect in others, too.
+        body: the loop's statements without the condition ``which == var``.
+        others: the statements that have an effect in other iterations, too.
     """
 
     def __init__(self, var: str, which: ast.expr, node: ast.For):
@@ -87,20 +87,19 @@ class _Only:
         self.others: list[ast.stmt] = []
         self._var, self._text = var, unparse(which)
         self._own = frozenset(name for statement in node.body for name in declared_in(statement))
-        self.block(node.body)
+        self.body = self._block(node.body)
 
-    def block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """The statements without ``which == var``."""
+    def _block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         return [self._statement(statement) for statement in body]
 
     def _statement(self, node: ast.stmt) -> ast.stmt:
         if isinstance(node, ast.For):
-            return changed(node, body=self.block(node.body))
+            return changed(node, body=self._block(node.body))
         if isinstance(node, ast.If):
             rest = self._rest(node.test)
             if rest is not None and not node.orelse:
                 return ast.If(rest, node.body, [])
-            return ast.If(node.test, self.block(node.body), self.block(node.orelse))
+            return ast.If(node.test, self._block(node.body), self._block(node.orelse))
         if prefetch_of(node) is not None and self._var in names_in(node):
             return ast.Pass()  # an address is not one of data
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
@@ -132,10 +131,10 @@ class _Only:
 
 
 def _changes_nothing(value: ast.expr, statement: ast.Assign | ast.AugAssign) -> bool:
-    """Whether storing, adding, … the value leaves the target as it is."""
+    """Whether storing, adding, … the value leaves the target as it is, but for the sign of a zero."""
     if isinstance(statement, ast.AugAssign):
-        wanted = _UNCHANGED.get(type(statement.op))
-        return wanted is not None and folded(value) == wanted
+        wanted = UNCHANGED.get(type(statement.op))
+        return wanted is not None and folded(value) == float(wanted)
     return unparse(value) == unparse(target_of(statement))
 
 

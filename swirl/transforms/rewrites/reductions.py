@@ -36,6 +36,9 @@ from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_m
 
 NEUTRAL = {"add": "0.0", "mul": "1.0", "max": "-INFINITY", "min": "INFINITY"}
 NEUTRAL_INTEGERS = {"add": "0", "mul": "1", "max": str(-(2**31)), "min": str(2**31 - 1)}
+# What an update leaves its target by as it is, bit for bit: x + -0.0 is x for both zeros, x + 0.0 is not.
+UNCHANGED: dict[type[ast.operator], str] = {ast.Add: "-0.0", ast.Sub: "0.0", ast.Mult: "1.0", ast.Div: "1.0"}
+UNCHANGED_INTEGER: dict[type[ast.operator], str] = {ast.Add: "0", ast.Sub: "0", ast.Mult: "1"}
 
 
 def neutral(kind: str, dtype: str) -> ast.expr:
