@@ -11,6 +11,7 @@ from math import gcd, prod
 from swirl.ir.affine import Affine, affine, bounds, coefficients
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.footprint import footprint
+from swirl.ir.functions import COSTLY
 from swirl.ir.nest import Loop, Nest, constant, expr, loop_of, names_in
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
@@ -187,6 +188,12 @@ def stride(access: Access, var: str, statement: Statement, buffers: Mapping[str,
 def executions(statement: Statement) -> int:
     """How often a statement runs, at the most."""
     return prod(trips(loop, statement.ranges) for loop in statement.loops)
+
+
+def wants_lanes(statement: Statement) -> bool:
+    """Whether a statement calls ``exp`` or the like, or a random number: one by one they take as long as many sums."""
+    calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Name) and (called.id in COSTLY or called.id == "rand") for called in calls)
 
 
 def trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int:

@@ -1,7 +1,7 @@
 """What recipes import from files beside them: read again whenever the importing recipe is, and watched with it.
 
-``recipes/tanh.py`` is ``from latte.recipes.relu import backward, forward``. Python would read ``relu.py`` once in a
-process. All other imports are Python's.
+``recipes/conv_batch_norm_relu.py`` imports from ``latte.recipes.conv_batch_norm``. Python would read
+``conv_batch_norm.py`` once in a process. All other imports are Python's.
 """
 
 from __future__ import annotations

@@ -70,11 +70,13 @@ def find_chains(
     found: list[Chain] = []
     notes: dict[str, list[str]] = {}
     taken: set[tuple[str, str]] = set()
+    decided: set[str] = set()
     left = left or {}
     for members, file in _candidates(graph, left, read):
         name, joined = chain_name(members), joined_phases(file.recipe)
-        if any(chain.name == name for chain in found):  # a file's; phases that it does not name stay apart
+        if name in decided:  # by a file; phases that it does not name, or leaves, stay apart
             continue
+        decided.add(name)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
         why = {phase: left[name, phase] for phase in free if (name, phase) in left}
         reason = _apart(graph, members, seeded, file)

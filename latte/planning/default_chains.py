@@ -9,14 +9,18 @@ from itertools import combinations, pairwise
 
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
-from latte.planning.defaults.schedule import DEFAULTS
+from latte.planning.defaults.schedule import DEFAULTS, PhaseSchedule
 from latte.planning.defaults.trials import Trials, step
 from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.nest import Program
 from swirl.ir.statements import Statement, statements_of
+from swirl.loop_facts import executions, wants_lanes
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
+
+CALLS = 128
+"""Calls of functions one by one that take as long as a kernel of its own costs."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple
 
     Every layer but the first one reads its source one to one and has no recipe. If the first one has a recipe, its
     ``forward`` schedules the joined loops; otherwise the default schedule does, also backwards. What is refused then,
-    or has an element made in one loop and read in another, is left to the layers.
+    has an element made in one loop and read in another, or would be slower joined, is left to the layers.
 
     Args:
         graph: of the net.
@@ -69,30 +73,38 @@ def _pair(source: Ensemble, sink: Ensemble) -> Pair:
 
 
 def _forward(pairs: Sequence[Pair], kind: str | None, s: Schedule, target: Target) -> None:
-    _join(pairs, "forward", s, target)
+    calling = _join(pairs, "forward", s, target, own_loops=kind is None)
     if kind is None:
         DEFAULTS["forward"](s, target)
-        return
-    try:
-        s.recipe(kind, "forward")
-    except LeftApart:
-        raise
-    except LatteError as error:
-        s.leave_apart("forward", f"the recipe of {kind} is for that layer alone: {error.message}")
+    else:
+        try:
+            s.recipe(kind, "forward")
+        except LeftApart:
+            raise
+        except LatteError as error:
+            s.leave_apart("forward", f"the recipe of {kind} is for that layer alone: {error.message}")
+    _keep_lanes(calling, "forward", s)
 
 
 def _backward(pairs: Sequence[Pair], s: Schedule, target: Target) -> None:
-    _join(pairs, "backward", s, target)
+    calling = _join(pairs, "backward", s, target, own_loops=True)
     DEFAULTS["backward"](s, target)
     if "update" in s.programs:  # is scheduled with backward, if not joined with it
         DEFAULTS["update"](s, target)
+    _keep_lanes(calling, "backward", s)
 
 
-def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target) -> None:
+def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own_loops: bool) -> Sequence[Pair]:
     """Join the loops of the layers if each element is then read where it is made.
 
+    Args:
+        own_loops: whether contractions are to have loops of their own where that is better for them.
+
+    Returns:
+        the pairs between whose layers functions are called.
+
     Raises:
-        LeftApart: it is not; ``unit`` names the pair at fault.
+        LeftApart: they are not joined; ``unit`` names the pair at fault.
     """
     trials = Trials(s, target, phase)
     between = {
@@ -103,7 +115,40 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target) -> Non
     for name, pair in between.items():
         if not _met(trial.program, name):
             raise LeftApart("an element is not read in the iteration that makes it", phase=phase, unit=pair.name)
+    for nest in PhaseSchedule(trials).parted() if own_loops else ():
+        for name in nest.arguments:
+            if name in between:
+                raise LeftApart("sums have loops of their own", phase=phase, unit=between[name].name)
+    calling = [
+        between[name]
+        for nest in trials.program.nests
+        if any(map(wants_lanes, statements_of(nest)))
+        for name in nest.arguments
+        if name in between
+    ]
     trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
+    return calling
+
+
+def _keep_lanes(calling: Sequence[Pair], phase: str, s: Schedule) -> None:
+    """Functions are not called one by one next to sums whose terms are lanes.
+
+    Args:
+        calling: the pairs between whose layers functions are called.
+
+    Raises:
+        LeftApart: they would be.
+    """
+    if not calling:
+        return
+    scalar = [
+        statement
+        for nest in s.programs[phase].nests
+        for statement in statements_of(nest)
+        if wants_lanes(statement) and all(loop.kind != "vector" for loop in statement.loops)
+    ]
+    if sum(map(executions, scalar)) >= CALLS:
+        raise LeftApart("functions would be called one by one, not in lanes", phase=phase, unit=calling[-1].name)
 
 
 def _met(program: Program, buffer: str) -> bool:

@@ -72,15 +72,12 @@ def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
 
 def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe) -> Recipe | None:
     """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the one
-    that a layer of this kind would get. The default schedule, by its name, or where there is to be no other."""
+    that a layer of this kind would get. The default schedule, by its name, or where there is no other."""
     member = next((member for member in members if member.kind == kind), None)
-    if member is not None:
-        path, none = recipe_path(graph, member), has_none(graph, member)
-    else:
-        path, none = graph.recipes.get(kind, _own_or_shipped(kind)), kind in graph.recipes
-    if path is None:
-        return FOR_RECIPES if none or kind == DEFAULT_SCHEDULE else None
-    return _for_one(path, read)
+    path = recipe_path(graph, member) if member is not None else graph.recipes.get(kind, _own_or_shipped(kind))
+    if path is not None:
+        return _for_one(path, read)
+    return FOR_RECIPES if member is not None or kind in graph.recipes or kind == DEFAULT_SCHEDULE else None
 
 
 def _own_or_shipped(kind: str) -> Path | None:

@@ -68,3 +68,5 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     }
 )
 """By name, which is the C library's for a double; the one for a float ends in ``f``."""
+COSTLY = frozenset(name for name, function in FUNCTIONS.items() if function.costly)
+"""Functions that take many instructions."""

@@ -426,12 +426,13 @@ def test_recipes_are_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     net.use_recipe(layers["conv"], None)
     net.compile(threads=1)
     assert net.explain("conv1").recipe.startswith("default schedule")
-    assert net.explain("relu1").recipe == "recipes/relu.py"
+    assert net.explain("relu1").recipe.startswith("default schedule")
     net = Net(2, seed=1)
     conv_relu(net)
     net.use_recipe("conv_relu", None)
     net.compile(threads=1)
-    assert [net.explain(name).recipe for name in ("conv1", "relu1")] == ["recipes/conv.py", "recipes/relu.py"]
+    assert net.explain("conv1").recipe == "recipes/conv.py"
+    assert net.explain("relu1").recipe.startswith("default schedule")
     (tmp_path / "conv.py").write_text("def forward(s, target): raise ValueError\n")
     monkeypatch.setenv("LATTE_RECIPES", str(tmp_path))
     net = Net(2, seed=1)
@@ -625,7 +626,7 @@ def test_no_chain_has_the_name_of_another_layer() -> None:
     assert "not compiled as conv1_relu1: another layer has this name" in str(net.explain("conv1"))
     assert net.explain("conv1_relu1").shape == relu.shape
     names = {step.unit.name for step in net.executable.compiled}
-    assert names == {"conv1", "relu1", "conv1_relu1", "relu1_conv1_relu1"}
+    assert names == {"conv1", "conv1_relu1_conv1_relu1", "relu1_conv1_relu1"}
 
 
 def test_keep_is_checked() -> None:

@@ -9,7 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte import BatchNormLayer, ConvLayer, DropoutLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    DropoutLayer,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    TanhLayer,
+)
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.layers import (
     AddLayer,
@@ -75,7 +85,8 @@ conv, connected = partial(ConvLayer, num_filters=20), partial(FullyConnectedLaye
         ((SigmoidLayer, GELULayer), {"sigmoid1_gelu1.forward", "sigmoid1_gelu1.backward"}),
         ((conv, GELULayer, DropoutLayer), {"conv1_gelu1_dropout1.forward", "gelu1_dropout1.backward"}),
         ((connected, SiLULayer), {"fully_connected1_silu1.forward", "silu1.backward"}),
-        ((MaxPoolingLayer, PReLULayer, ELULayer), {"max_pooling1_prelu1_elu1.forward", "prelu1_elu1.backward"}),
+        ((MaxPoolingLayer, PReLULayer, ReLULayer), {"max_pooling1_prelu1_relu1.forward", "prelu1_relu1.backward"}),
+        ((MaxPoolingLayer, ELULayer), {"max_pooling1.forward", "elu1.forward"}),
         ((BatchNormLayer, SiLULayer), set()),
         ((LayerNormLayer, GELULayer), {"layer_norm1_gelu1.forward", "gelu1.backward"}),
         ((GELULayer, SoftmaxLayer), {"gelu1.forward", "gelu1_softmax1.backward"}),
@@ -91,6 +102,42 @@ def test_together_and_apart(layers: tuple[Layer, ...], joined: set[str]) -> None
     assert all(name.count("1") == 1 for name in compiled_as(kept))
     for one, other in zip(results(net, together), results(kept, apart), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * float(np.abs(other).max()))
+
+
+@pytest.mark.parametrize(
+    ("layer", "outputs", "batch", "why"),
+    [
+        (TanhLayer, 80, 2, "functions would be called one by one, not in lanes"),
+        (ReLULayer, 80, 2, None),
+        (ReLULayer, 600, 64, "sums have loops of their own"),
+    ],
+)
+def test_products_keep_their_schedule(layer: Layer, outputs: int, batch: int, why: str | None) -> None:
+    """Lanes of a fully connected layer run along its terms: what follows a sum is not in lanes. Where the sums have
+    loops of their own, joined ones would lack the source packed for the lanes."""
+    net, (_, connected, last) = declared(partial(FullyConnectedLayer, num_outputs=outputs), layer, batch=batch)
+    name = f"{connected.name}_{last.name}"
+    assert (f"{name}.forward" in compiled_as(net)) == (why is None)
+    notes = net.explain(last).notes
+    assert (f"forward is not compiled as {name}: {why}" in notes) == (why is not None), notes
+
+
+def test_a_chain_follows_the_blocks_of_its_source() -> None:
+    """In all phases, those that are not joined as well: the gradients of weights are laid out as the weights are."""
+    net, (_, conv, pooling, relu, connected, last) = declared(
+        partial(ConvLayer, num_filters=32, kernel=3, pad=1),
+        partial(MaxPoolingLayer, kernel=2, stride=2),
+        ReLULayer,
+        partial(FullyConnectedLayer, num_outputs=19),
+        ReLULayer,
+    )
+    assert {"max_pooling1_relu1.forward", "fully_connected1.update"} <= compiled_as(net)
+    layouts = {storage: buffer.layout.blocks for storage, buffer in net.executable.buffers.items()}
+    blocks = layouts[f"{conv.name}.value"]
+    assert blocks and all(layouts[f"{relu.name}.{kind}"] == blocks for kind in ("value", "grad"))
+    assert layouts[f"{pooling.name}.mask_j"] == blocks
+    assert layouts[f"{connected.name}.weights"] and last.name == "relu2"
+    assert layouts[f"{connected.name}.weights"] == layouts[f"{connected.name}.grad_weights"]
 
 
 def test_what_is_read_where_it_is_made_is_not_stored() -> None:

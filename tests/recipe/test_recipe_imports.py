@@ -36,13 +36,15 @@ def test_an_import_is_read_anew_however_quickly_it_is_saved(tmp_path: Path) -> N
 
 
 def test_the_modules_of_the_process_stay_as_they_are(tmp_path: Path) -> None:
-    own = import_module("latte.recipes.relu")
+    own = import_module("latte.recipes.batch_norm")
     recipe = tmp_path / "mine.py"
-    recipe.write_text("from latte.recipes import relu\nfrom latte.recipes.relu import forward\nimport math\n")
+    recipe.write_text(
+        "from latte.recipes import batch_norm\nfrom latte.recipes.batch_norm import forward\nimport math\n"
+    )
     assert read_recipe(recipe).functions["forward"] is own.forward
-    found = read_recipe(recipe_path_of("tanh")).functions["forward"]
-    assert found is not own.forward and found.__code__ == own.forward.__code__
-    assert sys.modules["latte.recipes.relu"] is own and import_module("latte.recipes.relu") is own
+    found = read_recipe(recipe_path_of("batch_norm_relu")).functions["forward"].__globals__["passes"]
+    assert found is not own.passes and found.__code__ == own.passes.__code__
+    assert sys.modules["latte.recipes.batch_norm"] is own and import_module("latte.recipes.batch_norm") is own
 
 
 def test_a_recipe_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from math import prod
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
+from swirl.ir.paths import Path
 from swirl.ir.statements import Access, Statement, statements_of
 from swirl.loop_facts import contractions, longest_row
 
@@ -21,7 +22,8 @@ def follow_blocks(trials: Trials) -> None:
         (name, other, own, factor)
         for name, buffer in buffers.items()
         for dim, factor in buffer.layout.blocks
-        for other, own in sorted(_alike(trials, name, dim))
+        for other, own in [*sorted(_alike(trials, name, dim)), (f"grad_{name}", dim)]
+        if other in buffers
     ]
     for name, other, own, factor in found:
         _block(trials, f"the blocks of {name}", other, own, factor)
@@ -70,15 +72,16 @@ def _alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
     """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer."""
     found: set[tuple[str, int]] = set()
     for program in trials.s.programs.values():
-        for statement in (s for nest in program.nests for s in statements_of(nest)):
-            own = [access for access in statement.accesses if access.name in program.buffers]
-            heads = {_loop_over(statement, access, dim) for access in own if access.name == name} - {None}
-            found |= {
-                (access.name, other)
-                for access in own
-                for other in range(len(access.own))
-                if access.name != name and _loop_over(statement, access, other) in heads
-            }
+        for nest in program.nests:
+            along = [
+                (_loop_over(statement, access, where), access.name, where)
+                for statement in statements_of(nest)
+                for access in statement.accesses
+                if access.name in program.buffers
+                for where in range(len(access.own))
+            ]
+            heads = {loop for loop, other, where in along if (other, where) == (name, dim)} - {None}
+            found |= {(other, where) for loop, other, where in along if loop in heads and other != name}
     return found
 
 
@@ -87,11 +90,14 @@ def _buffer(trials: Trials, name: str) -> Buffer:
     return next(program.buffers[name] for program in trials.s.programs.values() if name in program.buffers)
 
 
-def _loop_over(statement: Statement, access: Access, dim: int) -> str | None:
+def _loop_over(statement: Statement, access: Access, dim: int) -> Path | None:
     """The loop that runs over a dimension of an access, if there is one."""
-    form = affine(access.own[dim]) if dim < len(access.own) else None
+    form = affine(access.own[dim])
     if form is None or form.constant:
         return None
     single = {loop.var for loop in statement.loops if loop.extent == 1}
     moving = [var for var, coefficient in form.terms.items() if var not in single and coefficient == 1]
-    return moving[0] if len(moving) == len(form.terms.keys() - single) == 1 else None
+    if len(moving) != 1 or len(form.terms.keys() - single) != 1:
+        return None
+    at = {loop.var: depth for loop, depth in zip(statement.loops, statement.loop_depths, strict=True)}
+    return statement.path[: at[moving[0]] + 1] if moving[0] in at else None

@@ -338,6 +338,8 @@ class NestSchedule:
         """Whether the threads share a loop, or loops inside of it."""
         chain = list(takewhile(lambda loop: loop.kind == "range", perfect_chain(found.nest, found.path)))
         for names in _outermost(chain):
+            if self._shared_in_pieces(found, chain[: len(names)]):
+                return True
             why = f"{_count(chain, names)} independent iterations"
             if self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else names):
                 return True
@@ -352,6 +354,21 @@ class NestSchedule:
         if any(self._parallel(f) for f in every if f.depth <= depth):
             return True
         return sum(self._shared(f, lanes) for f in every if f.depth == depth + 1) > 0  # all of them
+
+    def _shared_in_pieces(self, found: LoopFacts, shared: Sequence[Loop]) -> bool:
+        """Whether threads share outer loops and pieces of the last of them: of several loops, as each iteration finds
+        its place in all of them anew, which costs more than a few vectors do."""
+        *outer, last = shared
+        if not outer or last.extent is None or any(loop.extent is None for loop in outer):
+            return False
+        around = prod(loop.extent or 1 for loop in outer)
+        each = max(1, found.work // (around * last.extent))
+        size = _piece(last.extent, min(PIECE // each, last.extent // -(-CHUNKS // around)))
+        if size < 2:
+            return False
+        pieces = step(f"{-(-last.extent // size)} pieces for the threads", "tile_loop", last.var, size)
+        names = [*(loop.var for loop in outer), f"{last.var}_outer"]
+        return self.trials.together([pieces, step("independent pieces", "parallelize", names)])
 
     def _may_move(self, chain: Sequence[Loop]) -> Sequence[Loop]:
         """The loops that may become the outermost of a chain: none if others of these names are shared already, or if
@@ -386,6 +403,11 @@ def _outermost(chain: Sequence[Loop]) -> Iterator[list[str]]:
     for taken in range(count, 0, -1):
         if any(loop.extent != 1 for loop in chain[:taken]):
             yield [loop.var for loop in chain[:taken]]
+
+
+def _piece(extent: int, most: int) -> int:
+    """Iterations of a piece: at the most so many, but no less than half if that leaves no rest."""
+    return next((size for size in range(most, most // 2, -1) if extent % size == 0), most)
 
 
 def _count(chain: Sequence[Loop], names: Sequence[str]) -> str:

@@ -21,14 +21,13 @@ from latte.planning.defaults.places import go_to_places, places_of
 from latte.planning.defaults.products import join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
-from swirl.ir.functions import FUNCTIONS
-from swirl.ir.nest import Loop, fresh, variable_of
+from swirl.ir.nest import Loop, Nest, fresh, variable_of
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
-from swirl.loop_facts import Contraction, contractions, divided, moves, perfect_chains
-from swirl.phases import PHASES
+from swirl.loop_facts import Contraction, contractions, divided, moves, perfect_chains, wants_lanes
+from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
 from swirl.transforms.rewrites.sites import taken_names
@@ -68,8 +67,9 @@ class PhaseSchedule:
 
     def write(self) -> None:
         """Apply the commands."""
-        if self.trials.phase == "forward":
+        if self.trials.phase == next((phase for phase in self.trials.s.programs if phase != INFERENCE), None):
             follow_blocks(self.trials)
+        if self.trials.phase == "forward":
             block_results(self.trials)
         for number in range(len(self.trials.program.nests)):
             self.divide(number)
@@ -168,6 +168,18 @@ class PhaseSchedule:
             if buffer.role == "temporary" and name not in held:
                 self.trials.apply(f"{name} is read in the iteration that makes it", "contract", name)
 
+    def parted(self) -> Sequence[Nest]:
+        """The nests with contractions that get loops of their own, on a copy."""
+        trial = PhaseSchedule(self.trials.scratch())
+        trial.flatten()
+        found = []
+        for number, nest in enumerate(trial.trials.program.nests):
+            own = replace(trial.trials.scratch(), nest=number)
+            shared = trial._shared_loop(own, ()) if contractions(nest, own.program.buffers) else None
+            if shared is not None and own.apply("each sum has loops of its own", "distribute", shared):
+                found.append(nest)
+        return found
+
     def part(self, number: int) -> None:
         """Contractions, and sums with more loops than others, get loops of their own, in the order of results, then
         terms."""
@@ -206,7 +218,7 @@ class PhaseSchedule:
             several = len(path) > 1 and len(targets) > 1
             again = [c for c in held if var in c.read_again]
             over_terms = any(var in c.sums and _results_inside(c, path) for c in held)
-            apart = any(_calls(s) for s in known if s.path[: len(path)] == path)
+            apart = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
             if (
                 several
                 or over_terms
@@ -222,12 +234,6 @@ class PhaseSchedule:
             for number in range(names.count(name) - 1, 0, -1):
                 new = fresh(f"{name}_{number}", taken_names(own.program))
                 own.apply("scheduled by itself", "rename", name, new, occurrence=number)
-
-
-def _calls(statement: Statement) -> bool:
-    """Whether a statement calls ``exp`` or the like."""
-    calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Name) and called.id in FUNCTIONS for called in calls)
 
 
 def _results_inside(found: Contraction, path: Path) -> bool:

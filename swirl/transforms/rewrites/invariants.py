@@ -6,7 +6,7 @@ import ast
 from typing import TypeVar
 
 from swirl.ir.affine import ranges_at
-from swirl.ir.functions import FUNCTIONS
+from swirl.ir.functions import COSTLY
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
 from swirl.ir.nest import (
     LocalType,
@@ -28,7 +28,6 @@ from swirl.transforms.rewrites.references import in_bounds, runs
 from swirl.transforms.rewrites.sites import taken_names
 
 T = TypeVar("T", bound=ast.AST)
-_COSTLY = {name for name, function in FUNCTIONS.items() if function.costly}
 
 
 def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Nest:
@@ -150,7 +149,7 @@ class _Invariants(Transformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if unparse(node.func) in _COSTLY and self._invariant(node):
+        if unparse(node.func) in COSTLY and self._invariant(node):
             return self._local(node)
         node.args = [self.visit(arg) for arg in node.args]
         return node
