@@ -68,6 +68,10 @@ class Region:
         """Whether these are the programs of several layers."""
         return len(self.layers) > 1
 
+    def owns(self, storage: str) -> bool:
+        """Whether a storage belongs to the layers: not to those that they read, nor to data."""
+        return storage.partition(".")[0] in self.layers
+
     def chooses(self, storage: str) -> bool:
         """Whether this region chooses the layout of a storage: its layers', or its own copy."""
         prefixes = (*self.lays_out, f"{self.name}.copy.")

@@ -82,6 +82,14 @@ class Questions:
         found = find_buffer(self._in, self._of, buffer)
         return {dim - found.batch_dims: factor for dim, factor in found.layout.blocks}
 
+    def owns(self, buffer: str) -> bool:
+        """Whether a buffer belongs to the layers that are scheduled: not to those that they read, nor to data.
+
+        Raises:
+            CommandError: no such buffer.
+        """
+        return self._of.owns(find_buffer(self._in, self._of, buffer).name)
+
     def shape(self, buffer: str) -> tuple[int, ...]:
         """The logical extents of a buffer; of values and gradients without the batch, as ``tile`` counts.
 

@@ -205,7 +205,10 @@ class Schedule(_Answers):
         parts = [phase, repr(self.target), str(self._own.follows), repr(elsewhere)]
         for name, program in self.programs.items():
             names = [buffer.name for buffer in program.buffers.values()]
-            places = [(numbers.setdefault(each, len(numbers)), self._own.chooses(each)) for each in names]
+            places = [
+                (numbers.setdefault(each, len(numbers)), self._own.chooses(each), self._own.owns(each))
+                for each in names
+            ]
             parts += [name, repr(places), identity(anonymous(program).program)]
         return cache_key(*parts)
 

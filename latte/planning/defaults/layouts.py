@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from latte.planning.defaults.trials import Trials
@@ -9,7 +10,7 @@ from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.paths import Path
 from swirl.ir.statements import Access, Statement, statements_of
-from swirl.loop_facts import contractions, longest_row
+from swirl.loop_facts import Contraction, contractions, longest_row
 
 LONG_ROW, LONG_CLIPPED_ROW = 2, 4
 """Vectors of a row from which on lanes along it do as well as along a block; of one whose ends borders clip."""
@@ -35,20 +36,29 @@ def block_results(trials: Trials) -> None:
     width = trials.target.simd_width
     for nest in trials.program.nests:
         for found in contractions(nest, trials.program.buffers, single=True):
-            kept = found.target.name not in trials.program.buffers
             long = LONG_CLIPPED_ROW if found.statement.guards else LONG_ROW
-            if kept or longest_row(found, trials.program.buffers) >= long * width:
-                continue
-            buffer = trials.program.buffers[found.target.name]
-            layer = buffer.name.rpartition(".")[0]
-            for dim in range(buffer.batch_dims, len(buffer.shape)):
-                alike = _all_alike(trials, found.target.name, dim)
-                own = all(_buffer(trials, name).name.startswith(f"{layer}.") for name, _ in alike)
-                if own and len(alike) > 1 and buffer.shape[dim] * 2 > width and not buffer.layout.blocks:
-                    for name, where in sorted(alike):
-                        row = prod(_buffer(trials, name).shape[where + 1 :]) == 1
-                        if not row:
-                            _block(trials, "lanes along what the source does not have", name, where, width)
+            if longest_row(found, trials.program.buffers) < long * width:
+                for var in found.results:
+                    _block_along(trials, found, var)
+
+
+def _block_along(trials: Trials, found: Contraction, var: str) -> None:
+    """Block what a loop over a contraction's results runs over, if that are dimensions of this layer's arrays alone."""
+    seeds = {
+        (access.name, dim)
+        for access in (found.target, *found.operands)
+        for dim in range(len(access.own) if access.name in trials.program.buffers else 0)
+        if (over := _loop_over(found.statement, access, dim)) is not None and over.var == var
+    }
+    alike = _all_alike(trials, seeds)
+    buffers = {name: _buffer(trials, name) for name, _ in alike}
+    wide = all(buffers[name].shape[dim] * 2 > trials.target.simd_width for name, dim in alike)
+    if len(alike) < 2 or not wide or not all(map(trials.s.owns, buffers)):
+        return
+    for name, dim in sorted(alike):
+        row = prod(buffers[name].shape[dim + 1 :]) == 1
+        if not row:
+            _block(trials, "lanes along what the source does not have", name, dim, trials.target.simd_width)
 
 
 def _block(trials: Trials, why: str, name: str, dim: int, factor: int) -> None:
@@ -59,9 +69,9 @@ def _block(trials: Trials, why: str, name: str, dim: int, factor: int) -> None:
             trials.tile(why, one, dim - buffer.batch_dims, factor)
 
 
-def _all_alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
-    """A dimension of a buffer, and all that run alike, whatever is in between."""
-    found, new = {(name, dim)}, {(name, dim)}
+def _all_alike(trials: Trials, seeds: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Dimensions of buffers, and all that run alike, whatever is in between."""
+    found, new = set(seeds), set(seeds)
     while new:
         new = {pair for one in new for pair in _alike(trials, *one)} - found
         found |= new
@@ -74,14 +84,15 @@ def _alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
     for program in trials.s.programs.values():
         for nest in program.nests:
             along = [
-                (_loop_over(statement, access, where), access.name, where)
+                (over, access.name, where)
                 for statement in statements_of(nest)
                 for access in statement.accesses
                 if access.name in program.buffers
                 for where in range(len(access.own))
+                if (over := _loop_over(statement, access, where)) is not None
             ]
-            heads = {loop for loop, other, where in along if (other, where) == (name, dim)} - {None}
-            found |= {(other, where) for loop, other, where in along if loop in heads and other != name}
+            heads = {over for over, other, where in along if (other, where) == (name, dim)}
+            found |= {(other, where) for over, other, where in along if over in heads and other != name}
     return found
 
 
@@ -90,14 +101,22 @@ def _buffer(trials: Trials, name: str) -> Buffer:
     return next(program.buffers[name] for program in trials.s.programs.values() if name in program.buffers)
 
 
-def _loop_over(statement: Statement, access: Access, dim: int) -> Path | None:
+@dataclass(frozen=True)
+class _Over:
+    """A loop that runs over a dimension."""
+
+    var: str
+    path: Path
+
+
+def _loop_over(statement: Statement, access: Access, dim: int) -> _Over | None:
     """The loop that runs over a dimension of an access, if there is one."""
     form = affine(access.own[dim])
     if form is None or form.constant:
         return None
     single = {loop.var for loop in statement.loops if loop.extent == 1}
     moving = [var for var, coefficient in form.terms.items() if var not in single and coefficient == 1]
-    if len(moving) != 1 or len(form.terms.keys() - single) != 1:
-        return None
-    at = {loop.var: depth for loop, depth in zip(statement.loops, statement.loop_depths, strict=True)}
-    return statement.path[: at[moving[0]] + 1] if moving[0] in at else None
+    depths = {loop.var: depth for loop, depth in zip(statement.loops, statement.loop_depths, strict=True)}
+    if len(moving) == len(form.terms.keys() - single) == 1 and moving[0] in depths:
+        return _Over(moving[0], statement.path[: depths[moving[0]] + 1])
+    return None
