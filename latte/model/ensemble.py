@@ -80,7 +80,8 @@ class Ensemble:
             loops are called ``_neuron_index_0`` (batch), ``_neuron_index_1``, ….
         kind: what recipes are chosen by; by default from the name of the class (``BatchNormEnsemble`` →
             ``batch_norm``).
-        name: unique in the net; by default the kind and a number (``conv1``).
+        name: unique in the net; by default the kind and a number (``conv1``; ``grouped_conv1`` for a convolution with
+            groups, which is of a kind of its own).
 
     Raises:
         DeclarationError: for shapes, names or fields that do not fit.

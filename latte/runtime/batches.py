@@ -60,6 +60,7 @@ class Batches:
                     location=user_location(),
                 )
         else:
+            _check_no_loader(data)
             self._arrays = check_data(session.graph, data, self.layers)
             self.items, self.size = len(next(iter(self._arrays.values()))), session.batch_size
         if self.items == 0:
@@ -89,3 +90,18 @@ class Batches:
         for start in range(0, self.items, self.size):
             chosen = order[start : start + self.size]
             yield chosen, tuple(array[chosen] for array in self._arrays.values())
+
+
+def _check_no_loader(data: Sequence[Any]) -> None:
+    """DataError where one of several data is a loader, or the only one is PyTorch's."""
+    for given in data:
+        if isinstance(given, Loader) and not isinstance(given, type):
+            raise DataError(
+                "a loader makes the batches of all data layers: it is given alone", location=user_location()
+            )
+        if hasattr(given, "batch_sampler"):
+            raise DataError(
+                f"a loader of PyTorch is not taken: {type(given).__module__}.{type(given).__name__}",
+                location=user_location(),
+                way_out="latte.data.DataLoader(given.dataset, batch_size=…) reads the same data set",
+            )

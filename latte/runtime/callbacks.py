@@ -60,7 +60,7 @@ class Run:
         epoch: number of the epoch, from 0.
         step: number of the step in this run, from 0.
         batch_loss: of the last batch.
-        epoch_loss: mean over the items of the epoch so far.
+        epoch_loss: mean over the items of the epoch so far, or over what counts of them, as ``evaluate`` has it.
     """
 
     session: Session

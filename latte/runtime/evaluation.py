@@ -92,7 +92,7 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
     """What :func:`evaluate` says, for batches that have been checked."""
     batches.prepare()
     graph = session.graph
-    means = [_Mean(e) for e in graph.ensembles if isinstance(e, LossEnsemble)]
+    means = [Mean(e) for e in graph.ensembles if isinstance(e, LossEnsemble)]
     scored = outputs(graph, None) if metrics else None
     inputs = data_of(graph, scored) if scored is not None else []
     collected: list[np.ndarray] = []
@@ -117,7 +117,7 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
     return Evaluation(loss, accuracy, batches.items, found)
 
 
-class _Mean:
+class Mean:
     """What a loss or an accuracy says of a data set.
 
     Args:

@@ -134,6 +134,11 @@ class Executable:
             way_out = None
             if storage.endswith(".grad") and not wanted and owner.fields()["value"].dtype == "float32":
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
+            field = storage.split(".")[1].removeprefix("grad_")
+            if field != storage.split(".")[1] and field in owner.fields():
+                way_out = (
+                    f"nothing with a gradient is computed from {owner.name}.{field}: the loss does not change with it"
+                )
             raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]
 

@@ -10,10 +10,11 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import check_flags, is_integer, takes
+from latte.model.ensemble_kinds import AccuracyEnsemble, LossEnsemble
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
-from latte.runtime.evaluation import Metric, check_metrics, evaluate, whole_batches_after
+from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, whole_batches_after
 from latte.runtime.session import Session
 from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console
@@ -118,7 +119,8 @@ class _Epoch:
     def __init__(self, run: Run, told: list[Callback], accumulate: int, stop_on_nan: bool):
         self.run, self.told, self.accumulate, self.stop_on_nan = run, told, accumulate, stop_on_nan
         self.waiting = 0  # batches whose gradients have been added up
-        self.total, self.items = 0.0, 0
+        layers = [e for e in run.session.graph.ensembles if isinstance(e, LossEnsemble)]
+        self.means = [Mean(layer) for layer in layers if not isinstance(layer, AccuracyEnsemble)]
 
     def take(self, batch: Batch) -> None:
         """Train on a batch."""
@@ -137,9 +139,9 @@ class _Epoch:
             session.clear_grad()
         session.backward()
         self.waiting += 1
-        self.total += session.loss * len(numbers)
-        self.items += len(numbers)
-        run.batch_loss, run.epoch_loss = session.loss, self.total / self.items
+        for mean in self.means:
+            mean.add(session, len(numbers))
+        run.batch_loss, run.epoch_loss = session.loss, sum(mean.result for mean in self.means)
         history.losses.append(session.loss)
         if session.has_accuracy:
             history.accuracies.append(session.accuracy)
@@ -192,6 +194,12 @@ def _check_training(session: Session, solver: Any, epochs: int, accumulate: int)
     if isinstance(solver, type) or not callable(getattr(solver, "step", None)):
         raise TrainingError(
             f"fit needs a solver, not {solver!r}", location=location, way_out="latte.solver.SGD(net, learning_rate)"
+        )
+    if hasattr(solver, "param_groups"):
+        raise TrainingError(
+            f"{type(solver).__module__}.{type(solver).__name__} steps PyTorch's parameters, not this net's",
+            location=location,
+            way_out="latte.solver has SGD, Adam, AdamW and RMSProp",
         )
     if getattr(solver, "session", session) is not session:
         raise TrainingError("the solver trains another net", location=location, way_out="give the one of this net")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -65,17 +65,27 @@ class Schedule:
         }
 
 
+def _nested(schedule: Schedule) -> Iterator[Schedule]:
+    """A schedule and those in its fields."""
+    yield schedule
+    for each in fields(schedule):
+        value = getattr(schedule, each.name)
+        if isinstance(value, Schedule):
+            yield from _nested(value)
+
+
 def restored(saved: Mapping[str, Any], own: Iterable[Schedule] = ()) -> Schedule:
     """The schedule that :meth:`Schedule.saved` describes.
 
     Args:
         saved: its kind and fields.
-        own: schedules whose kinds are known besides those of this module.
+        own: schedules whose kinds, and those of the schedules in them, are known besides those of this module.
 
     Raises:
         DataError: its kind is not known.
     """
-    kinds = {kind.__name__: kind for kind in (StepDecay, CosineDecay, OneCycle, WarmUp, *map(type, own))}
+    known = [type(part) for schedule in own for part in _nested(schedule)]
+    kinds = {kind.__name__: kind for kind in (StepDecay, CosineDecay, OneCycle, WarmUp, *known)}
     values = {name: value for name, value in saved.items() if name != "schedule"}
     kind = kinds.get(saved["schedule"])
     if kind is None or {each.name for each in fields(kind)} != values.keys():

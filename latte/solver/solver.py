@@ -212,11 +212,11 @@ class Solver:
         return SolverState(type(self).__name__, {**settings, "steps": self._steps}, self._updates.read())
 
     def load_state(self, state: SolverState) -> None:
-        """Go on from a state of a solver for the same net.
+        """Go on from a state of a solver for the same net, with the settings and schedules that it was saved with.
 
         Raises:
-            DataError: it is of another kind of solver or of other parameters, a schedule or a switch is another one, or
-                a value is out of range. Nothing is changed then.
+            DataError: it is of another kind of solver or of other parameters, a switch is another one, a schedule is of
+                a kind of one's own that this solver has none of, or a value is out of range. Nothing is changed then.
         """
         own = _settings(type(self))
         if state.kind != type(self).__name__ or set(state.settings) != {*own, "steps"}:
@@ -242,7 +242,7 @@ class Solver:
                 raise DataError(
                     f"the solver was saved with {name}={value}",
                     location=user_location(),
-                    way_out=f"{type(self).__name__}(net, {name}={value})",
+                    way_out=f"{type(self).__name__}(net, …, {name}={value})",
                 )
         for name, value in settings.items():
             if not own[name].switch:

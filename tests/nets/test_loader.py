@@ -280,3 +280,20 @@ def test_loaders_that_do_not_fit_the_net() -> None:
     with pytest.raises(DataError, match="the data have nan in data1: item 9 at"):
         net.fit(DataLoader(images, DATA[1], batch_size=BATCH), solver=SGD(net), progress=False)
     assert not [thread for thread in threading.enumerate() if thread.name == "latte loader"]
+
+
+def test_a_loader_is_given_alone_and_is_not_pytorchs() -> None:
+    net = reused(4).net
+    images, labels = random_data(5)
+    torch = pytest.importorskip("torch")
+    others = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(3, 2)), batch_size=2)
+    for data, message in (
+        (
+            (DataLoader(images, labels, batch_size=4), labels),
+            "a loader makes the batches of all data layers: it is given",
+        ),
+        ((others,), r"a loader of PyTorch is not taken(.|\n)*latte.data.DataLoader\(given.dataset"),
+    ):
+        with pytest.raises(DataError, match=message):
+            net.fit(*data, solver=SGD(net), progress=False)
+    assert net.fit(DataLoader(images, labels, batch_size=4), solver=SGD(net), progress=False).items == 5

@@ -65,6 +65,21 @@ def test_callbacks_are_told() -> None:
     assert means == pytest.approx([np.average(history.losses[3 * e : 3 * e + 3], weights=sizes) for e in range(2)])
 
 
+def test_the_mean_of_an_epoch_is_of_what_counts() -> None:
+    """As ``evaluate`` has it: batches whose labels are all ignored do not pull it down."""
+    net = Net(4, seed=1)
+    scores = FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 4)
+    SoftmaxLossLayer(net, scores, MemoryDataLayer(net, (1,), name="labels"), ignore_label=-1)
+    net.compile()
+    generator = np.random.default_rng(0)
+    data, labels = generator.standard_normal((10, 3)), generator.integers(0, 4, 10)
+    labels[:5] = -1
+    means: list[float] = []
+    options: dict[str, Any] = {"solver": SGD(net, 0.0), "shuffle": False, "progress": False}
+    net.fit(data, labels, callbacks=lambda run: means.append(run.epoch_loss), **options)
+    assert means == pytest.approx([net.evaluate(data, labels).loss])
+
+
 def test_a_callback_stops_training_and_saves(tmp_path: Path) -> None:
     path = tmp_path / "net"
 

@@ -308,6 +308,12 @@ def test_a_solver_needs_a_net_that_it_trains() -> None:
     for wrong in (SGD, "sgd", None):
         with pytest.raises(TrainingError, match="fit needs a solver, not"):
             net_of().fit(IMAGES, LABELS, solver=wrong, progress=False)
+    pytest.importorskip("torch")
+    from torch import nn, optim
+
+    others = optim.SGD([nn.Parameter(nn.Linear(1, 1).weight)], 0.1)
+    with pytest.raises(TrainingError, match=r"SGD steps PyTorch's parameters(.|\n)*latte.solver has SGD"):
+        net_of().fit(IMAGES, LABELS, solver=others, progress=False)
     with pytest.raises(DeclarationError, match="a solver needs the net that it trains, not None"):
         Adam(None)  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match="compiled net"):
@@ -477,6 +483,7 @@ RESUMED: dict[str, Callable[[Net], Solver]] = {
     "Adam": lambda net: Adam(net, WarmUp(3, CosineDecay(0.01, 20)), clip_value=0.1),
     "AdamW": lambda net: AdamW(net, OneCycle(0.01, 10)),
     "RMSProp": lambda net: RMSProp(net, Root(0.01), momentum=0.5, centered=True),
+    "SGD, own schedule in another": lambda net: SGD(net, WarmUp(2, Root(0.1))),
     "Lion": lambda net: Lion(net, learning_rate=0.01),
 }
 
@@ -512,7 +519,7 @@ def test_what_does_not_fit_leaves_the_solver_as_it_was(tmp_path: Path) -> None:
     net.save(path, SGD(net, Root(0.1), momentum=0.9, nesterov=True))
     for solver, message in (
         (SGD(net, momentum=0.25), r"a schedule Root\(rate\), which is not known here"),
-        (SGD(net, Root(1.0), momentum=0.25), r"saved with nesterov=True\n  SGD\(net, nesterov=True\)"),
+        (SGD(net, Root(1.0), momentum=0.25), r"saved with nesterov=True\n  SGD\(net, …, nesterov=True\)"),
         (Adam(net), "the state of a solver SGD, not of Adam"),
     ):
         before = json.dumps(dict(solver.state().settings))
