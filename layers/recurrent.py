@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import choice, count, source_of
+from latte.layers.arguments import choice, count, flag, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Constant, Field, Neuron, Param, constant, eachindex, tanh, uniform
@@ -27,16 +27,17 @@ class Cell(Ensemble):
     Args:
         layer: whose parameters it shares.
         hidden: number of hidden units.
-        step: its number, of
-        steps: the sequence's.
+        step: its place in the sequence, of
+        steps: all places.
+        first: whether there is no state before it.
     """
 
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
 
-    def __init__(self, layer: Ensemble, hidden: int, step: int, steps: int):
+    def __init__(self, layer: Ensemble, hidden: int, step: int, steps: int, first: bool):
         super().__init__(shape=(self.states, hidden), dims=("s", "h"), name=f"{layer.name}_step{step}")
-        self.first = step == 0
+        self.first = first
         self.add_field("position", Constant(shape=(1,), dtype="int32", below=steps, init=constant(step)))
         self.add_field("gate", Field("n", shape=(self.gates * hidden,)))
         self.add_field("weights_hh", layer.weights_hh)
@@ -170,6 +171,16 @@ class RowsEnsemble(Ensemble):
                         value[n, 3 * R + r, h] = self.inputs3[n, r, h]
 
 
+class StateEnsemble(Ensemble):
+    """A hidden state as a row, as cells read it."""
+
+    def forward(self, value, inputs):
+        N, _, H = value.shape
+        for n in range(N):
+            for h in range(H):
+                value[n, 0, h] = inputs[n, h]
+
+
 class LastEnsemble(Ensemble):
     """The hidden state after the last step."""
 
@@ -187,9 +198,12 @@ def RNNLayer(
     nonlinearity: str = "tanh",
     return_sequence: bool = True,
     *,
+    initial: Ensemble | None = None,
+    reverse: bool = False,
     name: str | None = None,
 ) -> Ensemble:
-    """Simple recurrence: ``h[t] = tanh(weights_ih x[t] + bias_ih + weights_hh h[t - 1] + bias_hh)``, h[-1] being 0.
+    """Simple recurrence: ``h[t] = tanh(weights_ih x[t] + bias_ih + weights_hh h[t - 1] + bias_hh)``, h[-1] being 0 or
+    ``initial``.
 
     The parameters are fields of the layer, as of ``torch.nn.RNN``: ``weights_ih`` of shape (hidden_size, features),
     ``weights_hh`` (hidden_size, hidden_size), ``bias_ih`` and ``bias_hh`` (hidden_size,), uniform in
@@ -201,6 +215,10 @@ def RNNLayer(
         hidden_size: number of hidden units.
         nonlinearity: ``"tanh"``, or ``"relu"`` in its place.
         return_sequence: whether the value is the hidden states after all steps, or after the last one.
+        initial: the state before the first step, of shape (hidden_size,); of an LSTM (2, hidden_size), h before c. A
+            recurrent layer of the same kind and size stands for its state after its last step: an encoder's.
+        reverse: whether it runs from the last element of the sequence to the first. Values stay in the order of the
+            sequence: ``ConcatLayer(net, [forwards, backwards], axis=1)`` of two layers is a bidirectional one.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
@@ -214,14 +232,21 @@ def RNNLayer(
     cells = {"tanh": TanhCell, "relu": ReLUCell}
     cell = cells[choice("nonlinearity", nonlinearity, list(cells))]
     source = source_of(net, input_ensemble, "RNNLayer", 2)
-    return _recurrent(net, source, hidden_size, cell, "rnn", return_sequence, name)
+    return _recurrent(net, source, hidden_size, cell, "rnn", return_sequence, initial, reverse, name)
 
 
 def LSTMLayer(
-    net: Net, input_ensemble: Ensemble, hidden_size: int, return_sequence: bool = True, *, name: str | None = None
+    net: Net,
+    input_ensemble: Ensemble,
+    hidden_size: int,
+    return_sequence: bool = True,
+    *,
+    initial: Ensemble | None = None,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Ensemble:
     """Long short-term memory: ``i, f, g, o = weights_ih x[t] + bias_ih + weights_hh h[t - 1] + bias_hh``;
-    ``c[t] = σ(f) c[t - 1] + σ(i) tanh(g)``, ``h[t] = σ(o) tanh(c[t])``; ``h[-1] = c[-1] = 0``.
+    ``c[t] = σ(f) c[t - 1] + σ(i) tanh(g)``, ``h[t] = σ(o) tanh(c[t])``; h[-1] and c[-1] are 0 or ``initial``.
 
     The parameters have the shapes and the order of ``torch.nn.LSTM``: ``weights_ih`` (4 hidden_size, features),
     ``weights_hh`` (4 hidden_size, hidden_size), ``bias_ih`` and ``bias_hh`` (4 hidden_size,), in each the rows of i, f,
@@ -231,14 +256,21 @@ def LSTMLayer(
     *Learning to forget*, Neural Computation 12, 2000.
     """
     source = source_of(net, input_ensemble, "LSTMLayer", 2)
-    return _recurrent(net, source, hidden_size, LSTMCell, "lstm", return_sequence, name)
+    return _recurrent(net, source, hidden_size, LSTMCell, "lstm", return_sequence, initial, reverse, name)
 
 
 def GRULayer(
-    net: Net, input_ensemble: Ensemble, hidden_size: int, return_sequence: bool = True, *, name: str | None = None
+    net: Net,
+    input_ensemble: Ensemble,
+    hidden_size: int,
+    return_sequence: bool = True,
+    *,
+    initial: Ensemble | None = None,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Ensemble:
     """Gated recurrent unit: ``r, z, a = weights_ih x[t] + bias_ih`` and ``r', z', a' = weights_hh h[t - 1] + bias_hh``;
-    ``h[t] = (1 - σ(z + z')) tanh(a + σ(r + r') a') + σ(z + z') h[t - 1]``; ``h[-1] = 0``.
+    ``h[t] = (1 - σ(z + z')) tanh(a + σ(r + r') a') + σ(z + z') h[t - 1]``; h[-1] is 0 or ``initial``.
 
     The parameters have the shapes and the order of ``torch.nn.GRU``: ``weights_ih`` (3 hidden_size, features),
     ``weights_hh`` (3 hidden_size, hidden_size), ``bias_ih`` and ``bias_hh`` (3 hidden_size,), in each the rows of r, z
@@ -248,20 +280,26 @@ def GRULayer(
     ``r`` after the product, as in cuDNN.
     """
     source = source_of(net, input_ensemble, "GRULayer", 2)
-    return _recurrent(net, source, hidden_size, GRUCell, "gru", return_sequence, name)
+    return _recurrent(net, source, hidden_size, GRUCell, "gru", return_sequence, initial, reverse, name)
 
 
 def _recurrent(
-    net: Net, source: Ensemble, hidden_size: int, cell: type[Cell], kind: str, return_sequence: bool, name: str | None
+    net: Net,
+    source: Ensemble,
+    hidden_size: int,
+    cell: type[Cell],
+    kind: str,
+    return_sequence: bool,
+    initial: Ensemble | None,
+    reverse: bool,
+    name: str | None,
 ) -> Ensemble:
     hidden = count("hidden_size", hidden_size)
-    if not isinstance(return_sequence, bool):
-        raise DeclarationError(
-            f"return_sequence must be True or False, not {return_sequence!r}", location=user_location()
-        )
     steps, features = source.shape
+    reverse = flag("reverse", reverse)
+    before = _state_before(net, initial, cell, hidden) if initial is not None else None
     layer: Ensemble
-    if return_sequence:
+    if flag("return_sequence", return_sequence):
         rows = _rows_of_sources(steps)
         layer = RowsEnsemble((steps, hidden), rows, -(-steps // rows), kind, name)
     else:
@@ -273,13 +311,55 @@ def _recurrent(
         layer.add_field(field, Param(shape=(outputs,), init=init))
     net.add_ensemble(layer)
     projected = _projected(net, source, layer, outputs)
+    if before is not None and before.ndim == 1:
+        row = StateEnsemble(shape=(1, hidden), dims=("s", "h"), kind="initial_state", name=f"{layer.name}_initial")
+        _read(net, net.add_ensemble(row), [before])
+        before = row
     states: list[Ensemble] = []
-    for step in range(steps):
-        made = net.add_ensemble(cell(layer, hidden, step, steps))
-        _read(net, made, [projected, *states[-1:]])
+    for step in reversed(range(steps)) if reverse else range(steps):
+        made = net.add_ensemble(cell(layer, hidden, step, steps, before is None))
+        _read(net, made, [projected] if before is None else [projected, before])
         states.append(made)
-    _read(net, layer, _stacked(net, states, layer) if return_sequence else states[-1:])
+        before = made
+    if return_sequence:
+        in_order = states[::-1] if reverse else states
+        _read(net, layer, _stacked(net, in_order, layer))
+    else:
+        _read(net, layer, states[-1:])
     return layer
+
+
+def _state_before(net: Net, initial: Ensemble, cell: type[Cell], hidden: int) -> Ensemble:
+    """The ensemble that holds the initial states.
+
+    Raises:
+        DeclarationError: it does not fit.
+    """
+    state = source_of(net, initial, "initial")
+    found = _last_cell(state)
+    if found is not None:
+        state = found
+        if not isinstance(found, cell):
+            raise DeclarationError(
+                f"initial: the state of {initial.name} is one of another kind of layer",
+                location=user_location(),
+                way_out="a layer of the same kind, or an ensemble of the shape of the state",
+            )
+    shapes = [(cell.states, hidden)] + [(hidden,)] * (cell.states == 1)
+    if state.shape not in shapes:
+        wanted = " or ".join(map(str, reversed(shapes)))
+        raise DeclarationError(
+            f"initial: the state has shape {wanted}, not {state.shape} as {state.name}", location=user_location()
+        )
+    return state
+
+
+def _last_cell(layer: Ensemble) -> Cell | None:
+    """The cell that a recurrent layer ends with; None of another layer."""
+    found = layer
+    while isinstance(found, (RowsEnsemble, LastEnsemble)):
+        found = found.connections[-1].source
+    return found if isinstance(found, Cell) else None
 
 
 def _projected(net: Net, source: Ensemble, layer: Ensemble, outputs: int) -> Ensemble:

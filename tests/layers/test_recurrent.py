@@ -60,6 +60,94 @@ def near(ours: np.ndarray, theirs: Any, what: str) -> None:
     assert_within(ours, expected, 3e-5 * float(np.abs(expected).max()), what)  # of sums of some hundred terms
 
 
+STATES = {"rnn": ((5,), (1, 5)), "lstm": ((2, 5),), "gru": ((5,), (1, 5))}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [(name, shape) for name, shapes in STATES.items() for shape in shapes], ids=str
+)
+@pytest.mark.parametrize(
+    ("steps", "reverse", "whole"), [(6, False, True), (7, True, True), (1, False, False), (4, True, False)]
+)
+def test_initial_states_and_backwards(
+    name: str, shape: tuple[int, ...], steps: int, reverse: bool, whole: bool
+) -> None:
+    layer, theirs, _, _ = CASES[name]
+    net = Net(3, seed=1)
+    net.force_backward = True
+    data, state = MemoryDataLayer(net, (steps, 4)), MemoryDataLayer(net, shape)
+    ours = layer(net, data, 5, return_sequence=whole, initial=state, reverse=reverse)
+    net.compile()
+    generator = np.random.default_rng(2)
+    x, before = (generator.standard_normal((3, *each.shape)).astype(np.float32) for each in (data, state))
+    gradient = generator.standard_normal((3, *ours.shape)).astype(np.float32)
+    data.set_value(x)
+    state.set_value(before)
+    ours.set_grad(gradient)
+    net.forward()
+    net.backward()
+    same = theirs(4, 5, batch_first=True).double()
+    with torch.no_grad():
+        for field, other in NAMES.items():
+            getattr(same, other).copy_(torch.tensor(getattr(ours, f"get_{field}")()))
+    tx, tb = (torch.tensor(each, dtype=torch.float64, requires_grad=True) for each in (x, before))
+    rows = tb.reshape(3, -1, 5).transpose(0, 1).contiguous()
+    hidden = (rows[:1], rows[1:]) if name == "lstm" else rows
+    value = same(tx.flip(1) if reverse else tx, hidden)[0]
+    value = value[:, -1] if not whole else value.flip(1) if reverse else value
+    value.backward(torch.tensor(gradient, dtype=torch.float64))
+    near(ours.get_value(), value, "value")
+    near(data.get_grad(), tx.grad, "gradient of the source")
+    near(state.get_grad(), tb.grad, "gradient of the state")
+    for field, other in NAMES.items():
+        near(getattr(ours, f"get_grad_{field}")(), getattr(same, other).grad, f"gradient of {field}")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_an_encoder_and_a_decoder(name: str, whole: bool) -> None:
+    """A layer stands for its last state: two of them, with the same parameters, are one over the whole sequence."""
+    layer, _, options, _ = CASES[name]
+    x = np.random.default_rng(0).standard_normal((2, 9, 3)).astype(np.float32)
+    values = []
+    for parts in ((9,), (4, 5), (1, 8)):
+        net = Net(2, seed=1)
+        ends: list[Ensemble] = []
+        for number, steps in enumerate(parts):
+            data = MemoryDataLayer(net, (steps, 3))
+            last = number == len(parts) - 1
+            before = {"initial": ends[-1]} if ends else {}
+            ends.append(layer(net, data, 5, return_sequence=whole or last, **before, **options))
+        net.compile(threads=1)
+        if len(parts) == 1:
+            parameters = {field: getattr(ends[0], f"get_{field}")() for field in NAMES}
+        for end in ends:
+            for field, value in parameters.items():
+                getattr(end, f"set_{field}")(value)
+        net.set_batch(*np.split(x, np.cumsum(parts)[:-1], axis=1))
+        net.forward()
+        values.append(ends[-1].get_value()[:, -1])
+    for value in values[1:]:
+        np.testing.assert_allclose(value, values[0], rtol=0, atol=1e-6)
+
+
+def test_initial_states_that_do_not_fit() -> None:
+    net = Net(2)
+    source, other = MemoryDataLayer(net, (5, 3)), MemoryDataLayer(net, (4,))
+    encoder = GRULayer(net, source, 4)
+    for initial, message in (
+        (other, r"initial: the state has shape \(2, 4\), not \(4,\) as data2"),
+        (encoder, "initial: the state of gru1 is one of another kind of layer\n  a layer of the same kind"),
+        ("zeros", "initial: the input must be what a layer returned, not 'zeros'"),
+    ):
+        with pytest.raises(DeclarationError, match=message):
+            LSTMLayer(net, source, 4, initial=initial)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match=r"the state has shape \(4,\) or \(1, 4\), not \(5, 3\)"):
+        GRULayer(net, source, 4, initial=source)
+    with pytest.raises(DeclarationError, match="reverse must be True or False, not 'yes'"):
+        GRULayer(net, source, 4, reverse="yes")  # type: ignore[arg-type]
+
+
 def test_one_step() -> None:
     trial = alone(2, (1, 3), lambda net, data: GRULayer(net, data, 4, name="one"))
     assert trial.layer.shape == (1, 4) and not trial.layer.get_grad_weights_ih().shape[0] % 3
