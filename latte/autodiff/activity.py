@@ -36,7 +36,7 @@ def active_names(nests: list[Body], buffers: Mapping[str, Buffer], wanted: Colle
 
 
 def _is_float(buffer: Buffer) -> bool:
-    return buffer.dtype in FLOATS and buffer.role not in ("state", "constant", "scalar")
+    return buffer.dtype in FLOATS and buffer.role not in ("constant", "scalar")
 
 
 def _carries_gradient(name: str, site: Statement, buffers: Mapping[str, Buffer]) -> bool:

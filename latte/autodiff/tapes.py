@@ -126,7 +126,7 @@ class Tapes:
         number = getattr(site.node, "number", None)
         if number is None:
             raise self._refused(site, f"the value of {unparse(node)} is gone, and cannot be kept")
-        conditions = _conditions(self.originals[number], unparse(node))
+        conditions = conditions_of(self.originals[number], unparse(node))
         point = _point(node, site, bool(conditions), values)
         found = self._there(node, point, conditions, values)
         if found is None:
@@ -322,7 +322,7 @@ def _same_block(a: Path, b: Path) -> bool:
     return a[:-1] == b[:-1] and a[-1][0] == b[-1][0]
 
 
-def _conditions(statement: ast.stmt, text: str) -> list[ast.expr]:
+def conditions_of(statement: ast.stmt, text: str) -> list[ast.expr]:
     """Tests one of which must hold where ``statement`` reads ``text``; none where it always does."""
     if isinstance(statement, ast.If):
         parts = [statement.test]
@@ -338,7 +338,7 @@ def _conditions(statement: ast.stmt, text: str) -> list[ast.expr]:
 
 def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast.expr]]:
     """The tests on the way to each place where ``node`` reads ``text``."""
-    if isinstance(node, (ast.Name, ast.Subscript)) and unparse(node) == text:
+    if isinstance(node, (ast.Name, ast.Subscript, ast.Call)) and unparse(node) == text:
         return [tests]
     if isinstance(node, ast.IfExp):
         return [

@@ -360,14 +360,18 @@ class Ensemble:
             way_out=f"{nearest(name, known)}its fields are {', '.join(sorted(known))}",
         )
 
-    def initial(self, name: str) -> np.ndarray:
+    def initial(self, name: str, batch_size: int | None = None) -> np.ndarray:
         """Initial values of a field, drawn from the net's seed: the same however often and in whatever order they are
         drawn.
+
+        Args:
+            name: of the field.
+            batch_size: items, of a field for each of them; by default the net's.
 
         Raises:
             UnknownName: there is no such field.  DeclarationError: the ensemble is in no net.
         """
-        specs, declared = self.fields(), self.declared_fields().get(name)
+        specs, declared = self.fields(batch_size), self.declared_fields().get(name)
         if name not in specs:
             raise self.no_field(name, specs)
         stream = declared.stream if isinstance(declared, Shared) else (self.position, list(specs).index(name))

@@ -115,6 +115,9 @@ class Accessors:
         if field == "value" and isinstance(ensemble, DataEnsemble) and array.shape == full:
             executable = session.use(session.batch_size)  # the batch before may have been a smaller one
             buffer = executable.buffer(storage)
+        if buffer.role == "state" and array.shape == full:
+            executable = session.whole  # the current batch may be a smaller one
+            buffer = executable.buffer(storage)
         if buffer.role == "constant":
             raise DataError(
                 f"{what}: {field} is a Constant, which the declaration gives",

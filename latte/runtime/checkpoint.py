@@ -133,7 +133,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
             )
         check_alike(state.arrays, mine.arrays, os.fspath(path), "the solver")
         solver.load_state(state)
-    executable = session.executable
+    executable = session.whole
     for name, values in own.items():
         executable.write(name, values)
     session.graph.settings.seed = int(found.about["seed"])
@@ -146,7 +146,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
 
 def learned(session: Session) -> dict[str, np.ndarray]:
     """Copies of the parameters and running statistics of a net, by storage, in logical order."""
-    executable = session.executable
+    executable = session.whole
     names = [name for name, buffer in executable.buffers.items() if buffer.role in LEARNED]
     return {name: executable.read(name) for name in names}
 

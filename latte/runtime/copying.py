@@ -33,9 +33,9 @@ def go_on(session: Session, other: Session) -> None:
     """
     theirs = other.executable
     session.seed_like(other)
-    for name, buffer in theirs.buffers.items():
+    for name, buffer in other.whole.buffers.items():
         if buffer.role in ("param", "state", "constant"):  # tables may have changed since
-            session.executable.write(name, theirs.read(name))
+            session.whole.write(name, other.whole.read(name))
     for name in ("net.seed", "net.step"):
         if name in theirs.arrays:
             session.executable.arrays[name][...] = theirs.arrays[name]

@@ -97,8 +97,12 @@ class Executable:
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values of its shape."""
         buffer = self.buffer(storage)
+        packed = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
         with self.views.in_storage():
-            self.arrays[storage][...] = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
+            array = self.arrays[storage]
+            if packed.shape != array.shape:  # of a whole batch's states these are the first items
+                array = array[: len(packed)]
+            array[...] = packed
 
     def view(self, storage: str) -> np.ndarray:
         """The storage itself, without its halo and with the logical order of dimensions; or an array that stands for

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from latte.autodiff.differentiated import LayerPrograms, layer_programs
+from latte.autodiff.stopped import stopped
 from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.checks import is_integer
 from latte.model.ensemble import Ensemble
@@ -21,7 +21,7 @@ from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
-from swirl.ir.nest import Program, clone, expr, fresh, make_nest, substitute
+from swirl.ir.nest import Program, expr, make_nest, substitute
 from swirl.jit import build, load
 from swirl.pipeline import finish, generate, schedule_alone
 from swirl.runner import Phase, Runner
@@ -36,6 +36,8 @@ SMOOTH = 1e-4
 LARGEST_BATCH = 4
 INTEGERS = 8
 """Data of integers without a range are below this."""
+Draw = Callable[[tuple[int, ...]], np.ndarray]
+"""Random numbers of a shape."""
 ELEMENTS = 64
 """How many elements are looked at by themselves when a gradient is wrong."""
 
@@ -86,7 +88,8 @@ def check_gradients(
     parameters their initial values and some noise, what comes back from its readers is random. Forward, backward and
     update are compiled for the portable target in double precision, without a recipe. What is looked at are slopes
     along random directions; where forward is not smooth (two steps have different slopes) a direction is skipped.
-    In ``stop_gradient(…)``, elements of parameters and sources stay as they are: so does a row that is not trained.
+    What ``stop_gradient(…)`` is given stays as it is: so does a row that is not trained. Where forward is infinite or
+    NaN for standard normal inputs, they are drawn from 0 to 1.
 
     Args:
         graph: of the net, compiled or not.
@@ -96,7 +99,8 @@ def check_gradients(
 
     Raises:
         DerivativeError: a gradient is wrong; the message has the layer, the array and the element that is farthest off.
-        CommandError: there is no such layer.  DataError: a number is not at least 1, or Python computes the layer.
+        CommandError: there is no such layer.  DataError: a number is not at least 1, Python computes the layer, or its
+            forward is infinite or NaN for random inputs.
         BodyError, DeclarationError: a layer cannot be lowered.
     """
     batch_size = min(graph.settings.batch_size, LARGEST_BATCH) if batch_size is None else batch_size
@@ -141,42 +145,73 @@ class _Check:
         self, graph: Graph, layer: LayerPrograms, written: LoweredLayer, runner: Runner, generator: np.random.Generator
     ):
         self.graph, self.ensemble, self.generator = graph, layer.ensemble, generator
-        self.fields = layer.ensemble.fields(written.batch_size)
+        self.batch_size = written.batch_size
+        self.fields = layer.ensemble.fields(self.batch_size)
         programs = {phase: in_double(p) for phase, p in layer.programs.items() if phase != "inference"}
         self.buffers = {b.name: b for program in programs.values() for b in program.buffers.values()}
         self.arrays: dict[str, np.ndarray] = {
             name: np.zeros(b.shape, DTYPES[b.dtype]) for name, b in self.buffers.items()
         }
-        self.start = dict(self._given())
         self.value = self.fields["value"].storage
         self.gradient = self.fields["grad"].storage
         self.seed = generator.standard_normal(self.fields["value"].shape)
         self.names = {b.name: local for local, b in layer.programs["forward"].buffers.items()}
-        moved, self.held = held_in_differences(written.forward, self.start)
-        for held, storage in self.held.items():
-            self.arrays[held] = np.zeros_like(self.arrays[storage])
-        self.phases = _phases({**programs, "moved": in_double(moved)}, self.arrays, runner)
+        self.stopped = stopped(written.forward)
+        for program in (self.stopped.keeping, self.stopped.held):
+            for buffer in program.buffers.values():
+                self.arrays.setdefault(buffer.name, np.zeros(buffer.shape))
+        also = {"keeping": in_double(self.stopped.keeping), "moved": in_double(self.stopped.held)}
+        self.phases = _phases({**programs, **also}, self.arrays, runner)
+        self.start = self._started()
 
-    def _given(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Storage and its first values: what forward reads without computing it."""
+    def _started(self) -> dict[str, np.ndarray]:
+        """Storage and its first values, for which forward is finite: standard normal, or else from 0 to 1, as a
+        logarithm or a root wants them. What ``stop_gradient`` is given for them is kept.
+
+        Raises:
+            DataError: forward is infinite or NaN for both.
+        """
+        draws: tuple[Draw, ...] = (
+            lambda shape: self.generator.standard_normal(shape),
+            lambda shape: self.generator.uniform(0.05, 0.95, shape),
+        )
+        for draw in draws:
+            start = dict(self._given(draw))
+            for array in self.arrays.values():
+                array[...] = 0
+            self._run("keeping", start)
+            if np.isfinite(self.arrays[self.value]).all():
+                return start
+        raise DataError(
+            f"{self.ensemble.name}: forward is NaN or infinite for random inputs: nothing can be compared",
+            location=self.ensemble.body("forward").location(),
+            way_out="its gradients are compared where inputs are standard normal, or from 0 to 1",
+        )
+
+    def _given(self, draw: Draw) -> Iterator[tuple[str, np.ndarray]]:
+        """Storage and its first values: what forward reads without computing it.
+
+        Args:
+            draw: random numbers of a shape, for sources.
+        """
         for name, buffer in self.buffers.items():
             owner, _, field = name.partition(".")
             if name == "net.step":
                 yield name, np.ones(1, np.int32)
             elif buffer.role in ("param", "state", "constant"):
-                values = self.graph.find(owner).initial(field)
+                values = self.graph.find(owner).initial(field, self.batch_size)
                 noise = 0.1 * self.generator.standard_normal(values.shape) if buffer.role == "param" else 0
                 yield name, values + noise if values.dtype.kind == "f" else values
             elif field == "value" and owner != self.ensemble.name:
-                yield name, self._source(owner, buffer.shape, buffer.dtype)
+                yield name, self._source(owner, buffer.shape, buffer.dtype, draw)
 
-    def _source(self, owner: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    def _source(self, owner: str, shape: tuple[int, ...], dtype: str, draw: Draw) -> np.ndarray:
         edges = [edge for edge in self.ensemble.connections if edge.source.name == owner]
         labels = [edge for edge in edges if edge.is_label and self.ensemble.class_labels]
         if labels:
             return self.generator.integers(0, classes_of(labels[0]), shape)
         if dtype.startswith("float"):
-            return self.generator.standard_normal(shape)
+            return draw(shape)
         below = self.graph.find(owner).fields()["value"].below
         return self.generator.integers(0, INTEGERS if below is None else below, shape)
 
@@ -189,16 +224,17 @@ class _Check:
 
     def _loss(self, given: Mapping[str, np.ndarray]) -> tuple[float, float]:
         """What comes back from the readers, times the value, in all; and the sum of its terms' absolute values."""
-        for array in self.arrays.values():
-            array[...] = 0
-        held = {name: self.start[storage] for name, storage in self.held.items()}
-        self._run("moved", {**self.start, **held, **given})
+        for name, array in self.arrays.items():
+            if name not in self.stopped.storage:
+                array[...] = 0
+        self._run("moved", {**self.start, **given})
         terms = self.seed * self.arrays[self.value]
         return float(terms.sum()), float(abs(terms).sum())
 
     def _gradients(self) -> dict[str, np.ndarray]:
-        for array in self.arrays.values():
-            array[...] = 0
+        for name, array in self.arrays.items():
+            if name not in self.stopped.storage:
+                array[...] = 0
         self._run("forward", self.start)
         for phase in ("backward", "update"):
             if phase in self.phases:
@@ -269,46 +305,10 @@ class _Check:
             location=body.location(),
             way_out=f"mend {phase}, or remove it: then it is derived from forward"
             if written
-            else "stop_gradient(…) in forward explains it; else this is a defect of Latte's",
+            else "stop_gradient(…) in loops without known bounds explains it; else this is a defect of Latte's"
+            if self.stopped.moving
+            else "this is a defect of Latte's: please report it",
         )
-
-
-def held_in_differences(forward: Program, given: Mapping[str, np.ndarray]) -> tuple[Program, dict[str, str]]:
-    """Forward that reads copies of what it is given where it stops gradients.
-
-    Args:
-        forward: with ``stop_gradient(…)``.
-        given: parameters and sources, by storage.
-
-    Returns:
-        The program, and the storage of each copy → that which it is a copy of.
-    """
-    floats = {name: b for name, b in forward.buffers.items() if b.name in given and b.dtype.startswith("float")}
-    copies = {name: fresh(f"{name}_held", set(forward.buffers)) for name in floats}
-    stopped = _Stopped({name: expr(copy) for name, copy in copies.items()})
-    held = {copies[name]: replace(buffer, name=f"{buffer.name}.held") for name, buffer in floats.items()}
-    buffers = {**forward.buffers, **held}
-    nests = tuple(
-        make_nest(nest.label, [stopped.visit(clone(s)) for s in nest.body], buffers) for nest in forward.nests
-    )
-    used = {name for nest in nests for name in nest.arguments}
-    buffers = {name: buffer for name, buffer in buffers.items() if name in used}
-    return replace(forward, nests=nests, buffers=buffers), {
-        held[copy].name: floats[name].name for name, copy in copies.items() if copy in used
-    }
-
-
-class _Stopped(ast.NodeTransformer):
-    """``stop_gradient(x)`` → ``x`` with other names."""
-
-    def __init__(self, names: Mapping[str, ast.expr]):
-        self.names = names
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        if isinstance(node.func, ast.Name) and node.func.id == "stop_gradient":
-            return substitute(self.visit(node.args[0]), self.names)
-        self.generic_visit(node)
-        return node
 
 
 def in_double(program: Program) -> Program:

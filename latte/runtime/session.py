@@ -83,6 +83,13 @@ class Session:
 
     # --- executables ----------------------------------------------------------------------------------------
     @property
+    def whole(self) -> Executable:
+        """The executable for whole batches: it knows all of a state that has elements for each item."""
+        if self.batch_size not in self._executables:  # a gradient has been given to a layer for a smaller batch
+            self._executables[self.batch_size] = self._made(self.batch_size, self.executable)
+        return self._executables[self.batch_size]
+
+    @property
     def report(self) -> CompileReport:
         """What compiling took so far, all in all."""
         return sum_of_reports(self._reports)

@@ -85,7 +85,7 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         found[name] = _fitted(values, own[name].shape, name, theirs)
     check_ranges(session.graph, found)
     for name, values in found.items():
-        session.executable.write(name, values)
+        session.whole.write(name, values)
     session.forget_runs()
 
 

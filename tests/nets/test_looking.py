@@ -24,7 +24,7 @@ from latte import (
 )
 from latte.ensemble import ActivationEnsemble, Ensemble, LossEnsemble
 from latte.errors import CommandError, DataError, DerivativeError, TrainingError, UnknownName
-from latte.neuron import Constant, Neuron, Param, float32, given, ones, stop_gradient
+from latte.neuron import Constant, Neuron, Param, State, float32, given, log, ones, stop_gradient
 from latte.solver import SGD, Adam
 from tests.nets.references import random_data, reused
 
@@ -103,12 +103,6 @@ class WrongUpdate(Squared):
         self.grad_factor[0] += self.grad * self.input * self.factor[0]
 
 
-class Stopped(Neuron):
-    def forward(self) -> None:
-        doubled = self.input * 2.0
-        self.value = self.input * stop_gradient(doubled)
-
-
 class Steps(Neuron):
     """Not differentiable anywhere near: it has a step of 1 in every 1e-6."""
 
@@ -116,10 +110,13 @@ class Steps(Neuron):
         self.value = 1.0 if self.input * 1000000.0 - float(int(self.input * 1000000.0)) > 0.5 else 0.0
 
 
-def with_layer(neuron: type[Neuron]) -> tuple[Net, Ensemble]:
+def with_layer(layer_type: type[Neuron | Ensemble]) -> tuple[Net, Ensemble]:
     net = Net(3, seed=1)
     data = MemoryDataLayer(net, (5,))
-    layer = net.add_ensemble(ActivationEnsemble(neuron, (5,), dims=("c",), kind="mine"))
+    if issubclass(layer_type, Neuron):
+        layer = net.add_ensemble(ActivationEnsemble(layer_type, (5,), dims=("c",), kind="mine"))
+    else:
+        layer = net.add_ensemble(layer_type(shape=(5,), dims=("c",), kind="mine"))
     net.add_one_to_one_connections(data, layer)
     return net, layer
 
@@ -149,9 +146,6 @@ def test_a_wrong_gradient_is_named() -> None:
         assert f"; of {array}[" in str(caught.value) and f"mend {phase}, or remove it" in str(caught.value)
         line = neuron.__dict__[phase].__code__.co_firstlineno
         assert caught.value.location == f"{__file__}:{line}"
-    net, layer = with_layer(Stopped)
-    with pytest.raises(DerivativeError, match=r"stop_gradient\(…\) in forward explains it"):
-        net.check_gradients()
 
 
 class TimesTable(Ensemble):
@@ -210,6 +204,75 @@ class Held(Neuron):
 
     def forward(self) -> None:
         self.value = self.factor * self.input * stop_gradient(self.input * self.factor)
+
+
+class HeldLocal(Neuron):
+    def forward(self) -> None:
+        doubled = self.input * 2.0
+        self.value = self.input * stop_gradient(doubled)
+
+
+class HeldState(Ensemble):
+    """A state that forward has just written, as the vector of a power iteration is."""
+
+    u = State("c")
+    weight = Param("c", init=ones)
+
+    def forward(self, inputs, value, u, weight):
+        N, C = inputs.shape
+        for c in range(C):
+            u[c] = 3.0 * weight[c]
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, c] * (weight[c] / stop_gradient(u[c]) if inputs[n, c] > 0.0 else 1.0)
+
+
+class HeldSometimes(Ensemble):
+    """What is stopped exists for some iterations alone, and in loops whose bounds move."""
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, c] * (stop_gradient(inputs[n, c - 1] * inputs[n, c]) if c > 0 else 1.0)
+                for k in range(c, C):
+                    value[n, c] += stop_gradient(inputs[n, k]) * inputs[n, c]
+
+
+@pytest.mark.parametrize("layer", [HeldLocal, HeldState, HeldSometimes])
+def test_what_is_computed_before_it_is_stopped_does_not_move(layer: type[Neuron | Ensemble]) -> None:
+    net, made = with_layer(layer)
+    found = net.check_gradients(made).gradients
+    assert found and all(each.directions == 3 and each.error < 1e-8 for each in found)
+
+
+class Logarithm(Neuron):
+    def forward(self) -> None:
+        self.value = log(self.input)
+
+
+class WrongLogarithm(Logarithm):
+    def backward(self) -> None:
+        self.grad_input += 5.0 * self.grad
+
+
+class Never(Neuron):
+    def forward(self) -> None:
+        self.value = log(-1.0 - self.input * self.input)
+
+
+def test_nothing_is_compared_where_forward_is_not_finite() -> None:
+    """A wrong gradient passed where a logarithm had got numbers below 0."""
+    net, layer = with_layer(Logarithm)
+    (found,) = net.check_gradients(layer).gradients
+    assert found.directions == 3 and found.error < 1e-8
+    net, layer = with_layer(WrongLogarithm)
+    with pytest.raises(DerivativeError, match="mine1: the gradient of inputs is not the slope"):
+        net.check_gradients(layer)
+    net, layer = with_layer(Never)
+    with pytest.raises(DataError, match="mine1: forward is NaN or infinite for random inputs") as caught:
+        net.check_gradients(layer)
+    assert __file__ in str(caught.value.location)
 
 
 def test_what_is_stopped_does_not_move() -> None:

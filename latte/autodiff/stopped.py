@@ -1,0 +1,151 @@
+"""What ``stop_gradient`` is given, kept: for differences, which must not see it move."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from latte.autodiff.prepare import Body, assign
+from latte.autodiff.tapes import conditions_of
+from swirl.ir.buffers import Buffer
+from swirl.ir.footprint import extremes
+from swirl.ir.nest import Program, clone, expr, fresh, make_nest, reference
+from swirl.ir.printing import unparse
+from swirl.ir.sets import NotProved
+from swirl.ir.statements import Statement, statements_of
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Two forms of a forward program.
+
+    Args:
+        keeping: keeps what ``stop_gradient`` is given, an element for each iteration of the loops around.
+        held: reads the elements in its place.
+        storage: of what is kept.
+        moving: whether some of it moves nevertheless, as loops around it have no known bounds.
+    """
+
+    keeping: Program
+    held: Program
+    storage: tuple[str, ...]
+    moving: bool
+
+
+def stopped(forward: Program) -> Stopped:
+    """``value[n] = stop_gradient(x) * y`` as ``held[n] = x; value[n] = x * y`` and as ``value[n] = held[n] * y``.
+
+    Args:
+        forward: with ``stop_gradient(…)``.
+    """
+    taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
+    buffers: dict[str, Buffer] = {}
+    stores: dict[int, Body] = {}
+    elements: dict[int, dict[str, ast.expr]] = {}
+    moving = False
+    for nest in forward.nests:
+        for site in statements_of(nest):
+            for call in _calls(site.node):
+                place = _place(site)
+                if place is None:
+                    moving = True
+                    continue
+                shape, indices = place
+                name = fresh("held", taken)
+                taken.add(name)
+                buffers[name] = Buffer(f"{forward.name.split('.')[0]}.{name}", shape, "float32", "value")
+                element = reference(name, indices)
+                stores.setdefault(id(site.node), []).append(_store(site.node, call, element))
+                elements.setdefault(id(site.node), {})[unparse(call)] = element
+    known = {**forward.buffers, **buffers}
+
+    def with_nests(change: _Change) -> Program:
+        nests = [make_nest(nest.label, change.of(nest.body), known) for nest in forward.nests]
+        used = {name for nest in nests for name in nest.arguments}
+        return replace(
+            forward, nests=tuple(nests), buffers={name: buffer for name, buffer in known.items() if name in used}
+        )
+
+    storage = tuple(buffer.name for buffer in buffers.values())
+    return Stopped(with_nests(_Change(stores, {})), with_nests(_Change({}, elements)), storage, moving)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Statements put before others, and expressions put in the place of others, by the statements' identities."""
+
+    stores: Mapping[int, Body]
+    elements: Mapping[int, Mapping[str, ast.expr]]
+
+    def of(self, body: Body) -> Body:
+        """The body with the changes, and without ``stop_gradient``."""
+        result: Body = []
+        for statement in body:
+            replaced = _Replaced(self.elements.get(id(statement), {}))
+            if isinstance(statement, (ast.For, ast.If)):
+                new = clone(statement)
+                new.body, new.orelse = self.of(statement.body), self.of(statement.orelse)
+                if isinstance(new, ast.If):
+                    new.test = replaced.visit(new.test)
+                else:
+                    new.iter = replaced.visit(new.iter)
+            else:
+                new = replaced.visit(clone(statement))
+            result += [*self.stores.get(id(statement), []), new]
+        return result
+
+
+class _Replaced(ast.NodeTransformer):
+    """``stop_gradient(x)`` → what stands for it, or ``x``."""
+
+    def __init__(self, elements: Mapping[str, ast.expr]):
+        self.elements = elements
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if _stops(node):
+            found = self.elements.get(unparse(node))
+            return clone(found) if found is not None else self.visit(node.args[0])
+        self.generic_visit(node)
+        return node
+
+
+def _stops(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "stop_gradient"
+
+
+def _calls(statement: ast.stmt) -> list[ast.Call]:
+    """The outermost ones in a statement, or in the test of a condition; each text once."""
+    found: dict[str, ast.Call] = {}
+    pending: list[ast.AST] = [statement.test if isinstance(statement, ast.If) else statement]
+    while pending:
+        node = pending.pop()
+        if _stops(node):
+            assert isinstance(node, ast.Call)
+            found.setdefault(unparse(node), node)
+        else:
+            pending += ast.iter_child_nodes(node)
+    return list(found.values())
+
+
+def _place(site: Statement) -> tuple[tuple[int, ...], list[ast.expr]] | None:
+    """The shape of what is kept for a statement, and the subscripts of an iteration; None without known bounds."""
+    shape, indices = [], []
+    for loop in site.loops:
+        try:
+            low, high = extremes(site, f"{loop.var}@") or (0, 0)
+        except NotProved:
+            return None
+        shape.append(high - low + 1)
+        indices.append(expr("v - s", v=ast.Name(loop.var, ast.Load()), s=low))
+    return tuple(shape) or (1,), indices or [expr(0)]
+
+
+def _store(statement: ast.stmt, call: ast.Call, element: ast.expr) -> ast.stmt:
+    """Keeps what a call is given, where the statement gives it."""
+    store = assign(clone(element), _Replaced({}).visit(clone(call)))
+    conditions = conditions_of(statement, unparse(call))
+    if not conditions:
+        return store
+    test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.Or(), conditions)
+    return ast.If(_Replaced({}).visit(clone(test)), [store], [])
