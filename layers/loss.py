@@ -156,6 +156,7 @@ def SoftmaxLossLayer(
     class_weights: Sequence[float] | None = None,
     label_smoothing: float = 0.0,
     ignore_label: int | None = None,
+    loss_weight: float = 1.0,
     name: str | None = None,
 ) -> Ensemble:
     """Softmax and cross-entropy: ``value`` (shape (1,)) is the mean of ``-log softmax(bottom)[label]``.
@@ -172,6 +173,7 @@ def SoftmaxLossLayer(
         class_weights: a number for each class, none negative.
         label_smoothing: 0 … 1.
         ignore_label: the label of what does not count; it need not be a class number.
+        loss_weight: of this loss in ``net.loss``, the sum of all, which is trained on.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
@@ -181,7 +183,11 @@ def SoftmaxLossLayer(
     """
     classes = classes_of(net, bottom, label, "SoftmaxLossLayer")
     options = ClassOptions.of(classes, class_weights, label_smoothing, ignore_label)
+    made: LossEnsemble
     if bottom.ndim == 1 and options.plain:
-        return judged(net, SoftmaxLossEnsemble(classes, name), bottom, label)
-    kinds = (WeightedSoftmaxLossEnsemble, SequenceSoftmaxLossEnsemble, PixelSoftmaxLossEnsemble)
-    return judged(net, kinds[bottom.ndim - 1](classes, options, label.ndim == 3, name), bottom, label)
+        made = SoftmaxLossEnsemble(classes, name)
+    else:
+        kinds = (WeightedSoftmaxLossEnsemble, SequenceSoftmaxLossEnsemble, PixelSoftmaxLossEnsemble)
+        made = kinds[bottom.ndim - 1](classes, options, label.ndim == 3, name)
+    made.loss_weight = loss_weight
+    return judged(net, made, bottom, label)

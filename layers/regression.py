@@ -74,28 +74,39 @@ class BinaryCrossEntropyEnsemble(ElementLoss):
         value[0] = value[0] / (inputs.shape[0] * self.elements)
 
 
-def MeanSquaredErrorLayer(net: Net, bottom: Ensemble, target: Ensemble, *, name: str | None = None) -> Ensemble:
+def MeanSquaredErrorLayer(
+    net: Net, bottom: Ensemble, target: Ensemble, *, loss_weight: float = 1.0, name: str | None = None
+) -> Ensemble:
     """``value`` (shape (1,)) is the mean over items and elements of ``(bottom - target)²``.
 
     Args:
         net: the net.
         bottom: any shape.
         target: the same shape; it gets no gradient.
+        loss_weight: of this loss in ``net.loss``, the sum of all, which is trained on.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit; so it is for the losses below.
     """
-    return _loss(net, SquaredErrorEnsemble, bottom, target, "MeanSquaredErrorLayer", name)
+    return _loss(net, SquaredErrorEnsemble, bottom, target, "MeanSquaredErrorLayer", loss_weight, name)
 
 
-def L1LossLayer(net: Net, bottom: Ensemble, target: Ensemble, *, name: str | None = None) -> Ensemble:
+def L1LossLayer(
+    net: Net, bottom: Ensemble, target: Ensemble, *, loss_weight: float = 1.0, name: str | None = None
+) -> Ensemble:
     """``value`` is the mean of ``|bottom - target|``; arguments as :func:`MeanSquaredErrorLayer`'s."""
-    return _loss(net, AbsoluteErrorEnsemble, bottom, target, "L1LossLayer", name)
+    return _loss(net, AbsoluteErrorEnsemble, bottom, target, "L1LossLayer", loss_weight, name)
 
 
 def HuberLossLayer(
-    net: Net, bottom: Ensemble, target: Ensemble, delta: float = 1.0, *, name: str | None = None
+    net: Net,
+    bottom: Ensemble,
+    target: Ensemble,
+    delta: float = 1.0,
+    *,
+    loss_weight: float = 1.0,
+    name: str | None = None,
 ) -> Ensemble:
     """``value`` is the mean of ``0.5 d²`` where ``|d| ≤ delta``, else of ``delta (|d| - 0.5 delta)``.
 
@@ -103,19 +114,21 @@ def HuberLossLayer(
 
     Args:
         net: the net.
-        bottom, target, name: as :func:`MeanSquaredErrorLayer`'s.
+        bottom, target, loss_weight, name: as :func:`MeanSquaredErrorLayer`'s.
         delta: greater than 0.
 
     Source: Huber, *Robust estimation of a location parameter*, Annals of Statistics 53, 1964.
     """
     width = positive("delta", delta)
-    return _loss(net, HuberEnsemble, bottom, target, "HuberLossLayer", name, delta=width)
+    return _loss(net, HuberEnsemble, bottom, target, "HuberLossLayer", loss_weight, name, delta=width)
 
 
-def BinaryCrossEntropyLayer(net: Net, bottom: Ensemble, target: Ensemble, *, name: str | None = None) -> Ensemble:
+def BinaryCrossEntropyLayer(
+    net: Net, bottom: Ensemble, target: Ensemble, *, loss_weight: float = 1.0, name: str | None = None
+) -> Ensemble:
     """``value`` is the mean of ``-t log σ(x) - (1 - t) log(1 - σ(x))``, ``x`` from ``bottom`` (logits), ``t`` from
     ``target`` (0 … 1); arguments as :func:`MeanSquaredErrorLayer`'s."""
-    return _loss(net, BinaryCrossEntropyEnsemble, bottom, target, "BinaryCrossEntropyLayer", name)
+    return _loss(net, BinaryCrossEntropyEnsemble, bottom, target, "BinaryCrossEntropyLayer", loss_weight, name)
 
 
 def _loss(
@@ -124,6 +137,7 @@ def _loss(
     bottom: Ensemble,
     target: Ensemble,
     layer: str,
+    loss_weight: float,
     name: str | None,
     **options: float,
 ) -> Ensemble:
@@ -135,7 +149,9 @@ def _loss(
             location=user_location(),
             way_out=f"MemoryDataLayer(net, {bottom.shape})",
         )
-    ensemble = net.add_ensemble(kind(len(bottom), name, **options))
+    made = kind(len(bottom), name, **options)
+    made.loss_weight = loss_weight
+    ensemble = net.add_ensemble(made)
     net.add_loss_connection(bottom, ensemble)
     net.add_loss_connection(target, ensemble)
     return ensemble

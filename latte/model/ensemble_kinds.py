@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import TypeGuard
 
 from latte.model import checks
 from latte.model.ensemble import Ensemble
+from latte.model.instances import is_number
 from latte.model.neuron import FieldSpec
 from latte.model.phases import check_backward_in_python
+from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 
 
@@ -57,15 +60,31 @@ class LossEnsemble(Ensemble):
     A subclass has a body, ``forward(self, inputs, label, value)``, which is compiled and differentiated. Or, as in the
     original Latte, Python runs ``forward(self, bottom, label)``, which returns the loss, and ``backward(self, bot_grad,
     label)``, which fills the gradient of ``bottom``: on NumPy arrays whose first dimension is the batch.
+
+    Args:
+        kind, name: as of an :class:`Ensemble`.
+        loss_weight: of the loss in ``net.loss``, the sum of all, which is trained on; the layer's value is without it.
     """
 
     generic, without_neurons = True, True
     batched = False
 
-    def __init__(self, *, kind: str | None = None, name: str | None = None):
+    def __init__(self, *, kind: str | None = None, name: str | None = None, loss_weight: float = 1.0):
         super().__init__(None, (1,), kind=kind, name=name)
+        self.loss_weight = loss_weight
         if self.in_python and not isinstance(self, AccuracyEnsemble):
             check_backward_in_python(self, self.location)
+
+    @property
+    def loss_weight(self) -> float:
+        """Of the loss in ``net.loss``; it may be set between steps, as where a term is warmed up."""
+        return self._loss_weight
+
+    @loss_weight.setter
+    def loss_weight(self, weight: float) -> None:
+        if not is_number(weight) or not isfinite(weight):
+            raise DeclarationError(f"loss_weight must be a number, not {weight!r}", location=user_location())
+        self._loss_weight = float(weight)
 
     @property
     def in_python(self) -> bool:

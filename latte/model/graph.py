@@ -104,7 +104,7 @@ class Graph:
         return [ensemble for ensemble in self.ensembles if isinstance(ensemble, DataEnsemble)]
 
     def losses(self) -> list[LossEnsemble]:
-        """The layers whose gradient is 1."""
+        """The layers that are trained on: their gradients are their weights."""
         return [ensemble for ensemble in self.ensembles if is_loss(ensemble)]
 
     def in_python(self) -> list[LossEnsemble]:

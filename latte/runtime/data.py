@@ -98,7 +98,7 @@ def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | n
 def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:
     """``values`` as an array of real numbers of ``shape``, or DataError."""
     try:
-        array = np.asarray(values)
+        array = np.asarray(values.detach() if hasattr(values, "detach") else values)  # a tensor that has a gradient
     except ValueError as error:
         raise DataError(f"{what}: {error}", location=user_location()) from error
     if array.dtype.kind not in "fiub":

@@ -11,7 +11,7 @@ import numpy as np
 
 from latte.model.checks import check_flags, takes
 from latte.model.ensemble import Ensemble
-from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble, LossEnsemble
+from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble, LossEnsemble, is_loss
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batches
@@ -108,7 +108,7 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
                 given = zip(batches.layers, arrays, strict=True)
                 labels.append([np.reshape(array, (-1, *layer.shape)) for layer, array in given if layer not in inputs])
     found: dict[str, Any] = {mean.layer.name: mean.result for mean in means}
-    loss = sum((mean.result for mean in means if not isinstance(mean.layer, AccuracyEnsemble)), 0.0)
+    loss = sum((mean.layer.loss_weight * mean.result for mean in means if is_loss(mean.layer)), 0.0)
     accuracy = next((mean.result for mean in reversed(means) if isinstance(mean.layer, AccuracyEnsemble)), None)
     if scored is not None:
         scores = np.concatenate(collected)

@@ -260,13 +260,13 @@ def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Ru
 
 
 def _initialise(executable: Executable, everything: bool) -> None:
-    """Parameters, state and constants from their initialisers, the gradient of losses 1."""
+    """Parameters, state and constants from their initialisers, the gradients of losses from their weights."""
     for ensemble in executable.graph.ensembles if everything else ():
         for name, spec in ensemble.fields(executable.batch_size).items():
             if spec.role in ("param", "state", "constant") and spec.owner == ensemble.name:
                 executable.write(spec.storage, ensemble.initial(name))
     for loss in executable.graph.losses():
         storage = f"{loss.name}.grad"
-        executable.write(storage, np.ones(executable.buffers[storage].shape))
+        executable.write(storage, np.full(executable.buffers[storage].shape, loss.loss_weight))
     if everything and "net.seed" in executable.arrays:
         executable.arrays["net.seed"][0] = executable.graph.settings.seed

@@ -33,7 +33,11 @@ def run_forward(graph: Graph, executable: Executable) -> None:
 
 def gradients(graph: Graph, executable: Executable) -> dict[str, np.ndarray]:
     """The gradients that the losses in Python send to their sources, by name; of several losses their sum. None where
-    nothing depends on parameters."""
+    nothing depends on parameters.
+
+    Raises:
+        TrainingError: one has returned something.
+    """
     found: dict[str, np.ndarray] = {}
     for loss in graph.in_python():
         source = _source(loss, "inputs")
@@ -41,7 +45,13 @@ def gradients(graph: Graph, executable: Executable) -> dict[str, np.ndarray]:
         if isinstance(loss, AccuracyEnsemble) or storage is None:
             continue
         gradient = np.zeros(storage.shape, np.float32)
-        loss.backward(gradient, *_arrays(loss, executable, "label"))
+        returned = loss.backward(gradient, *_arrays(loss, executable, "label"))
+        if returned is not None and returned is not gradient:
+            raise TrainingError(
+                f"{type(loss).__name__}.backward has returned {type(returned).__name__}: nobody reads it",
+                location=loss.location,
+                way_out="it fills the gradient that it is given: bot_grad[:] = …",
+            )
         gradient *= executable.arrays[f"{loss.name}.grad"][0]
         found[source.name] = found.get(source.name, 0) + gradient
     return found

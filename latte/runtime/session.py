@@ -69,6 +69,7 @@ class Session:
         self._compile = compile
         self._reports: list[CompileReport] = []
         self._executables: dict[int, Executable] = {}
+        self._weights = {loss.name: loss.loss_weight for loss in graph.losses()}
         self._accumulate = False
         self._nan_said = self._untuned_said = False
         self.shuffling: np.random.Generator | None = None
@@ -245,12 +246,22 @@ class Session:
     def run_backward(self) -> None:
         """The backward phase, from the gradients that are set."""
         executable = self.executable
+        self._weigh_losses()
         self.seeds.before_backward(executable)
         if "net.accumulate" in executable.arrays:
             executable.arrays["net.accumulate"][0] = self._accumulate
         executable.run("backward")
         self._accumulate = True
         self.has_run.add("backward")
+
+    def _weigh_losses(self) -> None:
+        """Let backward start from the weights that losses have now, where they have been set since the last time."""
+        weights = {loss.name: loss.loss_weight for loss in self.graph.losses()}
+        if weights != self._weights:
+            self._weights = weights
+            for executable in self._executables.values():
+                for name, weight in weights.items():
+                    executable.write(f"{name}.grad", np.full(1, weight))
 
     @property
     def has_loss(self) -> bool:
@@ -264,7 +275,7 @@ class Session:
 
     def _measure(self) -> None:
         arrays, ensembles = self.executable.arrays, self.graph.ensembles
-        self.loss = float(sum(arrays[f"{loss.name}.value"][0] for loss in self.graph.losses()))
+        self.loss = float(sum(loss.loss_weight * arrays[f"{loss.name}.value"][0] for loss in self.graph.losses()))
         accuracies = [arrays[f"{e.name}.value"][0] for e in ensembles if isinstance(e, AccuracyEnsemble)]
         self.accuracy = float(accuracies[-1]) if accuracies else 0.0
         if np.isnan(self.loss) and not self._nan_said:

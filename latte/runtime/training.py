@@ -10,7 +10,6 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import check_flags, is_integer, takes
-from latte.model.ensemble_kinds import AccuracyEnsemble, LossEnsemble
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
@@ -119,8 +118,7 @@ class _Epoch:
     def __init__(self, run: Run, told: list[Callback], accumulate: int, stop_on_nan: bool):
         self.run, self.told, self.accumulate, self.stop_on_nan = run, told, accumulate, stop_on_nan
         self.waiting = 0  # batches whose gradients have been added up
-        layers = [e for e in run.session.graph.ensembles if isinstance(e, LossEnsemble)]
-        self.means = [Mean(layer) for layer in layers if not isinstance(layer, AccuracyEnsemble)]
+        self.means = [Mean(loss) for loss in run.session.graph.losses()]
 
     def take(self, batch: Batch) -> None:
         """Train on a batch."""
@@ -141,7 +139,7 @@ class _Epoch:
         self.waiting += 1
         for mean in self.means:
             mean.add(session, len(numbers))
-        run.batch_loss, run.epoch_loss = session.loss, sum(mean.result for mean in self.means)
+        run.batch_loss, run.epoch_loss = session.loss, sum(mean.layer.loss_weight * mean.result for mean in self.means)
         history.losses.append(session.loss)
         if session.has_accuracy:
             history.accuracies.append(session.accuracy)

@@ -18,6 +18,7 @@ from latte import (
     SoftmaxLossLayer,
 )
 from latte.errors import CommandError, DataError, DeclarationError, TrainingError
+from latte.layers import HuberLossLayer
 from latte.solver import SGD
 from latte.training import Callback, EarlyStopping, Run
 from tests.nets.references import CLASSES, SHAPE, DigitsNet, random_data, reused
@@ -78,6 +79,50 @@ def test_the_mean_of_an_epoch_is_of_what_counts() -> None:
     options: dict[str, Any] = {"solver": SGD(net, 0.0), "shuffle": False, "progress": False}
     net.fit(data, labels, callbacks=lambda run: means.append(run.epoch_loss), **options)
     assert means == pytest.approx([net.evaluate(data, labels).loss])
+
+
+def test_losses_have_weights() -> None:
+    """In ``net.loss``, in gradients and in ``evaluate``; set between steps, for batches of all sizes."""
+
+    def made(first: float, second: float) -> tuple[Net, Any, list[Any]]:
+        net = Net(4, seed=1)
+        connected = FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 2)
+        targets = [MemoryDataLayer(net, (2,)), MemoryDataLayer(net, (2,))]
+        losses = [
+            MeanSquaredErrorLayer(net, connected, targets[0], loss_weight=first),
+            HuberLossLayer(net, connected, targets[1], loss_weight=second),
+        ]
+        net.compile(threads=1)
+        return net, connected, losses
+
+    def gradient(net: Net, connected: Any, items: int) -> np.ndarray:
+        generator = np.random.default_rng(items)
+        net.set_batch(*(generator.standard_normal((items, size)) for size in (3, 2, 2)))
+        net.clear_grad()
+        net.forward()
+        net.backward()
+        return connected.get_grad_weights()
+
+    only = [gradient(*made(*weights)[:2], items) for weights in ((1, 0), (0, 1)) for items in (4, 3)]
+    net, connected, losses = made(0.3, 0.7)
+    for items, first, second in ((4, only[0], only[2]), (3, only[1], only[3])):
+        losses[0].loss_weight, losses[1].loss_weight = 0.3, 0.7
+        np.testing.assert_allclose(gradient(net, connected, items), 0.3 * first + 0.7 * second, rtol=0, atol=1e-6)
+        values = [float(loss.get_value()[0]) for loss in losses]
+        assert net.loss == pytest.approx(0.3 * values[0] + 0.7 * values[1])
+        losses[1].loss_weight = -2
+        np.testing.assert_allclose(gradient(net, connected, items), 0.3 * first - 2 * second, rtol=0, atol=1e-6)
+    data = [np.random.default_rng(0).standard_normal((6, size)) for size in (3, 2, 2)]
+    found = net.evaluate(*data)
+    parts = [found.metrics[loss.name] for loss in losses]
+    assert found.loss == pytest.approx(0.3 * parts[0] - 2 * parts[1])
+    means: list[float] = []
+    net.fit(*data, solver=SGD(net, 0.0), progress=False, callbacks=lambda run: means.append(run.epoch_loss))
+    assert means == pytest.approx([found.loss])
+    for wrong in ("much", np.nan, None):
+        with pytest.raises(DeclarationError, match="loss_weight must be a number, not"):
+            losses[0].loss_weight = wrong
+    assert losses[0].loss_weight == 0.3
 
 
 def test_a_callback_stops_training_and_saves(tmp_path: Path) -> None:

@@ -226,3 +226,32 @@ def test_only_losses_run_in_python() -> None:
         DeclarationError, match=r"NoLoss.forward takes \(bottom, label\), which only a LossEnsemble may"
     ):
         NoLoss(shape=4)
+
+
+class Returning(SoftmaxInPython):
+    """Trained nothing, without a word."""
+
+    def backward(self, bot_grad, label):
+        return np.ones_like(bot_grad)
+
+
+class Filling(SoftmaxInPython):
+    def backward(self, bot_grad, label):
+        super().backward(bot_grad, label)
+        return bot_grad
+
+
+def test_backward_fills_what_it_is_given() -> None:
+    net, _ = classifier(Returning)
+    net.compile(threads=1)
+    with pytest.raises(TrainingError, match=r"Returning.backward has returned ndarray(.|\n)*bot_grad\[:\] = …"):
+        net.fit(*items(6), solver=SGD(net), progress=False)
+    found = []
+    for loss in (Filling, SoftmaxInPython):
+        net, scores = classifier(loss)
+        net.compile(threads=1)
+        net.set_batch(*items(6))
+        net.forward()
+        net.backward()
+        found.append(scores.get_grad_weights())
+    np.testing.assert_array_equal(*found)
