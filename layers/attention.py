@@ -7,6 +7,7 @@ from math import sqrt
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import count, flag, positive, source_of
+from latte.layers.rearranging import ReshapeLayer
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, exp, stop_gradient
@@ -64,6 +65,63 @@ class AttentionEnsemble(Ensemble):
                             value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
 
 
+class MaskedAttentionEnsemble(AttentionEnsemble):
+    """The same over the keys where a mask is not 0; 0 where it is 0 for all of them.
+
+    Args:
+        each: whether the mask has a row for each query, not one for all.
+    """
+
+    kind = "masked_attention"
+
+    def __init__(
+        self,
+        queries: int,
+        keys: int,
+        features: int,
+        heads: int,
+        scale: float,
+        causal: bool,
+        name: str | None,
+        each: bool,
+    ):
+        super().__init__(queries, keys, features, heads, scale, causal, name)
+        self.each = int(each)
+
+    def forward(self, query, key, values, mask, value, weights):
+        N, T, D = query.shape
+        S, E, F = key.shape[1], D // self.heads, values.shape[2] // self.heads
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        for d in range(E):
+                            weights[n, h, t, s] += query[n, t, h * E + d] * key[n, s, h * E + d]
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    largest = -1e38
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        seen = weights[n, h, t, s] if mask[n, t * self.each, s] != 0.0 else -1e38
+                        largest = max(largest, seen)
+                    shift = stop_gradient(largest)
+                    total = 0.0
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        if mask[n, t * self.each, s] != 0.0:
+                            total += exp(self.scale * (weights[n, h, t, s] - shift))
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        if mask[n, t * self.each, s] != 0.0:
+                            weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift)) / total
+                        else:
+                            weights[n, h, t, s] = 0.0
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        for f in range(F):
+                            value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
+
+
 def ScaledDotProductAttentionLayer(
     net: Net,
     query: Ensemble,
@@ -72,6 +130,7 @@ def ScaledDotProductAttentionLayer(
     *,
     heads: int = 1,
     causal: bool = False,
+    mask: Ensemble | None = None,
     scale: float | None = None,
     name: str | None = None,
 ) -> Ensemble:
@@ -87,6 +146,8 @@ def ScaledDotProductAttentionLayer(
         values: shape (keys, features of the result). All three may be one layer.
         heads: divides the features of queries, keys and values.
         causal: whether position ``t`` sees the keys 0 … ``t`` alone.
+        mask: numbers of shape (keys,), for all queries (what is no padding), or (queries, keys): a key is seen where they
+            are not 0. A query that sees none has the result 0.
         scale: greater than 0; by default ``1 / √(features of a head)``.
         name: of the layer, unique in the net; by default its kind and a number.
 
@@ -116,10 +177,29 @@ def ScaledDotProductAttentionLayer(
             way_out="heads must divide both",
         )
     factor = sqrt(heads / features) if scale is None else positive("scale", scale)
-    ensemble = net.add_ensemble(
-        AttentionEnsemble(queries, keys, results, int(heads), factor, flag("causal", causal), name)
-    )
+    arguments = (queries, keys, results, int(heads), factor, flag("causal", causal), name)
+    if mask is None:
+        ensemble = net.add_ensemble(AttentionEnsemble(*arguments))
+    else:
+        rows = _rows(net, mask, queries, keys)
+        ensemble = net.add_ensemble(MaskedAttentionEnsemble(*arguments, rows.shape[0] > 1))
     net.add_connections(query, ensemble, name="query")
     net.add_connections(key, ensemble, name="key")
     net.add_connections(values, ensemble, name="values")
+    if mask is not None:
+        net.add_connections(rows, ensemble, name="mask")
     return ensemble
+
+
+def _rows(net: Net, mask: Ensemble, queries: int, keys: int) -> Ensemble:
+    """The mask as one row for all queries, or a row for each.
+
+    Raises:
+        DeclarationError: it has another shape.
+    """
+    layer = "ScaledDotProductAttentionLayer"
+    if source_of(net, mask, layer).shape not in ((keys,), (1, keys), (queries, keys)):
+        raise DeclarationError(
+            f"{layer}: the mask has shape ({keys},) or ({queries}, {keys}), not {mask.shape}", location=user_location()
+        )
+    return ReshapeLayer(net, mask, (1, keys)) if mask.ndim == 1 else mask

@@ -100,7 +100,7 @@ class Executable:
         packed = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
         with self.views.in_storage():
             array = self.arrays[storage]
-            if packed.shape != array.shape:  # of a whole batch's states these are the first items
+            if buffer.role == "state":  # of a smaller batch: the first items of a whole one's
                 array = array[: len(packed)]
             array[...] = packed
 

@@ -48,7 +48,7 @@ class CheckedGradient:
 
     Args:
         layer: its name.
-        array: a parameter, or ``inputs``.
+        array: a parameter, ``inputs``, or what a state that forward changes was before.
         directions: along which it was compared; along ``skipped`` more of them the layer is not smooth.
         error: the largest distance from a difference, as a share of the sum of the terms' absolute values.
     """
@@ -177,8 +177,7 @@ class _Check:
         )
         for draw in draws:
             start = dict(self._given(draw))
-            for array in self.arrays.values():
-                array[...] = 0
+            self._clear()
             self._run("keeping", start)
             if np.isfinite(self.arrays[self.value]).all():
                 return start
@@ -216,6 +215,12 @@ class _Check:
         return self.generator.integers(0, INTEGERS if below is None else below, shape)
 
     # --- running --------------------------------------------------------------------------------------------
+    def _clear(self) -> None:
+        """Zeros everywhere but in what is kept of ``stop_gradient``."""
+        for name, array in self.arrays.items():
+            if name not in self.stopped.storage:
+                array[...] = 0
+
     def _run(self, phase: str, given: Mapping[str, np.ndarray]) -> None:
         for name, values in given.items():
             if name in self.arrays:  # where forward is constant, no gradient is read
@@ -224,17 +229,13 @@ class _Check:
 
     def _loss(self, given: Mapping[str, np.ndarray]) -> tuple[float, float]:
         """What comes back from the readers, times the value, in all; and the sum of its terms' absolute values."""
-        for name, array in self.arrays.items():
-            if name not in self.stopped.storage:
-                array[...] = 0
+        self._clear()
         self._run("moved", {**self.start, **given})
         terms = self.seed * self.arrays[self.value]
         return float(terms.sum()), float(abs(terms).sum())
 
     def _gradients(self) -> dict[str, np.ndarray]:
-        for name, array in self.arrays.items():
-            if name not in self.stopped.storage:
-                array[...] = 0
+        self._clear()
         self._run("forward", self.start)
         for phase in ("backward", "update"):
             if phase in self.phases:

@@ -10,6 +10,7 @@ import pytest
 
 from latte import MemoryDataLayer, Net, ScaledDotProductAttentionLayer
 from latte.errors import DeclarationError
+from swirl.target import TARGETS, why_not
 from tests.layers.against_torch import Case, check_all
 
 torch = pytest.importorskip("torch")
@@ -50,6 +51,65 @@ def test_against_pytorch(name: str, target: str) -> None:
     check_all(CASES[name], target, batch=2)
 
 
+MASKED = [
+    ("avx512", (2, 5, 19, 12, 3, False), False),
+    ("avx2", (3, 17, 17, 16, 2, True), False),
+    ("avx512", (2, 6, 6, 8, 1, True), True),
+    ("avx2", (2, 3, 21, 8, 2, False), True),
+    ("portable", (1, 1, 1, 2, 1, False), False),
+]
+"""Target; batch, queries, keys, features, heads, causal; whether each query has a mask of its own."""
+
+
+@pytest.mark.parametrize(("target", "shape", "each"), MASKED, ids=str)
+def test_a_mask_against_pytorch(target: str, shape: tuple[Any, ...], each: bool) -> None:
+    if reason := why_not(TARGETS[target]):
+        pytest.skip(reason)
+    batch, queries, keys, features, heads, causal = shape
+    net = Net(batch, seed=0)
+    net.force_backward = True
+    sources = [MemoryDataLayer(net, (size, features)) for size in (queries, keys, keys)]
+    mask = MemoryDataLayer(net, (queries, keys) if each else (keys,))
+    made = ScaledDotProductAttentionLayer(net, *sources, heads=heads, causal=causal, mask=mask)
+    net.compile(target=target)
+    generator = np.random.default_rng(1)
+    arrays = [generator.standard_normal((batch, *each_source.shape)) for each_source in sources]
+    seen = (generator.random((batch, *mask.shape)) < 0.6).astype(np.float32)
+    seen[..., 0] = 1  # each query sees a key, also a causal one
+    gradient = generator.standard_normal((batch, *made.shape))
+    net.set_batch(*arrays, seen)
+    net.forward()
+    made.set_grad(gradient)
+    net.backward()
+    xs = [torch.tensor(array, requires_grad=True) for array in arrays]
+    query, key, values = (x.reshape(batch, x.shape[1], heads, -1).transpose(1, 2) for x in xs)
+    allowed = torch.tensor(seen != 0).reshape(batch, 1, -1, keys).expand(batch, heads, queries, keys)
+    if causal:
+        allowed = allowed & torch.ones(queries, keys, dtype=torch.bool).tril()
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, values, attn_mask=allowed)
+    expected = attended.transpose(1, 2).flatten(2)
+    expected.backward(torch.tensor(gradient))
+    np.testing.assert_allclose(made.get_value(), expected.detach().numpy(), rtol=0, atol=2e-6)
+    for source, x in zip(sources, xs, strict=True):
+        np.testing.assert_allclose(source.get_grad(), x.grad.numpy(), rtol=0, atol=2e-5)
+
+
+def test_what_sees_nothing_is_0() -> None:
+    """Not NaN, and no gradient comes from it."""
+    net = Net(2, seed=0)
+    net.force_backward = True
+    source, mask = MemoryDataLayer(net, (5, 8)), MemoryDataLayer(net, (5,))
+    made = ScaledDotProductAttentionLayer(net, source, source, source, mask=mask)
+    net.compile()
+    net.set_batch(np.random.default_rng(0).standard_normal((2, 5, 8)), [[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    net.forward()
+    made.set_grad(np.ones((2, 5, 8)))
+    net.backward()
+    assert made.get_value()[0].all() and not made.get_value()[1].any()
+    assert source.get_grad()[0, :2].all() and not source.get_grad()[1].any()
+    assert not made.get_weights()[0, 0, :, 2:].any()
+
+
 def test_weights_of_a_causal_one() -> None:
     net = Net(1, seed=0)
     source = MemoryDataLayer(net, (4, 2))
@@ -72,12 +132,19 @@ def attends(*shapes: tuple[int, ...], **options: Any) -> Callable[[Net], Any]:
     return lambda net: ScaledDotProductAttentionLayer(net, *(sequence(net, *shape) for shape in shapes), **options)
 
 
+def masked(*shapes: tuple[int, ...], mask: tuple[int, ...]) -> Callable[[Net], Any]:
+    return lambda net: ScaledDotProductAttentionLayer(
+        net, *(sequence(net, *shape) for shape in shapes), mask=sequence(net, *mask)
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (attends((3, 4), (5, 3), (5, 3)), "need as many features"),
         (attends((3, 4), (5, 4), (4, 4)), "as many positions"),
         (attends((3, 4), (5, 4), (4,)), "reads 2 dimensions without the batch"),
+        (masked((3, 4), (5, 4), (5, 4), mask=(4,)), r"the mask has shape \(5,\) or \(3, 5\), not \(4,\)"),
         (attends((3, 4), (5, 4), (5, 6), heads=4), "4 features of queries and 6 of values cannot be divided into 4"),
         (attends((3, 4), (5, 4), (5, 6), heads=0), "heads must be a positive integer, not 0"),
         (attends((3, 4), (5, 4), (5, 6), causal="yes"), "causal must be True or False, not 'yes'"),
