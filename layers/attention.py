@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
@@ -13,8 +14,8 @@ from latte.net import Net
 from latte.neuron import Field, exp, stop_gradient
 
 
-class AttentionEnsemble(Ensemble):
-    """Of each head: softmax over the keys of the scaled products with a query, and the values' sum with these weights.
+class HeadsEnsemble(Ensemble):
+    """What all kinds of attention have.
 
     Args:
         queries, keys: number of positions.
@@ -25,8 +26,6 @@ class AttentionEnsemble(Ensemble):
         name: of the layer.
     """
 
-    kind = "attention"
-
     def __init__(
         self, queries: int, keys: int, features: int, heads: int, scale: float, causal: bool, name: str | None
     ):
@@ -35,6 +34,12 @@ class AttentionEnsemble(Ensemble):
         self.ahead = 0 if causal else keys
         """How many keys after its own a position may see."""
         self.add_field("weights", Field("n", shape=(heads, queries, keys)))
+
+
+class AttentionEnsemble(HeadsEnsemble):
+    """Of each head: softmax over the keys of the scaled products with a query; the values' sum with these weights."""
+
+    kind = "attention"
 
     def forward(self, query, key, values, value, weights):
         N, T, D = query.shape
@@ -65,27 +70,18 @@ class AttentionEnsemble(Ensemble):
                             value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
 
 
-class MaskedAttentionEnsemble(AttentionEnsemble):
+class MaskedAttentionEnsemble(HeadsEnsemble):
     """The same over the keys where a mask is not 0; 0 where it is 0 for all of them.
 
     Args:
+        arguments: of :class:`HeadsEnsemble`.
         each: whether the mask has a row for each query, not one for all.
     """
 
     kind = "masked_attention"
 
-    def __init__(
-        self,
-        queries: int,
-        keys: int,
-        features: int,
-        heads: int,
-        scale: float,
-        causal: bool,
-        name: str | None,
-        each: bool,
-    ):
-        super().__init__(queries, keys, features, heads, scale, causal, name)
+    def __init__(self, *arguments: Any, each: bool):
+        super().__init__(*arguments)
         self.each = int(each)
 
     def forward(self, query, key, values, mask, value, weights):
@@ -146,8 +142,8 @@ def ScaledDotProductAttentionLayer(
         values: shape (keys, features of the result). All three may be one layer.
         heads: divides the features of queries, keys and values.
         causal: whether position ``t`` sees the keys 0 … ``t`` alone.
-        mask: numbers of shape (keys,), for all queries (what is no padding), or (queries, keys): a key is seen where they
-            are not 0. A query that sees none has the result 0.
+        mask: numbers of shape (keys,), for all queries, or (queries, keys): a key is seen where they are not 0. A query
+            that sees none has the result 0.
         scale: greater than 0; by default ``1 / √(features of a head)``.
         name: of the layer, unique in the net; by default its kind and a number.
 
@@ -182,7 +178,7 @@ def ScaledDotProductAttentionLayer(
         ensemble = net.add_ensemble(AttentionEnsemble(*arguments))
     else:
         rows = _rows(net, mask, queries, keys)
-        ensemble = net.add_ensemble(MaskedAttentionEnsemble(*arguments, rows.shape[0] > 1))
+        ensemble = net.add_ensemble(MaskedAttentionEnsemble(*arguments, each=rows.shape[0] > 1))
     net.add_connections(query, ensemble, name="query")
     net.add_connections(key, ensemble, name="key")
     net.add_connections(values, ensemble, name="values")

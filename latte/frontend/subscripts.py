@@ -11,6 +11,9 @@ from latte.model.body import MISSING
 from latte.model.index import Index, NotAffine, as_index, maximum, minimum
 from swirl.ir.printing import unparse
 
+Bounds = tuple[int, int]
+"""The least and the greatest value."""
+
 
 def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Index:
     """A quasi-affine integer expression of loop variables.
@@ -24,13 +27,39 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
         scope.fail(node, f"{what} must be affine in loop variables, {unparse(node)} is not: {error}")
 
 
-def bounds_of(scope: BodyScope, node: ast.expr) -> tuple[int, int] | None:
+def bounds_of(scope: BodyScope, node: ast.expr) -> Bounds | None:
     """The least and the greatest value of a quasi-affine expression; None for others."""
     try:
         found = _index(scope, node)
     except NotAffine:
         return None
     return found.low, found.high
+
+
+def combined(operation: ast.operator, a: Bounds | None, b: Bounds | None) -> Bounds | None:
+    """The bounds of a sum, difference or product of integers, or of a quotient or remainder by a positive constant;
+    None where they are unknown, or leave 32 bits."""
+    if a is None or b is None:
+        return None
+    found: Bounds | None = None
+    match operation:
+        case ast.Add():
+            found = a[0] + b[0], a[1] + b[1]
+        case ast.Sub():
+            found = a[0] - b[1], a[1] - b[0]
+        case ast.Mult():
+            products = [x * y for x in a for y in b]
+            found = min(products), max(products)
+        case ast.FloorDiv() if b[0] == b[1] > 0:
+            found = a[0] // b[0], a[1] // b[0]
+        case ast.Mod() if b[0] == b[1] > 0:
+            found = a if a[0] >= 0 and a[1] < b[0] else (0, b[0] - 1)
+    return found if found is not None and found[0] >= -(2**31) and found[1] < 2**31 else None
+
+
+def union(a: Bounds | None, b: Bounds | None) -> Bounds | None:
+    """The bounds of one of two values."""
+    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
 def _index(scope: BodyScope, node: ast.expr) -> Index:

@@ -10,7 +10,7 @@ from latte.frontend.expressions import Expressions
 from latte.frontend.locals import from_source
 from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
-from latte.frontend.subscripts import bounds_of, index_of
+from latte.frontend.subscripts import Bounds, bounds_of, combined, index_of, union
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
 from latte.model.index import as_index
@@ -113,16 +113,28 @@ class Translator:
     def _check_in_range(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> None:
         """Refuse stores that might leave the range of a field: it may be a subscript."""
         below = self.scope.below.get(name_of(target))
-        if below is None or (found := bounds_of(self.scope, value)) and found[0] >= 0 and found[1] < below:
+        if below is None or (found := self._bounds(value)) is not None and found[0] >= 0 and found[1] < below:
             return
-        inner = value if isinstance(value, (ast.Subscript, ast.Attribute)) else None
-        element = self.references.element(inner) if inner is not None else None
-        if not (isinstance(element, ast.Subscript) and self.scope.below.get(name_of(element), below + 1) <= below):
-            self.scope.fail(
-                node,
-                f"{unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
-                "assign loop variables, constants, or integers with such a range",
-            )
+        self.scope.fail(
+            node,
+            f"{unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
+            f"assign loop variables, constants, integers with such a range, or a sum of these % {below}",
+        )
+
+    def _bounds(self, node: ast.expr) -> Bounds | None:
+        """The least and the greatest value of an integer expression, by interval arithmetic; None where unknown."""
+        if (known := bounds_of(self.scope, node)) is not None:
+            return known
+        match node:
+            case ast.BinOp(left, operation, right):
+                return combined(operation, self._bounds(left), self._bounds(right))
+            case ast.IfExp(_, body, orelse):
+                return union(self._bounds(body), self._bounds(orelse))
+            case ast.Subscript() | ast.Attribute():
+                element = self.references.element(node)
+                below = self.scope.below.get(name_of(element)) if isinstance(element, ast.Subscript) else None
+                return (0, below - 1) if below is not None else None
+        return None
 
     def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
         """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""

@@ -144,7 +144,7 @@ def masked(*shapes: tuple[int, ...], mask: tuple[int, ...]) -> Callable[[Net], A
         (attends((3, 4), (5, 3), (5, 3)), "need as many features"),
         (attends((3, 4), (5, 4), (4, 4)), "as many positions"),
         (attends((3, 4), (5, 4), (4,)), "reads 2 dimensions without the batch"),
-        (masked((3, 4), (5, 4), (5, 4), mask=(4,)), r"the mask has shape \(5,\) or \(3, 5\), not \(4,\)"),
+        (masked((3, 4), (5, 4), (5, 4), mask=(4,)), "the mask has shape (5,) or (3, 5), not (4,)"),
         (attends((3, 4), (5, 4), (5, 6), heads=4), "4 features of queries and 6 of values cannot be divided into 4"),
         (attends((3, 4), (5, 4), (5, 6), heads=0), "heads must be a positive integer, not 0"),
         (attends((3, 4), (5, 4), (5, 6), causal="yes"), "causal must be True or False, not 'yes'"),

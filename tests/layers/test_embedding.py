@@ -241,6 +241,49 @@ class Computed(Ensemble):
             value[n, t, e] = inputs[n, place[t], e]
 
 
+class Queue(Ensemble):
+    """The last items, in rows that are filled one after the other: a ring."""
+
+    rows = State(shape=(7, 3))
+    at = State(shape=(1,), dtype="int32", below=7)
+    newest = State(shape=(1,), dtype="int32", below=7)
+
+    def forward(self, inputs, value, rows, at, newest):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                rows[at[0], c] = inputs[n, c]
+            newest[0] = at[0]
+            at[0] = (at[0] + 1) % 7
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = rows[newest[0], c]
+
+
+def test_a_ring() -> None:
+    net = Net(3, seed=0)
+    data = MemoryDataLayer(net, (3,))
+    queue = net.add_ensemble(Queue(shape=(3,), dims=("c",)))
+    net.add_one_to_one_connections(data, queue)
+    net.compile(threads=1)
+    items = np.arange(30, dtype=np.float32).reshape(10, 3)
+    for start in range(0, 9, 3):
+        net.set_batch(items[start : start + 3])
+        net.forward()
+        np.testing.assert_array_equal(queue.get_value(), np.tile(items[start + 2], (3, 1)))
+    assert queue.get_at() == 2
+    np.testing.assert_array_equal(queue.get_rows()[:2], items[7:9])
+
+
+class Leaving(Ensemble):
+    at = State(shape=(1,), dtype="int32", below=7)
+
+    def forward(self, inputs, inputs1, value, at):
+        for n, t, e in eachindex(value):
+            value[n, t, e] = inputs[n, t, e]
+        at[0] = (at[0] + 1) % 8
+
+
 class Added(Ensemble):
     place = Field("t", dtype="int32", below=5)
 
@@ -270,6 +313,7 @@ class After(Ensemble):
         (Read, 6, r"inputs1\[n, t\] is below 6, dimension 1 of inputs has 5 elements"),
         (Twice, 4, "cannot be a subscript: it is itself read at such a subscript"),
         (Computed, 5, r"place\[t\] = t \+ 2: the numbers of place are below 5, these may not be"),
+        (Leaving, 5, r"at\[0\] = \(at\[0\] \+ 1\) % 8: the numbers of at are below 7(.|\n)*a sum of these % 7"),
         (Added, 5, "might leave the range of place"),
         (After, 5, "row cannot be a subscript here"),
     ],

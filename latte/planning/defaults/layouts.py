@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -79,21 +80,35 @@ def _all_alike(trials: Trials, seeds: set[tuple[str, int]]) -> set[tuple[str, in
 
 
 def _alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
-    """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer."""
+    """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer, in one
+    statement or in several that have a local in common."""
     found: set[tuple[str, int]] = set()
     for program in trials.s.programs.values():
         for nest in program.nests:
-            along = [
-                (over, access.name, where)
-                for statement in statements_of(nest)
-                for access in statement.accesses
-                if access.name in program.buffers
-                for where in range(len(access.own))
-                if (over := _loop_over(statement, access, where)) is not None
-            ]
-            heads = {over for over, other, where in along if (other, where) == (name, dim)}
-            found |= {(other, where) for over, other, where in along if over in heads and other != name}
+            for group in _by_locals(statements_of(nest), program.buffers):
+                along = [
+                    (over, access.name, where)
+                    for statement in group
+                    for access in statement.accesses
+                    if access.name in program.buffers
+                    for where in range(len(access.own))
+                    if (over := _loop_over(statement, access, where)) is not None
+                ]
+                heads = {over for over, other, where in along if (other, where) == (name, dim)}
+                found |= {(other, where) for over, other, where in along if over in heads and other != name}
     return found
+
+
+def _by_locals(known: Sequence[Statement], buffers: Container[str]) -> list[list[Statement]]:
+    """The statements, together with those that have a local in common."""
+    groups: list[tuple[set[str], list[Statement]]] = []
+    for statement in known:
+        names = {access.name for access in statement.accesses if access.name not in buffers}
+        joined = [group for group in groups if group[0] & names]
+        groups = [group for group in groups if not group[0] & names]
+        names = names.union(*(own for own, _ in joined))
+        groups.append((names, [*(s for _, statements in joined for s in statements), statement]))
+    return [statements for _, statements in groups]
 
 
 def _buffer(trials: Trials, name: str) -> Buffer:
