@@ -116,7 +116,8 @@ def test_together_and_apart(layers: tuple[Layer, ...], joined: set[str]) -> None
 def test_products_keep_their_schedule(layer: Layer, outputs: int, batch: int, why: str | None) -> None:
     """Lanes of a fully connected layer run along its terms: what follows a sum is not in lanes. Where the sums have
     loops of their own, joined ones would lack the source packed for the lanes."""
-    net, (_, connected, last) = declared(partial(FullyConnectedLayer, num_outputs=outputs), layer, batch=batch)
+    connect = partial(FullyConnectedLayer, num_outputs=outputs)
+    net, (_, connected, last) = declared(connect, layer, shape=(1100,), batch=batch)
     name = f"{connected.name}_{last.name}"
     assert (f"{name}.forward" in compiled_as(net)) == (why is None)
     notes = net.explain(last).notes
