@@ -5,6 +5,7 @@ All steps are one program, which is scheduled and compiled once, however long th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import ClassVar
 
@@ -141,7 +142,12 @@ class RowsEnsemble(Ensemble):
         rows: of each source that are taken; of the last one, those that are left.
         sources: their number.
         kind, name: as an :class:`Ensemble` has them.
+
+    Attributes:
+        last: as a :class:`LastEnsemble` has it.
     """
+
+    last: Cell | None = None
 
     def __init__(self, shape: tuple[int, int], rows: int, sources: int, kind: str, name: str | None):
         super().__init__(shape=shape, dims=("t", "h"), kind=kind, name=name)
@@ -182,7 +188,13 @@ class StateEnsemble(Ensemble):
 
 
 class LastEnsemble(Ensemble):
-    """The hidden state after the last step."""
+    """The hidden state after the last step.
+
+    Attributes:
+        last: the cell that a recurrent layer ends with; None in one that is not a layer's value.
+    """
+
+    last: Cell | None = None
 
     def forward(self, value, inputs):
         N, H = value.shape
@@ -298,7 +310,7 @@ def _recurrent(
     steps, features = source.shape
     reverse = flag("reverse", reverse)
     before = _state_before(net, initial, cell, hidden) if initial is not None else None
-    layer: Ensemble
+    layer: RowsEnsemble | LastEnsemble
     if flag("return_sequence", return_sequence):
         rows = _rows_of_sources(steps)
         layer = RowsEnsemble((steps, hidden), rows, -(-steps // rows), kind, name)
@@ -315,9 +327,10 @@ def _recurrent(
         row = StateEnsemble(shape=(1, hidden), dims=("s", "h"), kind="initial_state", name=f"{layer.name}_initial")
         _read(net, net.add_ensemble(row), [before])
         before = row
-    states: list[Ensemble] = []
+    states: list[Cell] = []
     for step in reversed(range(steps)) if reverse else range(steps):
-        made = net.add_ensemble(cell(layer, hidden, step, steps, before is None))
+        made = cell(layer, hidden, step, steps, before is None)
+        net.add_ensemble(made)
         _read(net, made, [projected] if before is None else [projected, before])
         states.append(made)
         before = made
@@ -326,6 +339,7 @@ def _recurrent(
         _read(net, layer, _stacked(net, in_order, layer))
     else:
         _read(net, layer, states[-1:])
+    layer.last = states[-1]
     return layer
 
 
@@ -356,10 +370,7 @@ def _state_before(net: Net, initial: Ensemble, cell: type[Cell], hidden: int) ->
 
 def _last_cell(layer: Ensemble) -> Cell | None:
     """The cell that a recurrent layer ends with; None of another layer."""
-    found = layer
-    while isinstance(found, (RowsEnsemble, LastEnsemble)):
-        found = found.connections[-1].source
-    return found if isinstance(found, Cell) else None
+    return layer.last if isinstance(layer, (RowsEnsemble, LastEnsemble)) else None
 
 
 def _projected(net: Net, source: Ensemble, layer: Ensemble, outputs: int) -> Ensemble:
@@ -381,20 +392,21 @@ def _projected(net: Net, source: Ensemble, layer: Ensemble, outputs: int) -> Ens
     return made
 
 
-def _stacked(net: Net, sources: list[Ensemble], layer: Ensemble) -> list[Ensemble]:
+def _stacked(net: Net, sources: Sequence[Ensemble], layer: Ensemble) -> Sequence[Ensemble]:
     """At most four layers with the rows of all sources, in order: a tree, in which layers of a height are alike."""
     rows, height = 1, 0
     total = len(sources)
     while len(sources) > STACKED:
         height += 1
         groups = [sources[i : i + STACKED] for i in range(0, len(sources), STACKED)]
-        sources = []
+        stacked = []
         for number, group in enumerate(groups):
             start = number * STACKED * rows
             shape = min(STACKED * rows, total - start), layer.shape[-1]
             made = RowsEnsemble(shape, rows, len(group), "rows", f"{layer.name}_rows{height}_{number}")
             _read(net, net.add_ensemble(made), group)
-            sources.append(made)
+            stacked.append(made)
+        sources = stacked
         rows *= STACKED
     return sources
 
@@ -407,6 +419,6 @@ def _rows_of_sources(steps: int) -> int:
     return rows
 
 
-def _read(net: Net, sink: Ensemble, sources: list[Ensemble]) -> None:
+def _read(net: Net, sink: Ensemble, sources: Sequence[Ensemble]) -> None:
     for source in sources:
         net.add_connections(source, sink, lambda *_: None)  # the sink has loops of its own

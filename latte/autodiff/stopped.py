@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from latte.autodiff.prepare import Body, assign
+from latte.autodiff.prepare import FLOATS, Body, assign
 from latte.autodiff.tapes import conditions_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.footprint import extremes
-from swirl.ir.nest import Program, clone, expr, fresh, make_nest, reference
+from swirl.ir.nest import Loop, Nest, Program, clone, expr, fresh, make_nest, names_in, reference
 from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement, statements_of
+from swirl.ir.trees import name_of, statements_in
 
 
 @dataclass(frozen=True)
@@ -21,40 +22,45 @@ class Stopped:
     """Two forms of a forward program.
 
     Args:
-        keeping: keeps what ``stop_gradient`` is given, an element for each iteration of the loops around.
+        keeping: keeps what ``stop_gradient`` is given, an element for each iteration of the loops that change it.
         held: reads the elements in its place.
         storage: of what is kept.
-        moving: whether some of it moves nevertheless, as loops around it have no known bounds.
     """
 
     keeping: Program
     held: Program
     storage: tuple[str, ...]
-    moving: bool
 
 
 def stopped(forward: Program) -> Stopped:
     """``value[n] = stop_gradient(x) * y`` as ``held[n] = x; value[n] = x * y`` and as ``value[n] = held[n] * y``.
 
+    Whole numbers do not move, and are not kept.
+
     Args:
         forward: with ``stop_gradient(…)``.
     """
     taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
+    written = {name for nest in forward.nests for s in statements_of(nest) for name in _written(s)}
     buffers: dict[str, Buffer] = {}
     stores: dict[int, Body] = {}
     elements: dict[int, dict[str, ast.expr]] = {}
-    moving = False
     for nest in forward.nests:
+        types = {name: buffer.dtype for name, buffer in forward.buffers.items()} | _locals(nest)
         for site in statements_of(nest):
             for call in _calls(site.node):
-                place = _place(site)
+                read = names_in(call) & types.keys()
+                if not any(types[name] in FLOATS for name in read):
+                    continue
+                given = read <= forward.buffers.keys() - written
+                place = _place(site, [loop for loop in site.loops if not given or loop.var in names_in(call)])
                 if place is None:
-                    moving = True
                     continue
                 shape, indices = place
                 name = fresh("held", taken)
                 taken.add(name)
-                buffers[name] = Buffer(f"{forward.name.split('.')[0]}.{name}", shape, "float32", "value")
+                storage = f"{forward.name.split('.')[0]}.stop_gradient.{len(buffers)}"  # no field has such a name
+                buffers[name] = Buffer(storage, shape, "float32", "value")
                 element = reference(name, indices)
                 stores.setdefault(id(site.node), []).append(_store(site.node, call, element))
                 elements.setdefault(id(site.node), {})[unparse(call)] = element
@@ -67,8 +73,18 @@ def stopped(forward: Program) -> Stopped:
             forward, nests=tuple(nests), buffers={name: buffer for name, buffer in known.items() if name in used}
         )
 
-    storage = tuple(buffer.name for buffer in buffers.values())
-    return Stopped(with_nests(_Change(stores, {})), with_nests(_Change({}, elements)), storage, moving)
+    kept = tuple(buffer.name for buffer in buffers.values())
+    return Stopped(with_nests(_Change(stores, {})), with_nests(_Change({}, elements)), kept)
+
+
+def _written(statement: Statement) -> list[str]:
+    return [access.name for access in statement.accesses if access.kind != "read"]
+
+
+def _locals(nest: Nest) -> dict[str, str]:
+    """The types of the locals that are declared."""
+    declared = [s for s in statements_in(nest.function) if isinstance(s, ast.AnnAssign)]
+    return {name_of(s.target): unparse(s.annotation).split("[")[0] for s in declared}
 
 
 @dataclass(frozen=True)
@@ -128,10 +144,11 @@ def _calls(statement: ast.stmt) -> list[ast.Call]:
     return list(found.values())
 
 
-def _place(site: Statement) -> tuple[tuple[int, ...], list[ast.expr]] | None:
-    """The shape of what is kept for a statement, and the subscripts of an iteration; None without known bounds."""
+def _place(site: Statement, around: Sequence[Loop]) -> tuple[tuple[int, ...], list[ast.expr]] | None:
+    """The shape of what is kept for a statement, and the subscripts of an iteration of the loops ``around`` it; None
+    where their bounds take too much work to find."""
     shape, indices = [], []
-    for loop in site.loops:
+    for loop in around:
         try:
             low, high = extremes(site, f"{loop.var}@") or (0, 0)
         except NotProved:

@@ -77,13 +77,18 @@ class LossEnsemble(Ensemble):
 
     @property
     def loss_weight(self) -> float:
-        """Of the loss in ``net.loss``; it may be set between steps, as where a term is warmed up."""
+        """Of the loss in ``net.loss``; it may be set between steps, as where a term is warmed up. A gradient that the
+        user gives the layer (``set_grad``) stays."""
         return self._loss_weight
 
     @loss_weight.setter
     def loss_weight(self, weight: float) -> None:
         if not is_number(weight) or not isfinite(weight):
             raise DeclarationError(f"loss_weight must be a number, not {weight!r}", location=user_location())
+        if weight != 1 and isinstance(self, AccuracyEnsemble):
+            raise DeclarationError(
+                f"{type(self).__name__} is not trained on: it has no weight", location=user_location()
+            )
         self._loss_weight = float(weight)
 
     @property
@@ -108,5 +113,5 @@ def in_python(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
 
 
 def is_loss(ensemble: Ensemble) -> TypeGuard[LossEnsemble]:
-    """Whether the ensemble's value is a loss: its gradient is 1."""
+    """Whether the ensemble's value is a loss: its gradient is its weight."""
     return isinstance(ensemble, LossEnsemble) and not isinstance(ensemble, AccuracyEnsemble)

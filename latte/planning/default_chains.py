@@ -13,7 +13,7 @@ from latte.planning.defaults.schedule import DEFAULTS, PhaseSchedule
 from latte.planning.defaults.trials import Trials, step
 from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
 from swirl.errors import LatteError, LeftApart
-from swirl.ir.nest import Program
+from swirl.ir.nest import Nest, Program
 from swirl.ir.statements import Statement, statements_of
 from swirl.loop_facts import executions, wants_lanes
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
@@ -73,7 +73,8 @@ def _pair(source: Ensemble, sink: Ensemble) -> Pair:
 
 
 def _forward(pairs: Sequence[Pair], kind: str | None, s: Schedule, target: Target) -> None:
-    calling = _join(pairs, "forward", s, target, own_loops=kind is None)
+    apart = s.copy()
+    _join(pairs, "forward", s, target, own_loops=kind is None)
     if kind is None:
         DEFAULTS["forward"](s, target)
     else:
@@ -83,33 +84,29 @@ def _forward(pairs: Sequence[Pair], kind: str | None, s: Schedule, target: Targe
             raise
         except LatteError as error:
             s.leave_apart("forward", f"the recipe of {kind} is for that layer alone: {error.message}")
-    _keep_lanes(calling, "forward", s)
+    _keep_lanes(pairs, "forward", s, apart, target)
 
 
 def _backward(pairs: Sequence[Pair], s: Schedule, target: Target) -> None:
-    calling = _join(pairs, "backward", s, target, own_loops=True)
+    apart = s.copy()
+    _join(pairs, "backward", s, target, own_loops=True)
     DEFAULTS["backward"](s, target)
     if "update" in s.programs:  # is scheduled with backward, if not joined with it
         DEFAULTS["update"](s, target)
-    _keep_lanes(calling, "backward", s)
+    _keep_lanes(pairs, "backward", s, apart, target)
 
 
-def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own_loops: bool) -> Sequence[Pair]:
+def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own_loops: bool) -> None:
     """Join the loops of the layers if each element is then read where it is made.
 
     Args:
         own_loops: whether contractions are to have loops of their own where that is better for them.
 
-    Returns:
-        the pairs between whose layers functions are called.
-
     Raises:
         LeftApart: they are not joined; ``unit`` names the pair at fault.
     """
     trials = Trials(s, target, phase)
-    between = {
-        name: pair for name, buffer in trials.program.buffers.items() for pair in pairs if buffer.name in pair.storage
-    }
+    between = _between(pairs, trials.program)
     trial = trials.scratch()
     trial.together([step("", "fuse_layers", keep=[*between])])
     for name, pair in between.items():
@@ -119,36 +116,43 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
         for name in nest.arguments:
             if name in between:
                 raise LeftApart("sums have loops of their own", phase=phase, unit=between[name].name)
-    calling = [
-        between[name]
-        for nest in trials.program.nests
-        if any(map(wants_lanes, statements_of(nest)))
-        for name in nest.arguments
-        if name in between
-    ]
     trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
-    return calling
 
 
-def _keep_lanes(calling: Sequence[Pair], phase: str, s: Schedule) -> None:
-    """Functions are not called one by one next to sums whose terms are lanes.
+def _between(pairs: Sequence[Pair], program: Program) -> dict[str, Pair]:
+    """The buffers between two layers: name → which."""
+    return {name: pair for name, buffer in program.buffers.items() for pair in pairs if buffer.name in pair.storage}
+
+
+def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule, target: Target) -> None:
+    """Functions are not called one by one where the layers by themselves call them in lanes.
 
     Args:
-        calling: the pairs between whose layers functions are called.
+        s: the joined layers, scheduled.
+        apart: the layers one after the other, not scheduled.
 
     Raises:
-        LeftApart: they would be.
+        LeftApart: they would be; ``unit`` names the pair before the first layer that has lanes by itself.
     """
-    if not calling:
+    if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS:
         return
-    scalar = [
-        statement
-        for nest in s.programs[phase].nests
-        for statement in statements_of(nest)
-        if wants_lanes(statement) and all(loop.kind != "vector" for loop in statement.loops)
-    ]
-    if sum(map(executions, scalar)) >= CALLS:
-        raise LeftApart("functions would be called one by one, not in lanes", phase=phase, unit=calling[-1].name)
+    program = apart.programs[phase]
+    callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}
+    DEFAULTS[phase](apart, target)
+    between = _between(pairs, program)
+    for label, nest in callers.items():
+        if not any(_one_by_one(own) for own in apart.programs[phase].nests if own.label.startswith(label)):
+            made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
+            touched = [name for name in nest.arguments if name in between]
+            for name in sorted(touched, key=lambda name: name in made):  # what it reads first
+                what = "functions would be called one by one, not in lanes"
+                raise LeftApart(what, phase=phase, unit=between[name].name)
+
+
+def _one_by_one(nest: Nest) -> int:
+    """How often a nest calls functions outside of lanes."""
+    known = [s for s in statements_of(nest) if wants_lanes(s) and all(loop.kind != "vector" for loop in s.loops)]
+    return sum(map(executions, known))
 
 
 def _met(program: Program, buffer: str) -> bool:

@@ -38,6 +38,7 @@ class Executable:
         has_run: those of them that have run on the current batch.
         missing: storage that has been fused away in the phases that ran last.
         views: what users hold of blocked storage.
+        loss_weights: by the losses' names, as they were last written to their gradients.
     """
 
     graph: Graph
@@ -51,6 +52,7 @@ class Executable:
     has_run: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
     views: BlockedViews = field(default_factory=BlockedViews)
+    loss_weights: dict[str, float] = field(default_factory=dict)
 
     def run(self, phase: str) -> None:
         """Run ``forward``, ``inference`` or ``backward`` (gradients of inputs and of parameters)."""
@@ -268,5 +270,6 @@ def _initialise(executable: Executable, everything: bool) -> None:
     for loss in executable.graph.losses():
         storage = f"{loss.name}.grad"
         executable.write(storage, np.full(executable.buffers[storage].shape, loss.loss_weight))
+        executable.loss_weights[loss.name] = loss.loss_weight
     if everything and "net.seed" in executable.arrays:
         executable.arrays["net.seed"][0] = executable.graph.settings.seed

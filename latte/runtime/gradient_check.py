@@ -48,7 +48,7 @@ class CheckedGradient:
 
     Args:
         layer: its name.
-        array: a parameter, ``inputs``, or what a state that forward changes was before.
+        array: a parameter, or ``inputs``.
         directions: along which it was compared; along ``skipped`` more of them the layer is not smooth.
         error: the largest distance from a difference, as a share of the sum of the terms' absolute values.
     """
@@ -62,9 +62,15 @@ class CheckedGradient:
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """Gradients that are right."""
+    """Gradients that are right.
+
+    Args:
+        gradients: those that were compared.
+        infinite: layers whose forward is infinite or NaN for random inputs: nothing was compared.
+    """
 
     gradients: tuple[CheckedGradient, ...]
+    infinite: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         table = Table(box=None, pad_edge=False)
@@ -74,6 +80,8 @@ class GradientCheck:
             skipped = f" ({each.skipped} more: not smooth)" if each.skipped else ""
             error = f"{each.error:.1e}" if each.directions else ""
             table.add_row(each.layer, each.array, f"{each.directions}{skipped}", error)
+        for name in self.infinite:
+            table.add_row(name, "", "forward is NaN or infinite", "")
         text = io.StringIO()
         Console(file=text, width=120).print(table, highlight=False, markup=False)
         return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
@@ -89,7 +97,7 @@ def check_gradients(
     update are compiled for the portable target in double precision, without a recipe. What is looked at are slopes
     along random directions; where forward is not smooth (two steps have different slopes) a direction is skipped.
     What ``stop_gradient(…)`` is given stays as it is: so does a row that is not trained. Where forward is infinite or
-    NaN for standard normal inputs, they are drawn from 0 to 1.
+    NaN for standard normal inputs, they are drawn from 0 to 1; a layer that is so for these, too, is left out.
 
     Args:
         graph: of the net, compiled or not.
@@ -115,11 +123,21 @@ def check_gradients(
     lowered = lower_layers(graph, batch_size)
     runner, generator = Runner(), np.random.default_rng(graph.settings.seed)
     checked: list[CheckedGradient] = []
+    infinite: list[str] = []
     for each in found:
         if "forward" in each.programs and not isinstance(each.ensemble, AccuracyEnsemble):
-            written = lowered[each.ensemble.name]
-            checked += _Check(graph, each, written, runner, generator).results(directions)
-    return GradientCheck(tuple(checked))
+            check = _Check(graph, each, lowered[each.ensemble.name], runner, generator)
+            if check.begin():
+                checked += check.results(directions)
+            elif chosen is None:
+                infinite.append(each.ensemble.name)
+            else:
+                raise DataError(
+                    f"{chosen.name}: forward is NaN or infinite for random inputs: nothing can be compared",
+                    location=chosen.body("forward").location(),
+                    way_out="it is tried for standard normal sources, and for sources from 0 to 1",
+                )
+    return GradientCheck(tuple(checked), tuple(infinite))
 
 
 def _programs(graph: Graph, batch_size: int) -> list[LayerPrograms]:
@@ -162,36 +180,28 @@ class _Check:
                 self.arrays.setdefault(buffer.name, np.zeros(buffer.shape))
         also = {"keeping": in_double(self.stopped.keeping), "moved": in_double(self.stopped.held)}
         self.phases = _phases({**programs, **also}, self.arrays, runner)
-        self.start = self._started()
+        self.start: dict[str, np.ndarray] = {}
 
-    def _started(self) -> dict[str, np.ndarray]:
-        """Storage and its first values, for which forward is finite: standard normal, or else from 0 to 1, as a
-        logarithm or a root wants them. What ``stop_gradient`` is given for them is kept.
-
-        Raises:
-            DataError: forward is infinite or NaN for both.
-        """
+    def begin(self) -> bool:
+        """Whether there are first values for which forward is finite: standard normal, or else from 0 to 1, as a
+        logarithm or a root wants them. What ``stop_gradient`` is given for them is kept."""
         draws: tuple[Draw, ...] = (
             lambda shape: self.generator.standard_normal(shape),
             lambda shape: self.generator.uniform(0.05, 0.95, shape),
         )
         for draw in draws:
-            start = dict(self._given(draw))
+            self.start = dict(self._given(draw))
             self._clear()
-            self._run("keeping", start)
+            self._run("keeping", self.start)
             if np.isfinite(self.arrays[self.value]).all():
-                return start
-        raise DataError(
-            f"{self.ensemble.name}: forward is NaN or infinite for random inputs: nothing can be compared",
-            location=self.ensemble.body("forward").location(),
-            way_out="its gradients are compared where inputs are standard normal, or from 0 to 1",
-        )
+                return True
+        return False
 
     def _given(self, draw: Draw) -> Iterator[tuple[str, np.ndarray]]:
         """Storage and its first values: what forward reads without computing it.
 
         Args:
-            draw: random numbers of a shape, for sources.
+            draw: random numbers of a shape, for sources, and for the noise of parameters.
         """
         for name, buffer in self.buffers.items():
             owner, _, field = name.partition(".")
@@ -199,7 +209,7 @@ class _Check:
                 yield name, np.ones(1, np.int32)
             elif buffer.role in ("param", "state", "constant"):
                 values = self.graph.find(owner).initial(field, self.batch_size)
-                noise = 0.1 * self.generator.standard_normal(values.shape) if buffer.role == "param" else 0
+                noise = 0.1 * draw(values.shape) if buffer.role == "param" else 0
                 yield name, values + noise if values.dtype.kind == "f" else values
             elif field == "value" and owner != self.ensemble.name:
                 yield name, self._source(owner, buffer.shape, buffer.dtype, draw)
@@ -243,6 +253,8 @@ class _Check:
         found = {}
         for name in self.start:
             owner, _, field = name.partition(".")
+            if self.buffers[name].role == "state":  # what it was before is a constant
+                continue
             storage = f"{owner}.grad" if field == "value" else f"{owner}.grad_{field}"
             if storage in self.arrays:
                 found[name] = self.arrays[storage].copy()
@@ -306,8 +318,6 @@ class _Check:
             location=body.location(),
             way_out=f"mend {phase}, or remove it: then it is derived from forward"
             if written
-            else "stop_gradient(…) in loops without known bounds explains it; else this is a defect of Latte's"
-            if self.stopped.moving
             else "this is a defect of Latte's: please report it",
         )
 

@@ -78,6 +78,10 @@ class SeedGradients:
         if not self._graph.has_gradient_reader(ensemble) and not is_loss(ensemble):
             self._viewed.add(ensemble.name)
 
+    def gives(self, name: str) -> bool:
+        """Whether the user has given the gradient of an ensemble that no other reads."""
+        return name in self._tops
+
     def start(self, executable: Executable) -> None:
         """Write the gradients of tops that have this batch size."""
         for name, values in self._tops.items():

@@ -69,7 +69,6 @@ class Session:
         self._compile = compile
         self._reports: list[CompileReport] = []
         self._executables: dict[int, Executable] = {}
-        self._weights = {loss.name: loss.loss_weight for loss in graph.losses()}
         self._accumulate = False
         self._nan_said = self._untuned_said = False
         self.shuffling: np.random.Generator | None = None
@@ -255,13 +254,13 @@ class Session:
         self.has_run.add("backward")
 
     def _weigh_losses(self) -> None:
-        """Let backward start from the weights that losses have now, where they have been set since the last time."""
-        weights = {loss.name: loss.loss_weight for loss in self.graph.losses()}
-        if weights != self._weights:
-            self._weights = weights
-            for executable in self._executables.values():
-                for name, weight in weights.items():
-                    executable.write(f"{name}.grad", np.full(1, weight))
+        """Let backward start from the weights that losses have now, where they have been set since the last time; not
+        where the user gives the gradient."""
+        executable, weights = self.executable, {loss.name: loss.loss_weight for loss in self.graph.losses()}
+        for name, weight in weights.items():
+            if weight != executable.loss_weights[name] and not self.seeds.gives(name):
+                executable.write(f"{name}.grad", np.full(1, weight))
+        executable.loss_weights = weights
 
     @property
     def has_loss(self) -> bool:

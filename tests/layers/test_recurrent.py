@@ -103,6 +103,33 @@ def test_initial_states_and_backwards(
         near(getattr(ours, f"get_grad_{field}")(), getattr(same, other).grad, f"gradient of {field}")
 
 
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_an_encoder_backwards(name: str) -> None:
+    """It ends with the first element of its sequence, however its values are given."""
+    layer, found = CASES[name][0], []
+    for whole in (True, False):
+        net = Net(2, seed=1)
+        data = [MemoryDataLayer(net, (steps, 3)) for steps in (6, 2)]
+        encoder = layer(net, data[0], 5, return_sequence=whole, reverse=True)
+        decoder = layer(net, data[1], 5, initial=encoder)
+        net.compile(threads=1)
+        generator = np.random.default_rng(0)
+        net.set_batch(*(generator.standard_normal((2, *each.shape)) for each in data))
+        net.forward()
+        found.append(decoder.get_value())
+        if whole:
+            parameters = [
+                (each, field, getattr(each, f"get_{field}")()) for each in (encoder, decoder) for field in NAMES
+            ]
+            names = [each.name for each, _, _ in parameters]
+        else:
+            for each_name, (_, field, value) in zip(names, parameters, strict=True):
+                getattr(net[each_name], f"set_{field}")(value)
+            net.forward()
+            found[-1] = decoder.get_value()
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_an_encoder_and_a_decoder(name: str, whole: bool) -> None:

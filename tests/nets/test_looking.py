@@ -239,7 +239,36 @@ class HeldSometimes(Ensemble):
                     value[n, c] += stop_gradient(inputs[n, k]) * inputs[n, c]
 
 
-@pytest.mark.parametrize("layer", [HeldLocal, HeldState, HeldSometimes])
+class HeldIntegers(Ensemble):
+    index = Constant("c", dtype="int32", below=5, init=given([0, 4, 2, 1, 3]))
+
+    def forward(self, inputs, value, index):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                half = index[c] // 2
+                value[n, c] = inputs[n, c] * (stop_gradient(index[c]) // 2 + stop_gradient(half) // 2)
+
+
+class HeldBesideItsName(Ensemble):
+    """A field of backward alone that is called as what is kept."""
+
+    held = State("c", init=ones)
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = stop_gradient(inputs[n, c]) * inputs[n, c]
+
+    def backward(self, inputs, grad, grad_inputs, held):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                grad_inputs[n, c] += grad[n, c] * inputs[n, c] * held[c]
+
+
+@pytest.mark.parametrize("layer", [HeldLocal, HeldState, HeldSometimes, HeldIntegers, HeldBesideItsName])
 def test_what_is_computed_before_it_is_stopped_does_not_move(layer: type[Neuron | Ensemble]) -> None:
     net, made = with_layer(layer)
     found = net.check_gradients(made).gradients
@@ -256,6 +285,13 @@ class WrongLogarithm(Logarithm):
         self.grad_input += 5.0 * self.grad
 
 
+class OfParameter(Neuron):
+    w = Param("c")
+
+    def forward(self) -> None:
+        self.value = self.input * log(self.w + 0.001)
+
+
 class Never(Neuron):
     def forward(self) -> None:
         self.value = log(-1.0 - self.input * self.input)
@@ -269,10 +305,16 @@ def test_nothing_is_compared_where_forward_is_not_finite() -> None:
     net, layer = with_layer(WrongLogarithm)
     with pytest.raises(DerivativeError, match="mine1: the gradient of inputs is not the slope"):
         net.check_gradients(layer)
+    net, layer = with_layer(OfParameter)
+    assert all(each.directions == 3 for each in net.check_gradients(layer).gradients)
     net, layer = with_layer(Never)
     with pytest.raises(DataError, match="mine1: forward is NaN or infinite for random inputs") as caught:
         net.check_gradients(layer)
     assert __file__ in str(caught.value.location)
+    FullyConnectedLayer(net, layer, 2)
+    found = net.check_gradients()
+    assert found.infinite == ("mine1",) and {each.layer for each in found.gradients} == {"fully_connected1"}
+    assert "forward is NaN or infinite" in str(found)
 
 
 def test_what_is_stopped_does_not_move() -> None:

@@ -119,10 +119,23 @@ def test_losses_have_weights() -> None:
     means: list[float] = []
     net.fit(*data, solver=SGD(net, 0.0), progress=False, callbacks=lambda run: means.append(run.epoch_loss))
     assert means == pytest.approx([found.loss])
+    losses[0].loss_weight, losses[1].loss_weight = 0.0, 1.0
+    net.evaluate(*data)  # compiles for a batch of two, while a term is left out
+    losses[0].loss_weight = 1.0
+    both = gradient(net, connected, 2)
+    losses[0].loss_weight = 0.0
+    assert not np.allclose(both, gradient(net, connected, 2))
+    losses[0].set_grad([2.0])
+    losses[0].loss_weight, given = 1.0, gradient(net, connected, 4)
+    losses[0].loss_weight = 0.3
+    np.testing.assert_array_equal(gradient(net, connected, 4), given)  # stays until it is given again
     for wrong in ("much", np.nan, None):
         with pytest.raises(DeclarationError, match="loss_weight must be a number, not"):
             losses[0].loss_weight = wrong
     assert losses[0].loss_weight == 0.3
+    accuracy: Any = reused(BATCH).net["accuracy1"]
+    with pytest.raises(DeclarationError, match="is not trained on: it has no weight"):
+        accuracy.loss_weight = 0.2
 
 
 def test_a_callback_stops_training_and_saves(tmp_path: Path) -> None:

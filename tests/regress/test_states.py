@@ -75,6 +75,30 @@ class Before(Ensemble):
                 s[c] += inputs[n, c]
 
 
+class Overwritten(Neuron):
+    """What it was before is not read at all."""
+
+    h = State("n", "c")
+
+    def forward(self) -> None:
+        self.h = self.input * 2.0
+        self.value = self.h * self.h
+
+
+class Summed(Ensemble):
+    m = State("c")
+
+    def forward(self, inputs, value, m):
+        N, C = inputs.shape
+        for c in range(C):
+            m[c] = 0.0
+            for n in range(N):
+                m[c] += inputs[n, c]
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = m[c] * inputs[n, c]
+
+
 class Apart(Neuron):
     h = State("n", "c")
 
@@ -97,11 +121,15 @@ def net_with(layer: type[Neuron | Ensemble], batch: int = 5) -> tuple[Net, Ensem
     return net, data, made
 
 
-@pytest.mark.parametrize("layer", [Leaky, NonLinear, Average, Running, Before])
+@pytest.mark.parametrize("layer", [Leaky, NonLinear, Average, Running, Before, Overwritten, Summed])
 def test_a_gradient_flows_through_a_state(layer: type[Neuron | Ensemble]) -> None:
     net, _, made = net_with(layer)
     found = {each.array: each for each in net.check_gradients(made).gradients}
-    assert found["inputs"].directions == 3 and all(each.error < 1e-8 for each in found.values())
+    assert (
+        found.keys() <= {"inputs", "w"}
+        and found["inputs"].directions == 3
+        and all(each.error < 1e-8 for each in found.values())
+    )
 
 
 def test_the_next_batch_begins_anew() -> None:

@@ -68,19 +68,30 @@ class NestSchedule:
 
     # --- one long row ---------------------------------------------------------------------------------------
     def row(self, work: int) -> bool:
-        """A nest that is one long loop of independent iterations: threads share its pieces, lanes run along each."""
+        """A nest that is one long loop of independent iterations, or a few such rows: threads share their pieces, lanes
+        run along each."""
         loops = self.loops()
-        if len(loops) != 1 or loops[0].repeats or work < WORTH_SHARING:
+        if work < WORTH_SHARING or any(loop.repeats for loop in loops):
             return False
-        var, trips = loops[0].var, loops[0].trips
-        size = min(PIECE, -(-trips // (CHUNKS * self.width))) * self.width
+        *around, row = loops
+        if not self._rows(around, row):
+            return False
+        rows = prod(loop.trips for loop in around)
+        size = min(PIECE, -(-row.trips // (-(-CHUNKS // rows) * self.width))) * self.width
+        shared = [*(loop.var for loop in around), f"{row.var}_outer"]
         return self.trials.together(
             [
-                step(f"{-(-trips // size)} pieces for the threads", "tile_loop", var, size),
-                step("independent pieces", "parallelize", f"{var}_outer"),
-                step(*_lanes(loops[0], f"{var}_inner", self.width)),
+                step(f"{-(-row.trips // size)} pieces for the threads", "tile_loop", row.var, size),
+                step("independent pieces", "parallelize", shared if around else shared[0]),
+                step(*_lanes(row, f"{row.var}_inner", self.width)),
             ]
         )
+
+    def _rows(self, around: Sequence[LoopFacts], row: LoopFacts) -> bool:
+        """Whether loops are around a row alone, which are fewer than the threads want, and lanes along it suit all."""
+        nested = len(perfect_chain(self.trials.nests[0])) == len(around) + 1
+        few = prod(loop.trips for loop in around) < CHUNKS
+        return not around or (nested and few and row.moved == row.weight)
 
     # --- lanes ----------------------------------------------------------------------------------------------
     def vectorize(self) -> None:
@@ -363,9 +374,10 @@ class NestSchedule:
             return False
         around = prod(loop.extent or 1 for loop in outer)
         each = max(1, found.work // (around * last.extent))
-        size = _piece(last.extent, min(PIECE // each, last.extent // -(-CHUNKS // around)))
-        if size < 2:
+        most = min(PIECE // each, last.extent // -(-CHUNKS // around))
+        if most < 2:
             return False
+        size = _piece(last.extent, most)
         pieces = step(f"{-(-last.extent // size)} pieces for the threads", "tile_loop", last.var, size)
         names = [*(loop.var for loop in outer), f"{last.var}_outer"]
         return self.trials.together([pieces, step("independent pieces", "parallelize", names)])
@@ -406,8 +418,8 @@ def _outermost(chain: Sequence[Loop]) -> Iterator[list[str]]:
 
 
 def _piece(extent: int, most: int) -> int:
-    """Iterations of a piece: at the most so many, but no less than half if that leaves no rest."""
-    return next((size for size in range(most, most // 2, -1) if extent % size == 0), most)
+    """Iterations of a piece: at the most so many, and fewer, down to half, if that leaves no rest."""
+    return next((size for size in range(most, (most - 1) // 2, -1) if extent % size == 0), most)
 
 
 def _count(chain: Sequence[Loop], names: Sequence[str]) -> str:
