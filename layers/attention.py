@@ -35,6 +35,28 @@ class HeadsEnsemble(Ensemble):
         """How many keys after its own a position may see."""
         self.add_field("weights", Field("n", shape=(heads, queries, keys)))
 
+    def multiply(self, query, key, weights):
+        """The products of queries with the keys that they see."""
+        N, T, D = query.shape
+        S, E = key.shape[1], D // self.heads
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        for d in range(E):
+                            weights[n, h, t, s] += query[n, t, h * E + d] * key[n, s, h * E + d]
+
+    def add_up(self, weights, values, value):
+        """The values of the keys, with their weights."""
+        N, T, C = value.shape
+        S, F = values.shape[1], C // self.heads
+        for n in range(N):
+            for h in range(self.heads):
+                for t in range(T):
+                    for s in range(min(S, t + 1 + self.ahead)):
+                        for f in range(F):
+                            value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
+
 
 class AttentionEnsemble(HeadsEnsemble):
     """Of each head: softmax over the keys of the scaled products with a query; the values' sum with these weights."""
@@ -42,14 +64,9 @@ class AttentionEnsemble(HeadsEnsemble):
     kind = "attention"
 
     def forward(self, query, key, values, value, weights):
-        N, T, D = query.shape
-        S, E, F = key.shape[1], D // self.heads, values.shape[2] // self.heads
-        for n in range(N):
-            for h in range(self.heads):
-                for t in range(T):
-                    for s in range(min(S, t + 1 + self.ahead)):
-                        for d in range(E):
-                            weights[n, h, t, s] += query[n, t, h * E + d] * key[n, s, h * E + d]
+        N, T, _ = query.shape
+        S = key.shape[1]
+        self.multiply(query, key, weights)
         for n in range(N):
             for h in range(self.heads):
                 for t in range(T):
@@ -62,12 +79,7 @@ class AttentionEnsemble(HeadsEnsemble):
                         total += exp(self.scale * (weights[n, h, t, s] - shift))
                     for s in range(min(S, t + 1 + self.ahead)):
                         weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift)) / total
-        for n in range(N):
-            for h in range(self.heads):
-                for t in range(T):
-                    for s in range(min(S, t + 1 + self.ahead)):
-                        for f in range(F):
-                            value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
+        self.add_up(weights, values, value)
 
 
 class MaskedAttentionEnsemble(HeadsEnsemble):
@@ -85,14 +97,9 @@ class MaskedAttentionEnsemble(HeadsEnsemble):
         self.each = int(each)
 
     def forward(self, query, key, values, mask, value, weights):
-        N, T, D = query.shape
-        S, E, F = key.shape[1], D // self.heads, values.shape[2] // self.heads
-        for n in range(N):
-            for h in range(self.heads):
-                for t in range(T):
-                    for s in range(min(S, t + 1 + self.ahead)):
-                        for d in range(E):
-                            weights[n, h, t, s] += query[n, t, h * E + d] * key[n, s, h * E + d]
+        N, T, _ = query.shape
+        S = key.shape[1]
+        self.multiply(query, key, weights)
         for n in range(N):
             for h in range(self.heads):
                 for t in range(T):
@@ -110,12 +117,7 @@ class MaskedAttentionEnsemble(HeadsEnsemble):
                             weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift)) / total
                         else:
                             weights[n, h, t, s] = 0.0
-        for n in range(N):
-            for h in range(self.heads):
-                for t in range(T):
-                    for s in range(min(S, t + 1 + self.ahead)):
-                        for f in range(F):
-                            value[n, t, h * F + f] += weights[n, h, t, s] * values[n, s, h * F + f]
+        self.add_up(weights, values, value)
 
 
 def ScaledDotProductAttentionLayer(

@@ -66,6 +66,7 @@ QUERIES = (
     ('s.sets("forward", "value")', "whether a buffer gets its first values there, and is not only added to"),
     ('s.blocks("inputs")', "dimension → elements in a block, counted as in `tile`; empty where there are none"),
     ('s.shape("inputs")', "the extents of a buffer, counted as in `tile`"),
+    ('s.owns("inputs")', "whether it belongs to the layers that are scheduled, not to those that they read"),
     ("s.combination(17, 6)", "tile sizes that sum to an extent, for `unroll_and_jam`, `unroll` and `tile_loop`"),
 )
 
