@@ -1,6 +1,7 @@
 """What the shipped recipes do on usual and on odd shapes: a recipe that quietly skips everything is a defect."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 

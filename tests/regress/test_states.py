@@ -10,6 +10,7 @@ import pytest
 
 from latte import FullyConnectedLayer, MemoryDataLayer, Net
 from latte.ensemble import ActivationEnsemble, Ensemble
+from latte.errors import DeclarationError
 from latte.neuron import Neuron, Param, State, constant, stop_gradient
 
 
@@ -178,3 +179,10 @@ def test_gradients_of_states_of_items_are_checked_for_any_batch() -> None:
     for batch in (2, 5):
         net, _, made = net_with(Apart, batch)
         assert all(each.directions == 2 for each in net.check_gradients(made, batch_size=3, directions=2).gradients)
+
+
+def test_items_are_the_first_dimension_of_a_state() -> None:
+    """A smaller batch uses the first rows of the array; of columns it used others than a whole batch."""
+    message = r"State\('c', 'n'\): the batch is the first dimension(.|\n)*State\('n', 'c'\)"
+    with pytest.raises(DeclarationError, match=message):
+        State("c", "n")
