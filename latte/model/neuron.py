@@ -160,9 +160,7 @@ class Declaration:
             if fan_in is not None and not (is_integer(fan_in) and fan_in > 0):
                 raise DeclarationError(f"{kind}: fan_in must be a positive integer, not {fan_in!r}")
             check_below(below, dtype, kind)
-            if (
-                self.role == "state" and "n" in dims[1:]
-            ):  # batches of all sizes share one array, whose first rows they use
+            if self.role == "state" and "n" in dims[1:]:  # batches of all sizes share the first rows of an array
                 raise DeclarationError(
                     f"{kind}({', '.join(map(repr, dims))}): the batch is the first dimension of a state",
                     way_out=f"{kind}({', '.join(map(repr, ['n', *(dim for dim in dims if dim != 'n')]))})",
