@@ -60,15 +60,18 @@ def near(ours: np.ndarray, theirs: Any, what: str) -> None:
     assert_within(ours, expected, 3e-5 * float(np.abs(expected).max()), what)  # of sums of some hundred terms
 
 
-STATES = {"rnn": ((5,), (1, 5)), "lstm": ((2, 5),), "gru": ((5,), (1, 5))}
+STARTED = [
+    ("rnn", (5,), 6, False, True),
+    ("rnn", (1, 5), 4, True, False),
+    ("lstm", (2, 5), 7, True, True),
+    ("lstm", (2, 5), 1, False, False),
+    ("gru", (1, 5), 6, False, False),
+    ("gru", (5,), 7, True, True),
+]
+"""Layer; shape of the initial state; steps; backwards; whether the whole sequence is returned."""
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [(name, shape) for name, shapes in STATES.items() for shape in shapes], ids=str
-)
-@pytest.mark.parametrize(
-    ("steps", "reverse", "whole"), [(6, False, True), (7, True, True), (1, False, False), (4, True, False)]
-)
+@pytest.mark.parametrize(("name", "shape", "steps", "reverse", "whole"), STARTED, ids=str)
 def test_initial_states_and_backwards(
     name: str, shape: tuple[int, ...], steps: int, reverse: bool, whole: bool
 ) -> None:
@@ -130,14 +133,13 @@ def test_an_encoder_backwards(name: str) -> None:
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "whole"), [("rnn", True), ("lstm", False), ("gru", True)])
 def test_an_encoder_and_a_decoder(name: str, whole: bool) -> None:
     """A layer stands for its last state: two of them, with the same parameters, are one over the whole sequence."""
     layer, _, options, _ = CASES[name]
     x = np.random.default_rng(0).standard_normal((2, 9, 3)).astype(np.float32)
     values = []
-    for parts in ((9,), (4, 5), (1, 8)):
+    for parts in ((9,), (4, 5)):
         net = Net(2, seed=1)
         ends: list[Ensemble] = []
         for number, steps in enumerate(parts):
