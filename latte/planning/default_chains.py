@@ -141,7 +141,8 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
     DEFAULTS[phase](apart, target)
     between = _between(pairs, program)
     for label, nest in callers.items():
-        if not any(_one_by_one(own) for own in apart.programs[phase].nests if own.label.startswith(label)):
+        own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
+        if not any(map(_one_by_one, own)):
             made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
             touched = [name for name in nest.arguments if name in between]
             for name in sorted(touched, key=lambda name: name in made):  # what it reads first

@@ -32,7 +32,7 @@ from latte.layers import (
     SoftmaxLayer,
     TransposedConvLayer,
 )
-from latte.neuron import Neuron
+from latte.neuron import Neuron, tanh
 from latte.planning import recipes
 from latte.planning.chains import neighbours
 
@@ -122,6 +122,33 @@ def test_products_keep_their_schedule(layer: Layer, outputs: int, batch: int, wh
     assert (f"{name}.forward" in compiled_as(net)) == (why is None)
     notes = net.explain(last).notes
     assert (f"forward is not compiled as {name}: {why}" in notes) == (why is not None), notes
+
+
+class Recurrence(Ensemble):
+    """Functions of a recurrence have no lanes, whether it is joined or not."""
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            run = 0.0
+            for c in range(C):
+                run = tanh(run + inputs[n, c])
+                value[n, c] = run
+
+
+def recurrent(net: Net, source: Ensemble) -> Ensemble:
+    made = net.add_ensemble(Recurrence(shape=source.shape, dims=("c",)))
+    net.add_one_to_one_connections(source, made)
+    return made
+
+
+def test_layers_are_left_apart_where_they_have_lanes_by_themselves() -> None:
+    """After the product, not from each other; and only if it helps."""
+    connect = partial(FullyConnectedLayer, num_outputs=80)
+    net, _ = declared(connect, TanhLayer, SigmoidLayer, ReLULayer, shape=(1100,), batch=2)
+    assert {"fully_connected1.forward", "tanh1_sigmoid1_relu1.forward"} <= compiled_as(net)
+    net, _ = declared(recurrent, ReLULayer, shape=(500,))
+    assert "recurrence1_relu1.forward" in compiled_as(net)
 
 
 def test_a_chain_follows_the_blocks_of_its_source() -> None:
