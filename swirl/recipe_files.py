@@ -38,7 +38,12 @@ def read_recipe(path: str | Path) -> Recipe:
         with fresh_imports(path):
             exec(code, scope)
     except Exception as error:
-        raise RecipeError(f"raised {type(error).__name__}: {error}", location=raised_at(error, name, path)) from error
+        gone = isinstance(error, ModuleNotFoundError) and str(error.name).startswith("latte.recipes.")
+        raise RecipeError(
+            f"raised {type(error).__name__}: {error}",
+            location=raised_at(error, name, path),
+            way_out="of a layer without a shipped recipe: s.default(phase)" if gone else None,
+        ) from error
     functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
     for phase, function in functions.items():
         _check_takes_two(function, phase, name)

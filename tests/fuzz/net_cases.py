@@ -238,9 +238,10 @@ def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
 
 
 PHASES = ("forward", "backward", "update")
-SHIPPED = ("batch_norm", "conv", "fully_connected", "max_pooling", "relu", "tanh")
-FOLLOWING = ("batch_norm", "relu", "tanh")
-"""Recipes that follow blocks of any size."""
+FOLLOWING = ("batch_norm",)
+"""Kinds whose shipped recipes follow blocks of any size."""
+BY_DEFAULT = ("fully_connected", "max_pooling", "relu", "tanh")
+"""Kinds that have none: the default schedule follows, too."""
 
 
 class RecipeMaker:
@@ -288,13 +289,14 @@ class RecipeMaker:
         return [(source, found[0]) for source, found in sorted(readers.items()) if source and len(found) == 1]
 
     def blocks(self, number: int) -> str:
-        """The layer's value and gradient in blocks, then the shipped recipe."""
+        """The layer's value and gradient in blocks, then the shipped recipe, or the default schedule."""
         dim, factor = self.pick((0, 0, 0, 1)), self.pick((16, 8, 4, 3, 16))
         if dim >= len(self.shapes[number]):
             dim = 0
         lines = [f'    s.tile("{buffer}", {dim}, {factor})' for buffer in ("value", "grad")]
         kind = self.kind(number)
         if kind not in FOLLOWING or self.pick((True, False)):
+            lines += ['    s.default("forward")'] if kind in BY_DEFAULT and self.pick((True, False)) else []
             return "\n".join(["def forward(s, target):", *lines, ""])
         head = [
             f"import latte.recipes.{kind} as shipped",
@@ -373,7 +375,7 @@ class RecipeMaker:
                 "shipped",
             )
         )
-        if more == "shipped" and kinds[0] in SHIPPED:
+        if more == "shipped" and kinds[0] in ("conv", *FOLLOWING, *BY_DEFAULT):
             text.append(f'    s.recipe("{kinds[0]}", "forward")')
         elif more and more != "shipped":
             text.append(f"    {more}")

@@ -93,3 +93,11 @@ def test_a_mistake_in_an_import_has_its_place(tmp_path: Path) -> None:
     recipe.write_text("import no_such_module\n")
     with pytest.raises(RecipeError, match=r"mine\.py:1: raised ModuleNotFoundError: No module named 'no_such_module'"):
         read_recipe(recipe)
+
+
+def test_a_shipped_recipe_that_is_gone(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("from latte.recipes.relu import forward\n")
+    with pytest.raises(RecipeError, match=r"No module named 'latte.recipes.relu'(.|\n)*s\.default\(phase\)") as caught:
+        read_recipe(recipe)
+    assert "mine.py:1" in str(caught.value)
