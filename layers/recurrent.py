@@ -12,6 +12,7 @@ from typing import ClassVar
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import choice, count, flag, source_of
+from latte.layers.rearranging import ReshapeLayer
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Constant, Field, Neuron, Param, constant, eachindex, tanh, uniform
@@ -177,16 +178,6 @@ class RowsEnsemble(Ensemble):
                         value[n, 3 * R + r, h] = self.inputs3[n, r, h]
 
 
-class StateEnsemble(Ensemble):
-    """A hidden state as a row, as cells read it."""
-
-    def forward(self, value, inputs):
-        N, _, H = value.shape
-        for n in range(N):
-            for h in range(H):
-                value[n, 0, h] = inputs[n, h]
-
-
 class LastEnsemble(Ensemble):
     """The hidden state after the last step.
 
@@ -324,9 +315,7 @@ def _recurrent(
     net.add_ensemble(layer)
     projected = _projected(net, source, layer, outputs)
     if before is not None and before.ndim == 1:
-        row = StateEnsemble(shape=(1, hidden), dims=("s", "h"), kind="initial_state", name=f"{layer.name}_initial")
-        _read(net, net.add_ensemble(row), [before])
-        before = row
+        before = ReshapeLayer(net, before, (1, hidden), name=f"{layer.name}_initial")
     states: list[Cell] = []
     for step in reversed(range(steps)) if reverse else range(steps):
         made = cell(layer, hidden, step, steps, before is None)

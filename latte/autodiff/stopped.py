@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from latte.autodiff.derive import strip_stop_gradient
 from latte.autodiff.prepare import FLOATS, Body, assign
-from latte.autodiff.tapes import conditions_of
+from latte.autodiff.tapes import conditions_of, element_of, where_one_holds
 from swirl.ir.buffers import Buffer
-from swirl.ir.footprint import extremes
-from swirl.ir.nest import Loop, Nest, Program, clone, expr, fresh, make_nest, names_in, reference
+from swirl.ir.names import changed_in
+from swirl.ir.nest import Nest, Program, clone, fresh, local_type, make_nest, names_in, reference
 from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
-from swirl.ir.statements import Statement, statements_of
+from swirl.ir.statements import statements_of
 from swirl.ir.trees import name_of, statements_in
 
 
@@ -41,7 +42,7 @@ def stopped(forward: Program) -> Stopped:
         forward: with ``stop_gradient(…)``.
     """
     taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
-    written = {name for nest in forward.nests for s in statements_of(nest) for name in _written(s)}
+    written = changed_in(*(statement for nest in forward.nests for statement in nest.body))
     buffers: dict[str, Buffer] = {}
     stores: dict[int, Body] = {}
     elements: dict[int, dict[str, ast.expr]] = {}
@@ -53,38 +54,35 @@ def stopped(forward: Program) -> Stopped:
                 if not any(types[name] in FLOATS for name in read):
                     continue
                 given = read <= forward.buffers.keys() - written
-                place = _place(site, [loop for loop in site.loops if not given or loop.var in names_in(call)])
-                if place is None:
+                try:
+                    around = [loop for loop in site.loops if not given or loop.var in names_in(call)]
+                    shape, indices = element_of(site, around)
+                except NotProved:
                     continue
-                shape, indices = place
                 name = fresh("held", taken)
                 taken.add(name)
                 storage = f"{forward.name.split('.')[0]}.stop_gradient.{len(buffers)}"  # no field has such a name
                 buffers[name] = Buffer(storage, shape, "float32", "value")
                 element = reference(name, indices)
-                stores.setdefault(id(site.node), []).append(_store(site.node, call, element))
+                store = where_one_holds(conditions_of(site.node, unparse(call)), assign(clone(element), clone(call)))
+                stores.setdefault(id(site.node), []).append(store)
                 elements.setdefault(id(site.node), {})[unparse(call)] = element
     known = {**forward.buffers, **buffers}
 
     def with_nests(change: _Change) -> Program:
         nests = [make_nest(nest.label, change.of(nest.body), known) for nest in forward.nests]
         used = {name for nest in nests for name in nest.arguments}
-        return replace(
-            forward, nests=tuple(nests), buffers={name: buffer for name, buffer in known.items() if name in used}
-        )
+        own = {name: buffer for name, buffer in known.items() if name in used}
+        return strip_stop_gradient(replace(forward, nests=tuple(nests), buffers=own))
 
     kept = tuple(buffer.name for buffer in buffers.values())
     return Stopped(with_nests(_Change(stores, {})), with_nests(_Change({}, elements)), kept)
 
 
-def _written(statement: Statement) -> list[str]:
-    return [access.name for access in statement.accesses if access.kind != "read"]
-
-
 def _locals(nest: Nest) -> dict[str, str]:
     """The types of the locals that are declared."""
     declared = [s for s in statements_in(nest.function) if isinstance(s, ast.AnnAssign)]
-    return {name_of(s.target): unparse(s.annotation).split("[")[0] for s in declared}
+    return {name_of(s.target): local_type(s).dtype for s in declared}
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class _Change:
     elements: Mapping[int, Mapping[str, ast.expr]]
 
     def of(self, body: Body) -> Body:
-        """The body with the changes, and without ``stop_gradient``."""
+        """The body with the changes."""
         result: Body = []
         for statement in body:
             replaced = _Replaced(self.elements.get(id(statement), {}))
@@ -113,15 +111,14 @@ class _Change:
 
 
 class _Replaced(ast.NodeTransformer):
-    """``stop_gradient(x)`` → what stands for it, or ``x``."""
+    """``stop_gradient(x)`` → what stands for it."""
 
     def __init__(self, elements: Mapping[str, ast.expr]):
         self.elements = elements
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if _stops(node):
-            found = self.elements.get(unparse(node))
-            return clone(found) if found is not None else self.visit(node.args[0])
+        if _stops(node) and (found := self.elements.get(unparse(node))) is not None:
+            return clone(found)
         self.generic_visit(node)
         return node
 
@@ -142,27 +139,3 @@ def _calls(statement: ast.stmt) -> list[ast.Call]:
         else:
             pending += ast.iter_child_nodes(node)
     return list(found.values())
-
-
-def _place(site: Statement, around: Sequence[Loop]) -> tuple[tuple[int, ...], list[ast.expr]] | None:
-    """The shape of what is kept for a statement, and the subscripts of an iteration of the loops ``around`` it; None
-    where their bounds take too much work to find."""
-    shape, indices = [], []
-    for loop in around:
-        try:
-            low, high = extremes(site, f"{loop.var}@") or (0, 0)
-        except NotProved:
-            return None
-        shape.append(high - low + 1)
-        indices.append(expr("v - s", v=ast.Name(loop.var, ast.Load()), s=low))
-    return tuple(shape) or (1,), indices or [expr(0)]
-
-
-def _store(statement: ast.stmt, call: ast.Call, element: ast.expr) -> ast.stmt:
-    """Keeps what a call is given, where the statement gives it."""
-    store = assign(clone(element), _Replaced({}).visit(clone(call)))
-    conditions = conditions_of(statement, unparse(call))
-    if not conditions:
-        return store
-    test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.Or(), conditions)
-    return ast.If(_Replaced({}).visit(clone(test)), [store], [])

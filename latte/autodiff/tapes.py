@@ -15,7 +15,7 @@ statement in any nest of loops and branches, and costs memory for each iteration
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from latte.autodiff.adjoint_terms import same
@@ -84,10 +84,7 @@ class Tape:
     def store(self) -> Body:
         """The statement that keeps the value, for the forward program."""
         value = expr("1 if v else 0", v=self.value) if self.dtype == "bool" else clone(self.value)
-        store = assign(reference(self.name, self.indices), value)
-        if self.conditions:
-            test = self.conditions[0] if len(self.conditions) == 1 else ast.BoolOp(ast.Or(), self.conditions)
-            store = ast.If(clone(test), [store], [])
+        store = where_one_holds(self.conditions, assign(reference(self.name, self.indices), value))
         return nested((loop.plain for loop in self.loops), [store])
 
 
@@ -153,39 +150,29 @@ class Tapes:
         return None
 
     def _new(self, node: ast.expr, dtype: str, site: Statement, conditions: list[ast.expr], point: Point) -> Tape:
-        shape, indices = [], []
-        for loop in site.loops:
-            if loop in point.around:
-                low, high = self._range(loop, node, site)
-                variable = ast.Name(loop.var, ast.Load())
-                shape.append(high - low + 1)
-                indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
+        try:
+            shape, indices = element_of(site, [loop for loop in site.loops if loop in point.around])
+        except NotProved:
+            raise self._refused(
+                site, f"it needs the values of {unparse(node)}, and loops around it have no known bounds"
+            ) from None
         name = fresh(f"kept_{name_of(node)}", self.taken)
         self.taken.add(name)
         stored = "int32" if dtype == "bool" else dtype
-        buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", tuple(shape) or (1,), stored, "value")
+        buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", shape, stored, "value")
         number = getattr(point.statement, "number")  # noqa: B009
         return Tape(
             name,
             clone(node),
             dtype,
             buffer,
-            indices or [expr(0)],
+            indices,
             point.inside,
             conditions,
             number,
             point.path,
             point.statement,
         )
-
-    def _range(self, loop: Loop, node: ast.expr, site: Statement) -> tuple[int, int]:
-        """The least and the greatest value of a loop's variable where a statement runs."""
-        try:
-            return extremes(site, f"{loop.var}@") or (0, 0)
-        except NotProved:
-            raise self._refused(
-                site, f"it needs the values of {unparse(node)}, and loops around it have no known bounds"
-            ) from None
 
     def _refused(self, site: Statement, why: str) -> DerivativeError:
         return DerivativeError(
@@ -320,6 +307,31 @@ def _unwritten_loops(site: Statement, written: list[Path]) -> tuple[int, list[Lo
 
 def _same_block(a: Path, b: Path) -> bool:
     return a[:-1] == b[:-1] and a[-1][0] == b[-1][0]
+
+
+def element_of(site: Statement, around: Sequence[Loop]) -> tuple[tuple[int, ...], list[ast.expr]]:
+    """The shape of an array with an element for each iteration of some of the loops around a statement, and the
+    subscripts of that element.
+
+    Raises:
+        NotProved: the bounds of a loop took more work than is allowed.
+    """
+    shape: list[int] = []
+    indices: list[ast.expr] = []
+    for loop in around:
+        low, high = extremes(site, f"{loop.var}@") or (0, 0)
+        variable = ast.Name(loop.var, ast.Load())
+        shape.append(high - low + 1)
+        indices.append(variable if low == 0 else expr("v - s", v=variable, s=low))
+    return tuple(shape) or (1,), indices or [expr(0)]
+
+
+def where_one_holds(conditions: list[ast.expr], statement: ast.stmt) -> ast.stmt:
+    """A statement that runs where one of the tests holds; always without any."""
+    if not conditions:
+        return statement
+    test = conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.Or(), conditions)
+    return ast.If(clone(test), [statement], [])
 
 
 def conditions_of(statement: ast.stmt, text: str) -> list[ast.expr]:

@@ -142,12 +142,11 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
     between = _between(pairs, program)
     for label, nest in callers.items():
         own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
-        if not any(map(_one_by_one, own)):
-            made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
-            touched = [name for name in nest.arguments if name in between]
-            for name in sorted(touched, key=lambda name: name in made):  # what it reads first
-                what = "functions would be called one by one, not in lanes"
-                raise LeftApart(what, phase=phase, unit=between[name].name)
+        made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
+        touched = sorted((name for name in nest.arguments if name in between), key=made.__contains__)
+        if touched and not any(map(_one_by_one, own)):
+            what = "functions would be called one by one, not in lanes"
+            raise LeftApart(what, phase=phase, unit=between[touched[0]].name)  # what it reads, if it reads one
 
 
 def _one_by_one(nest: Nest) -> int:

@@ -135,16 +135,14 @@ class Executable:
         if storage not in self.buffers and self.is_fused_away(storage):
             raise self._fused_away(storage)
         if storage not in self.buffers:
-            owner = next(e for e in self.graph.ensembles if e.name == storage.split(".")[0])
+            name, _, field = storage.partition(".")
+            owner = next(e for e in self.graph.ensembles if e.name == name)
             wanted = self.graph.settings.force_backward or not self.graph.has_gradient_reader(owner)
             way_out = None
             if storage.endswith(".grad") and not wanted and owner.fields()["value"].dtype == "float32":
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
-            field = storage.split(".")[1].removeprefix("grad_")
-            if field != storage.split(".")[1] and field in owner.fields():
-                way_out = (
-                    f"nothing with a gradient is computed from {owner.name}.{field}: the loss does not change with it"
-                )
+            if field.startswith("grad_") and (of := field.removeprefix("grad_")) in owner.fields():
+                way_out = f"nothing with a gradient is computed from {name}.{of}: the loss does not change with it"
             raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]
 

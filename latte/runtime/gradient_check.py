@@ -178,7 +178,9 @@ class _Check:
         for program in (self.stopped.keeping, self.stopped.held):
             for buffer in program.buffers.values():
                 self.arrays.setdefault(buffer.name, np.zeros(buffer.shape))
-        also = {"keeping": in_double(self.stopped.keeping), "moved": in_double(self.stopped.held)}
+        also = {"moved": in_double(self.stopped.held)}
+        if self.stopped.storage:
+            also["keeping"] = in_double(self.stopped.keeping)
         self.phases = _phases({**programs, **also}, self.arrays, runner)
         self.start: dict[str, np.ndarray] = {}
 
@@ -192,7 +194,7 @@ class _Check:
         for draw in draws:
             self.start = dict(self._given(draw))
             self._clear()
-            self._run("keeping", self.start)
+            self._run("keeping" if self.stopped.storage else "moved", self.start)
             if np.isfinite(self.arrays[self.value]).all():
                 return True
         return False

@@ -85,9 +85,13 @@ class Session:
     @property
     def whole(self) -> Executable:
         """The executable for whole batches: it knows all of a state that has elements for each item."""
-        if self.batch_size not in self._executables:  # a gradient has been given to a layer for a smaller batch
-            self._executables[self.batch_size] = self._made(self.batch_size, self.executable)
-        return self._executables[self.batch_size]
+        return self._for(self.batch_size)
+
+    def _for(self, batch_size: int) -> Executable:
+        """The executable for a batch size, compiled where needed; parameters are shared."""
+        if batch_size not in self._executables:
+            self._executables[batch_size] = self._made(batch_size, self.executable)
+        return self._executables[batch_size]
 
     @property
     def report(self) -> CompileReport:
@@ -113,11 +117,10 @@ class Session:
         return executable
 
     def use(self, batch_size: int) -> Executable:
-        """Make the executable for a batch size current, compiling it where needed; parameters are shared."""
-        if batch_size not in self._executables:
-            self._executables[batch_size] = self._made(batch_size, self.executable)
-        if self._executables[batch_size] is not self.executable:
-            self.executable = self._executables[batch_size]
+        """Make the executable for a batch size current, compiling it where needed."""
+        chosen = self._for(batch_size)
+        if chosen is not self.executable:
+            self.executable = chosen
             self.seeds.start(self.executable)
         return self.executable
 

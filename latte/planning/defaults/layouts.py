@@ -20,11 +20,12 @@ LONG_ROW, LONG_CLIPPED_ROW = 2, 4
 def follow_blocks(trials: Trials) -> None:
     """Arrays of this layer get the blocks of the arrays that they are used with, in the dimensions that run alike."""
     buffers = {name: b for program in trials.s.programs.values() for name, b in program.buffers.items()}
+    along = _along_loops(trials)
     found = [  # all of them first: blocks make two loops of one
         (name, other, own, factor)
         for name, buffer in buffers.items()
         for dim, factor in buffer.layout.blocks
-        for other, own in [*sorted(_alike(trials, name, dim)), (f"grad_{name}", dim)]
+        for other, own in [*sorted(_alike(along, (name, dim))), (f"grad_{name}", dim)]
         if other in buffers
     ]
     for name, other, own, factor in found:
@@ -51,7 +52,7 @@ def _block_along(trials: Trials, found: Contraction, var: str) -> None:
         for dim in range(len(access.own) if access.name in trials.program.buffers else 0)
         if (over := _loop_over(found.statement, access, dim)) is not None and over.var == var
     }
-    alike = _all_alike(trials, seeds)
+    alike = _all_alike(_along_loops(trials), seeds)
     buffers = {name: _buffer(trials, name) for name, _ in alike}
     wide = all(buffers[name].shape[dim] * 2 > trials.target.simd_width for name, dim in alike)
     if len(alike) < 2 or not wide or not all(map(trials.s.owns, buffers)):
@@ -70,32 +71,37 @@ def _block(trials: Trials, why: str, name: str, dim: int, factor: int) -> None:
             trials.tile(why, one, dim - buffer.batch_dims, factor)
 
 
-def _all_alike(trials: Trials, seeds: set[tuple[str, int]]) -> set[tuple[str, int]]:
+Dimension = tuple[str, int]
+"""Of a buffer: its name, and the number."""
+
+
+def _all_alike(along: Sequence[set[Dimension]], seeds: set[Dimension]) -> set[Dimension]:
     """Dimensions of buffers, and all that run alike, whatever is in between."""
     found, new = set(seeds), set(seeds)
     while new:
-        new = {pair for one in new for pair in _alike(trials, *one)} - found
+        new = set().union(*(_alike(along, one) for one in new)) - found
         found |= new
     return found
 
 
-def _alike(trials: Trials, name: str, dim: int) -> set[tuple[str, int]]:
-    """Other buffers, of any phase, and their dimensions, that a loop runs over as over a dimension of a buffer, in one
-    statement or in several that have a local in common."""
-    found: set[tuple[str, int]] = set()
+def _alike(along: Sequence[set[Dimension]], one: Dimension) -> set[Dimension]:
+    """Dimensions of other buffers that a loop runs over as over one of a buffer."""
+    return {other for over in along if one in over for other in over if other[0] != one[0]}
+
+
+def _along_loops(trials: Trials) -> list[set[Dimension]]:
+    """For each loop of any phase the dimensions that it runs over in one statement, or in several that have a local in
+    common."""
+    found: list[set[Dimension]] = []
     for program in trials.s.programs.values():
         for nest in program.nests:
             for group in _by_locals(statements_of(nest), program.buffers):
-                along = [
-                    (over, access.name, where)
-                    for statement in group
-                    for access in statement.accesses
-                    if access.name in program.buffers
-                    for where in range(len(access.own))
-                    if (over := _loop_over(statement, access, where)) is not None
-                ]
-                heads = {over for over, other, where in along if (other, where) == (name, dim)}
-                found |= {(other, where) for over, other, where in along if over in heads and other != name}
+                over: dict[_Over, set[Dimension]] = {}
+                for statement, access in ((s, a) for s in group for a in s.accesses if a.name in program.buffers):
+                    for dim in range(len(access.own)):
+                        if (loop := _loop_over(statement, access, dim)) is not None:
+                            over.setdefault(loop, set()).add((access.name, dim))
+                found += over.values()
     return found
 
 

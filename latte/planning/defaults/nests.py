@@ -78,14 +78,8 @@ class NestSchedule:
             return False
         rows = prod(loop.trips for loop in around)
         size = min(PIECE, -(-row.trips // (-(-CHUNKS // rows) * self.width))) * self.width
-        shared = [*(loop.var for loop in around), f"{row.var}_outer"]
-        return self.trials.together(
-            [
-                step(f"{-(-row.trips // size)} pieces for the threads", "tile_loop", row.var, size),
-                step("independent pieces", "parallelize", shared if around else shared[0]),
-                step(*_lanes(row, f"{row.var}_inner", self.width)),
-            ]
-        )
+        pieces = _in_pieces([loop.var for loop in around], row.var, row.trips, size)
+        return self.trials.together([*pieces, step(*_lanes(row, f"{row.var}_inner", self.width))])
 
     def _rows(self, around: Sequence[LoopFacts], row: LoopFacts) -> bool:
         """Whether loops are around a row alone, which are fewer than the threads want, and lanes along it suit all."""
@@ -378,9 +372,7 @@ class NestSchedule:
         if most < 2:
             return False
         size = _piece(last.extent, most)
-        pieces = step(f"{-(-last.extent // size)} pieces for the threads", "tile_loop", last.var, size)
-        names = [*(loop.var for loop in outer), f"{last.var}_outer"]
-        return self.trials.together([pieces, step("independent pieces", "parallelize", names)])
+        return self.trials.together(_in_pieces([loop.var for loop in outer], last.var, last.extent, size))
 
     def _may_move(self, chain: Sequence[Loop]) -> Sequence[Loop]:
         """The loops that may become the outermost of a chain: none if others of these names are shared already, or if
@@ -415,6 +407,14 @@ def _outermost(chain: Sequence[Loop]) -> Iterator[list[str]]:
     for taken in range(count, 0, -1):
         if any(loop.extent != 1 for loop in chain[:taken]):
             yield [loop.var for loop in chain[:taken]]
+
+
+def _in_pieces(outer: Sequence[str], var: str, trips: int, size: int) -> list[Step]:
+    """What lets threads share outer loops, if there are any, and pieces of the one inside."""
+    return [
+        step(f"{-(-trips // size)} pieces for the threads", "tile_loop", var, size),
+        step("independent pieces", "parallelize", [*outer, f"{var}_outer"] if outer else f"{var}_outer"),
+    ]
 
 
 def _piece(extent: int, most: int) -> int:
