@@ -41,6 +41,7 @@ setup(
         "platformdirs",  # where the user's cache is
         "filelock",  # two processes compiling the same kernel
         "safetensors",  # checkpoints
+        "cloudpickle",  # pickles of nets: layers are mostly classes inside of functions
     ],
     extras_require={
         "examples": [

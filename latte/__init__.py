@@ -1,18 +1,14 @@
 """Latte: layers of deep networks as arrays of neurons, compiled by SWIRL."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 # Words of the language, for `from latte import Neuron, Param`.
 from latte import layers
 from latte.ensemble import Ensemble, LossEnsemble  # noqa: F401
 from latte.layers import *  # noqa: F403
 from latte.net import Net
 from latte.neuron import BiasNeuron, Constant, DataNeuron, Field, Neuron, Param, State, WeightedNeuron  # noqa: F401
+from latte.version import VERSION
 
-try:
-    __version__ = version("latte-swirl")
-except PackageNotFoundError:  # a checkout that is not installed
-    __version__ = "0+unknown"
+__version__ = VERSION
 
 # The star import gives the layer constructors and Net, and nothing else: words of the language (Neuron,
 # Param, …) and of bodies are imported by name, from latte, latte.neuron and latte.ensemble.

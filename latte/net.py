@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -24,17 +25,18 @@ from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
 from latte.runtime.callbacks import History
 from latte.runtime.checkpoint import Resumable, load, save
-from latte.runtime.copying import copied_graph, go_on
+from latte.runtime.copying import Progress, go_on, progress
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
 from latte.runtime.gradient_check import GradientCheck, check_gradients
 from latte.runtime.measures import Measure
+from latte.runtime.pickling import from_bytes, to_bytes
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
 from latte.runtime.timings import Timings, timings
 from latte.runtime.training import fit
-from swirl.errors import CommandError, TrainingError
+from swirl.errors import CommandError, TargetError, TrainingError
 
 
 class Net:
@@ -61,20 +63,33 @@ class Net:
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The same declaration, compiled for the same target if this one is, with what it has learned."""
         memo[id(self)] = made = Net(self.batch_size, seed=self.seed)
-        made.graph, made.nowait = copied_graph(self.graph, memo), self.nowait
-        for ensemble in made.ensembles:
-            ensemble.accessor = Accessors(ensemble, lambda: made._session)
-        if self._session is not None:
-            made.compile(target=self.executable.plan.target.name, threads=self.session.runner.threads)
-            go_on(made.session, self.session)
+        made._take(copy.deepcopy(self.graph, memo), self.nowait, self._progress)
         return made
 
     def __reduce__(self) -> Any:
+        """As for a deep copy, with the classes of layers and their sources, but for those that can be imported."""
+        return unpickled, (to_bytes((self.graph, self.nowait, self._progress)),)
+
+    def __copy__(self) -> Net:
         raise TrainingError(
-            "a net cannot be pickled: its layers are classes and functions of programs",
-            location=user_location(),
-            way_out="copy.deepcopy(net); or net.save(path), and other.load(path) of a net that is declared alike",
+            "two nets cannot share their layers", location=user_location(), way_out="copy.deepcopy(net)"
         )
+
+    @property
+    def _progress(self) -> Progress | None:
+        return progress(self._session) if self._session is not None else None
+
+    def _take(self, graph: Graph, nowait: bool, there: Progress | None) -> None:
+        """Become a net of this declaration that is compiled and has been trained as far as another one."""
+        self.graph, self.nowait = graph, nowait
+        for ensemble in graph.ensembles:
+            ensemble.accessor = Accessors(ensemble, lambda: self._session)
+        if there is not None:
+            try:
+                self.compile(target=there.target, threads=there.threads)
+            except TargetError:  # pickled on another machine
+                self.compile(threads=there.threads)
+            go_on(self.session, there)
 
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
@@ -397,3 +412,15 @@ class Net:
         """How long each loop nest of a training step takes, beside what the machine can do at the best; see
         :func:`latte.profiling.measuring.profile`."""
         return profile(self.session, repeat)
+
+
+def unpickled(pickled: bytes) -> Net:
+    """The net that ``pickle.dumps(net)`` was given.
+
+    Raises:
+        DataError: another version of Latte has written it.
+    """
+    graph, nowait, there = from_bytes(pickled)
+    made = Net(graph.settings.batch_size, seed=graph.settings.seed)
+    made._take(graph, nowait, there)
+    return made

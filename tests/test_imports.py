@@ -29,7 +29,7 @@ GROUPS = (
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 
 LATTE = (
-    {"config", "core", "errors"},
+    {"config", "core", "errors", "version"},
     {"model"},
     {"math", "solvers", "util"},
     {"ensemble", "neuron"},

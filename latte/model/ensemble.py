@@ -167,6 +167,10 @@ class Ensemble:
             way_out=f"{nearest(name, known)}the commands are {', '.join(sorted(COMMANDS))}",
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of copies and pickles: the accessor belongs to the net; that of the copy gets its own."""
+        return {**self.__dict__, "accessor": None}
+
     def __dir__(self) -> list[str]:
         """What an editor completes: commands, getters and setters too."""
         fields = self.fields() if self.settings is not None else {}

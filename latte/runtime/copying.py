@@ -1,50 +1,90 @@
-"""A net's declaration again, with what it has learned: what ``copy.deepcopy(net)`` makes."""
+"""What a net has learned and been given, for another one of its declaration: a copy, or what a pickle holds."""
 
 from __future__ import annotations
 
-import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from latte.model.graph import Graph
+from latte.runtime.gradients import Given
 from latte.runtime.session import Session
 
 
-def copied_graph(graph: Graph, memo: dict[int, Any]) -> Graph:
-    """The same declaration, of other objects; classes, mappings and initialisers are shared.
+@dataclass(frozen=True)
+class Progress:
+    """Where a compiled net is.
 
     Args:
-        graph: to be copied.
-        memo: of :func:`copy.deepcopy`.
+        target: its name.
+        threads: of OpenMP.
+        batch_size: items in the batch last used.
+        learned: parameters, statistics and constants (tables may have changed since), by storage.
+        counters: the seed and the step of random numbers.
+        data: values of the data layers.
+        given: gradients that the user has given. Those of parameters count as cleared.
+        set_by_user, unchecked: see :class:`latte.runtime.session.Session`.
+        shuffling: the state of the random orders of ``fit``; None before the first.
+        loss, accuracy: of the last run.
     """
-    for ensemble in graph.ensembles:
-        memo[id(ensemble.accessor)] = None  # it belongs to the net; the copy gets its own
-    return copy.deepcopy(graph, memo)
+
+    target: str
+    threads: int
+    batch_size: int
+    learned: dict[str, np.ndarray]
+    counters: dict[str, np.ndarray]
+    data: dict[str, np.ndarray]
+    given: Given
+    set_by_user: frozenset[str]
+    unchecked: frozenset[str]
+    shuffling: Any
+    loss: float
+    accuracy: float
 
 
-def go_on(session: Session, other: Session) -> None:
-    """Let a net go on where another one of the same declaration is: parameters, statistics, constants, random numbers,
-    order of data, values of the data layers, gradients that the user has given. Those of parameters count as cleared.
+def progress(session: Session) -> Progress:
+    """Where a net is; nothing of it is shared with the net."""
+    executable = session.executable
+    return Progress(
+        target=executable.plan.target.name,
+        threads=session.runner.threads,
+        batch_size=executable.batch_size,
+        learned={
+            name: session.whole.read(name)
+            for name, buffer in session.whole.buffers.items()
+            if buffer.role in ("param", "state", "constant")
+        },
+        counters={
+            name: executable.arrays[name].copy() for name in ("net.seed", "net.step") if name in executable.arrays
+        },
+        data={layer.name: executable.read(f"{layer.name}.value") for layer in session.graph.data()},
+        given=session.seeds.given(executable),
+        set_by_user=frozenset(session.given),
+        unchecked=frozenset(session.unchecked),
+        shuffling=None if session.shuffling is None else session.shuffling.bit_generator.state,
+        loss=session.loss,
+        accuracy=session.accuracy,
+    )
+
+
+def go_on(session: Session, there: Progress) -> None:
+    """Let a net go on where another one of the same declaration was.
 
     Args:
         session: of the net that goes on.
-        other: of the net that it follows.
+        there: where the other one was.
     """
-    theirs = other.executable
-    session.seed_like(other)
-    for name, buffer in other.whole.buffers.items():
-        if buffer.role in ("param", "state", "constant"):  # tables may have changed since
-            session.whole.write(name, other.whole.read(name))
-    for name in ("net.seed", "net.step"):
-        if name in theirs.arrays:
-            session.executable.arrays[name][...] = theirs.arrays[name]
-    executable = session.use(theirs.batch_size)
-    for layer in other.graph.data():
-        executable.write(f"{layer.name}.value", theirs.read(f"{layer.name}.value"))
-    session.given, session.unchecked = set(other.given), set(other.unchecked)
-    if other.shuffling is not None:
+    session.seed_like(there.given)
+    for name, values in there.learned.items():
+        session.whole.write(name, values)
+    for name, values in there.counters.items():
+        session.executable.arrays[name][...] = values
+    executable = session.use(there.batch_size)
+    for name, values in there.data.items():
+        executable.write(f"{name}.value", values)
+    session.given, session.unchecked = set(there.set_by_user), set(there.unchecked)
+    if there.shuffling is not None:
         session.shuffling = np.random.default_rng()
-        session.shuffling.bit_generator.state = other.shuffling.bit_generator.state
-    session.loss, session.accuracy = other.loss, other.accuracy
+        session.shuffling.bit_generator.state = there.shuffling
+    session.loss, session.accuracy = there.loss, there.accuracy
     session.forget_runs()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from latte.model.ensemble import Ensemble
@@ -11,6 +13,19 @@ from latte.model.source_location import user_location
 from latte.runtime.executable import Executable
 from latte.runtime.python_losses import gradients, sources_in_python
 from swirl.errors import DataError, TrainingError
+
+
+@dataclass(frozen=True)
+class Given:
+    """Gradients that the user has given, by the layers' names.
+
+    Args:
+        inner: at layers whose readers add theirs.
+        tops: at layers that no layer sends a gradient to.
+    """
+
+    inner: dict[str, np.ndarray]
+    tops: dict[str, np.ndarray]
 
 
 class SeedGradients:
@@ -63,11 +78,14 @@ class SeedGradients:
         self._inner[name] = gradient
         return not known
 
-    def follow(self, other: SeedGradients, executable: Executable) -> None:
-        """Take what was given to another net of the same declaration; what a view of ``executable``, which is that
-        net's, was given there counts as given here."""
-        self._inner, self._tops = dict(other._inner), dict(other._tops)
-        self._tops |= {name: executable.read(f"{name}.grad") for name in other._viewed}
+    def given(self, executable: Executable) -> Given:
+        """What was given until now, views of ``executable`` included."""
+        viewed = {name: executable.read(f"{name}.grad") for name in self._viewed}
+        return Given(dict(self._inner), {**self._tops, **viewed})
+
+    def follow(self, given: Given) -> None:
+        """Take what was given to another net of the same declaration."""
+        self._inner, self._tops = dict(given.inner), dict(given.tops)
 
     def take_back(self, ensemble: Ensemble) -> None:
         """Forget the gradient of an inner layer."""

@@ -16,7 +16,7 @@ from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
 from latte.runtime.executable import Executable
-from latte.runtime.gradients import SeedGradients
+from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.python_losses import run_forward
 from latte.runtime.report import CompileReport, sum_of_reports
 from swirl.errors import DataError, TrainingError
@@ -144,9 +144,9 @@ class Session:
                 self.seeds.take_back(ensemble)
                 raise
 
-    def seed_like(self, other: Session) -> None:
+    def seed_like(self, given: Given) -> None:
         """Let ``backward`` start from what the user has given to another net of the same declaration."""
-        self.seeds.follow(other.seeds, other.executable)
+        self.seeds.follow(given)
         if self.seeds.inner:
             self._compile_again()
         self.seeds.start(self.executable)
