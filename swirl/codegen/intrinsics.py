@@ -6,7 +6,7 @@ Every method takes and returns C++ expressions. float32 and int32 values are reg
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, binary, call, constant
@@ -161,6 +161,11 @@ class Instructions(ABC):
     def store_strided(self, address: Expression, value: Expression, stride: int, mask: Expression | None) -> Expression:
         """Elements ``stride`` apart; those masked out and those in between are not touched."""
         return call(f"store_strided<{stride}>", address, value, *([mask] if mask is not None else []))
+
+    def interleaved(self, registers: Sequence[Expression], part: int) -> Expression:
+        """A register of the row ``a[0], b[0], a[1], b[1], …`` of the elements of several registers, as many as there
+        are in :attr:`strides`."""
+        return call(f"interleaved<{part}>", *registers)
 
     @abstractmethod
     def gather(self, base: Expression, index: Expression, dtype: str, mask: Expression | None) -> Expression:

@@ -34,6 +34,9 @@ class PlainLanes:
         with statements.context.scope():
             return _Lanes(statements, loop, count).body(body, [])
 
+    def filled(self, *_: object) -> None:
+        """g++ sees the statements one by one."""
+
     def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         raise Unsupported(f"{name}: the portable target has no vector registers")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Protocol
@@ -53,6 +54,12 @@ class VectorLoops(Protocol):
 
     def loop(self, statements: Statements, loop: Loop, body: Sequence[ast.stmt]) -> list[Node]:
         """The statements of one vector loop."""
+
+    def filled(
+        self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
+    ) -> list[Node] | None:
+        """The copies of an unrolled body in which a vector loop writes what those of the others leave out of a row;
+        None where it is not so, or makes no difference."""
 
     def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         """A local array whose last dimension is held in vector registers."""
@@ -134,13 +141,23 @@ class Statements:
         if any(limit is None or limit[0] != limit[1] for limit in limits):
             raise Unsupported("the bounds of an unrolled loop are not constants", loop.node([ast.Pass()]))
         start, stop = (limit[0] for limit in limits if limit is not None)
+        values = range(start, stop, loop.step)
+        filled = self.vectors.filled(self, loop, values, body)
+        if filled is not None:
+            return filled
         result = []
-        for value in range(start, stop, loop.step):
-            with context.scope():
-                context.unrolled[loop.var] = value
-                context.ranges[loop.var] = (value, value)
+        for value in values:
+            with self.copy(loop, value):
                 result += self.body(body)
         return result
+
+    @contextmanager
+    def copy(self, loop: Loop, value: int) -> Iterator[None]:
+        """One of the copies of an unrolled body."""
+        with self.context.scope():
+            self.context.unrolled[loop.var] = value
+            self.context.ranges[loop.var] = (value, value)
+            yield
 
     def branch(self, node: ast.If) -> list[Node]:
         known = self.context.truth(node.test)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from swirl.codegen.context import Context, Local, Unsupported
 from swirl.codegen.ctree_compat import Assign, Declaration, Expression, If, Node, symbol
@@ -17,9 +18,11 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
 from swirl.codegen.to_c import Statements, declaration_rows
+from swirl.ir.affine import Affine, affine
 from swirl.ir.hints import stored_value, streamed
-from swirl.ir.nest import Loop, local_type, names_in
+from swirl.ir.nest import Loop, local_type, loop_of, names_in, reference, subscripts, substitute
 from swirl.ir.printing import unparse
+from swirl.ir.trees import name_of
 
 
 class RegisterLanes:
@@ -33,6 +36,40 @@ class RegisterLanes:
         count, active = statements.lanes_of(loop)
         with statements.context.scope():
             return _Body(self.instructions, statements, loop, count, active).emit(body)
+
+    def filled(
+        self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
+    ) -> list[Node] | None:
+        """The copies of an unrolled body in which a vector loop writes what those of the others leave out of a row,
+        stored as whole registers; None where it is not so."""
+        row = _Row.of(statements.context, copies, values, body)
+        if row is None or len(values) not in self.instructions.strides:
+            return None
+        nodes: list[Node] = []
+        parts: list[list[Expression]] = []
+        for value in values:
+            with statements.copy(copies, value):
+                nodes += statements.body(row.before)
+                with statements.context.scope():
+                    lanes = _Body(self.instructions, statements, row.loop, *statements.lanes_of(row.loop))
+                    nodes += lanes.emit(row.inside)
+                    parts.append(lanes.registers(row.store.value, statements.context.dtype_of(row.array), nodes))
+        with statements.copy(copies, values[0]):
+            nodes += self._stored(statements, row, parts)
+        return nodes
+
+    def _stored(self, statements: Statements, row: _Row, parts: Sequence[Sequence[Expression]]) -> list[Node]:
+        """What the copies have computed, a register of the row after the other."""
+        turns = len(parts)
+        count, active = statements.lanes_of(row.loop)
+        every = None if active is None else ast.BinOp(active, ast.Mult(), ast.Constant(turns))
+        lanes = _Body(self.instructions, statements, row.loop, count * turns, every)
+        nodes, past_caches = lanes.tail(), streamed(row.store.value) is not None
+        for chunk in lanes.chunks:
+            whole, part = divmod(chunk, turns)
+            register = self.instructions.interleaved([of_copy[whole] for of_copy in parts], part)
+            nodes.append(lanes.memory.store(row.place, register, chunk, lanes.masks[chunk], past_caches))
+        return nodes
 
     def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         """Registers for an array whose last dimension is lanes."""
@@ -49,6 +86,53 @@ class RegisterLanes:
         chunk, lane = divmod(key[-1], self.instructions.width)
         register = (*key[:-1], chunk)
         return self.instructions.element(symbol(local.names[register]), lane, local.dtype)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What unrolled copies of a vector loop store in turns: ``a[2 * v + copy] = …`` for two copies.
+
+    Attributes:
+        before: the statements of a copy before its vector loop.
+        loop: the vector loop.
+        inside: its statements before the store.
+        array: what is stored.
+        store: the last statement.
+        place: where the first copy's first lane is, and ``v`` places on.
+    """
+
+    before: Sequence[ast.stmt]
+    loop: Loop
+    inside: Sequence[ast.stmt]
+    array: str
+    store: ast.Assign
+    place: ast.Subscript
+
+    @staticmethod
+    def of(context: Context, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]) -> _Row | None:
+        """The row that copies fill; None where they do not, or where one of them may see what another has stored."""
+        *before, last = body
+        if not isinstance(last, ast.For) or (loop := loop_of(last)).kind != "vector":
+            return None
+        *inside, store = last.body
+        if not isinstance(store, ast.Assign) or not isinstance(store.targets[0], ast.Subscript):
+            return None
+        target = store.targets[0]
+        array, (*rest, moving) = name_of(target), subscripts(target)
+        form = affine(moving, context.ranges, fix=True)
+        alike = form is not None and form.coefficient(loop.var) == len(values) > 1
+        if form is None or not alike or form.coefficient(copies.var) * copies.step != 1:
+            return None
+        if array in context.locals or context.dtype_of(array) == "bool" or copies.var in names_in(loop.stop):
+            return None
+        own = {copies.var, loop.var}
+        others = form.add(Affine({name: form.terms[name] for name in own}), -1)
+        seen = {name for node in (*before, *inside, store.value) for name in names_in(node)}
+        if array in seen or any(map(others.mentions, own)) or any(names_in(index) & own for index in rest):
+            return None
+        first = substitute(moving, {loop.var: ast.Constant(0)})
+        place = reference(array, [*rest, ast.BinOp(first, ast.Add(), ast.Name(loop.var, ast.Load()))])
+        return _Row(before, loop, inside, array, store, place)
 
 
 class _Body:
@@ -230,6 +314,16 @@ class _Body:
             register = self.values.lanes(value, dtype, chunk, mask)
             nodes.append(self.memory.store(target, register, chunk, mask, past_caches))
         return nodes
+
+    def registers(self, value: ast.expr, dtype: str, nodes: list[Node]) -> list[Expression]:
+        """A value, in variables that are added to the nodes: a register a chunk."""
+        found = []
+        for chunk in self.chunks:
+            name = self.context.fresh("lanes" + self.suffix(chunk))
+            register = self.values.lanes(stored_value(value), dtype, chunk, self.masks[chunk])
+            nodes.append(Declaration(self.instructions.type_of(dtype), name, register))
+            found.append(symbol(name))
+        return found
 
     def assign_local(self, local: Local, value: ast.expr, chunk: int) -> Node:
         place = symbol(local.names[(chunk,)])

@@ -27,6 +27,8 @@ LONG = 8
 """Iterations of a loop that are enough for a register tile."""
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
+FILLED = range(2, 5)
+"""Distances of lanes at which what is between them is written together with them."""
 WRITTEN_OUT = 8
 """Terms of a sum that are written out at the most, of all loops together."""
 
@@ -117,6 +119,7 @@ class NestSchedule:
         if not (moved and self.trials.together([*moved, lanes])) and not self.trials.together([lanes]):
             return False
         self.tile(found, found.var, -(-found.trips // self.width))
+        self._fill_rows(found)
         return True
 
     def _inside_of_borders(self, found: LoopFacts) -> bool:
@@ -141,6 +144,7 @@ class NestSchedule:
         if not self.trials.together([*steps, step(*_lanes(lanes, lanes.var, self.width))]):
             return False
         self.tile(lanes, middle.var, middle.trips, len(pieces) - 1)
+        self._fill_rows(lanes)
         return True
 
     def _stays_near(self, steps: list[Step]) -> bool:
@@ -217,6 +221,17 @@ class NestSchedule:
             adding = [s for s in lanes.inside if any(access.kind == "add" for access in s.accesses)]
             if adding:
                 self._write_out(adding[-1], lanes)
+
+    def _fill_rows(self, lanes: LoopFacts) -> None:
+        """Copies of a loop that writes what is between the lanes' elements: whole registers of the row are stored."""
+        for statement in lanes.inside:
+            for access in (access for access in statement.accesses if access.kind == "write"):
+                apart = stride(access, lanes.var, statement, lanes.buffers)
+                for loop in statement.loops:
+                    fills = loop.extent == apart and stride(access, loop.var, statement, lanes.buffers) == 1
+                    if fills and apart in FILLED and loop.var != lanes.var:
+                        self.trials.apply("it writes what is between the lanes", "unroll_and_jam", loop.var, apart)
+                        return
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> None:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
