@@ -53,7 +53,7 @@ class RegisterLanes:
                 with statements.context.scope():
                     lanes = _Body(self.instructions, statements, row.loop, *statements.lanes_of(row.loop))
                     nodes += lanes.emit(row.inside)
-                    parts.append(lanes.registers(row.store.value, statements.context.dtype_of(row.array), nodes))
+                    parts.append(lanes.registers(row.value, statements.context.dtype_of(row.array), nodes))
         with statements.copy(copies, values[0]):
             nodes += self._stored(statements, row, parts)
         return nodes
@@ -64,11 +64,11 @@ class RegisterLanes:
         count, active = statements.lanes_of(row.loop)
         every = None if active is None else ast.BinOp(active, ast.Mult(), ast.Constant(turns))
         lanes = _Body(self.instructions, statements, row.loop, count * turns, every)
-        nodes, past_caches = lanes.tail(), streamed(row.store.value) is not None
+        nodes = lanes.tail()
         for chunk in lanes.chunks:
             whole, part = divmod(chunk, turns)
             register = self.instructions.interleaved([of_copy[whole] for of_copy in parts], part)
-            nodes.append(lanes.memory.store(row.place, register, chunk, lanes.masks[chunk], past_caches))
+            nodes.append(lanes.memory.store(row.place, register, chunk, lanes.masks[chunk]))
         return nodes
 
     def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
@@ -97,7 +97,7 @@ class _Row:
         loop: the vector loop.
         inside: its statements before the store.
         array: what is stored.
-        store: the last statement.
+        value: that its last statement stores.
         place: where the first copy's first lane is, and ``v`` places on.
     """
 
@@ -105,7 +105,7 @@ class _Row:
     loop: Loop
     inside: Sequence[ast.stmt]
     array: str
-    store: ast.Assign
+    value: ast.expr
     place: ast.Subscript
 
     @staticmethod
@@ -132,7 +132,7 @@ class _Row:
             return None
         first = substitute(moving, {loop.var: ast.Constant(0)})
         place = reference(array, [*rest, ast.BinOp(first, ast.Add(), ast.Name(loop.var, ast.Load()))])
-        return _Row(before, loop, inside, array, store, place)
+        return _Row(before, loop, inside, array, stored_value(store.value), place)
 
 
 class _Body:
@@ -320,7 +320,7 @@ class _Body:
         found = []
         for chunk in self.chunks:
             name = self.context.fresh("lanes" + self.suffix(chunk))
-            register = self.values.lanes(stored_value(value), dtype, chunk, self.masks[chunk])
+            register = self.values.lanes(value, dtype, chunk, self.masks[chunk])
             nodes.append(Declaration(self.instructions.type_of(dtype), name, register))
             found.append(symbol(name))
         return found

@@ -4,6 +4,7 @@ nests say."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -93,3 +94,55 @@ for i in range({extent}):
     assert_compiles_to_same(written, TARGETS[target])
     masks = re.findall(r"const __m\w+ mask\w* = (.*);", listing(written, TARGETS[target]))
     assert len(masks) == 2 and not any("lane_numbers" in mask for mask in masks)
+
+
+IN_TURNS = {
+    "a row": ("for k in range({turns}):\n    for i in range(37):\n        y[i * {turns} + k] = x[i] * w[k]", True),
+    "from a place on, with locals": (
+        """
+for n in range(3):
+    for k in range({turns}):
+        for i in range(16):
+            t: float32 = x[i + n] * w[k]
+            y[n * 50 + i * {turns} + k + 1] = t * t
+""",
+        True,
+    ),
+    "rows of several lengths": (
+        "for n in range(20):\n    for k in range({turns}):\n        for i in range(n):\n"
+        "            y[n * {turns} + i * {turns} + k] = x[i] * w[k]",
+        True,
+    ),
+    "whole numbers": ("for k in range({turns}):\n    for i in range(21):\n        m[i * {turns} + k] = i * k", True),
+    "backwards": ("for k in range({turns}):\n    for i in range(37):\n        y[i * {turns} - k + 4] = x[i]", False),
+    "some of the lanes": (
+        "for k in range({turns}):\n    for i in range(37):\n        if x[i] > 0.0:\n"
+        "            y[i * {turns} + k] = w[k]",
+        False,
+    ),
+    "of what is there": (
+        "for k in range({turns}):\n    for i in range(37):\n        y[i * {turns} + k] = y[i * {turns} + k] * w[k]",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize("turns", [2, 3, 4])
+@pytest.mark.parametrize("kind", IN_TURNS)
+def test_copies_that_write_a_row_in_turns_store_whole_registers(kind: str, turns: int, target: str) -> None:
+    text, whole = IN_TURNS[kind]
+    shapes = {"y": (200,), "x": (37,), "w": (4,)}
+    before = program(text.format(turns=turns), m=(200,), **shapes)
+    before = before.with_buffers(m=replace(before.buffers["m"], dtype="int32"))
+    lanes = COMMANDS["vectorize"].function(before, "i", TARGETS[target].simd_width, strided="gather")
+    copies = COMMANDS["unroll_and_jam"].function(lanes, "k", turns)
+    assert_compiles_to_same(copies, TARGETS[target])
+    assert ("interleaved<" in listing(copies, TARGETS[target])) is whole
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_a_copy_that_reads_what_another_stores_sees_it(target: str) -> None:
+    text = "for k in range(2):\n    for i in range(16):\n        y[i * 2 + k] = x[i] + y[50 - k]"
+    lanes = in_lanes(text, {"y": (60,), "x": (16,)}, TARGETS[target].simd_width)
+    assert_compiles_to_same(COMMANDS["unroll_and_jam"].function(lanes, "k", 2), TARGETS[target])

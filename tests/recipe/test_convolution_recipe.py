@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,7 +221,7 @@ def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]
     net = assert_computes(shape, halo)
     programs = {c.phase: c.program for c in net.executable.compiled if c.ensemble.kind == "conv"}
     for phase in ("forward", "update"):
-        assert " and " not in programs[phase].text and "- y" not in programs[phase].text  # no bound moves with a row
+        assert not re.search(r" and |- y\b", programs[phase].text)  # no bound moves with a row, but for whole parts
 
 
 @pytest.mark.parametrize(

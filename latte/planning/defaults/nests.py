@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from math import prod
 
 from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
@@ -53,6 +53,7 @@ class NestSchedule:
         lanes = self.may_be_vectors()
         if not (lanes and self.row(work)):
             self.add_up_in_parts()
+            self.sum_inside()
             self.keep_sums()
             if lanes:
                 pack(self.trials)
@@ -99,6 +100,18 @@ class NestSchedule:
             if not any(map(self._become_lanes, candidates)):
                 refused.add(leaf.var)
                 self.trials.told("vectorize", (candidates[0] if candidates else leaf).var, self.width)
+
+    def sum_inside(self) -> None:
+        """Short loops that add to the same element are inside of those that move from element to element, where that
+        one is kept in a local."""
+        adding = [s for s in statements_of(self.trials.nests[0]) if s.guards]
+        for statement in adding:
+            moving = {n for a in statement.accesses if a.kind == "add" for index in a.own for n in names_in(index)}
+            for short, run in groupby(statement.loops, lambda loop: 2 <= (loop.extent or 0) <= WRITTEN_OUT):
+                names = [loop.var for loop in run]
+                order = sorted(names, key=lambda name: name not in moving)
+                if short and moving and order != names:
+                    self.trials.apply("terms of the same sums are inside", "reorder", order)
 
     def keep_sums(self) -> None:
         """Sums under conditions on the loops are kept in locals: lanes that a border leaves out need not store."""
@@ -203,13 +216,14 @@ class NestSchedule:
         held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         window = [c for c in correlations(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         if held:
-            self._register_tile(lanes, held[0], row, vectors, single)
-        elif window and lanes.var in window[0].sums:
-            self._window_tile(lanes, window[0])
-        elif lanes.repeats:
+            shared = self._register_tile(lanes, held[0], row, vectors, single)
+        else:
+            sums = [each for each in window if lanes.var in each.sums]
+            shared = bool(sums) and self._window_tile(lanes, sums[0])
+        if not shared and lanes.repeats:
             if vectors >= IN_FLIGHT:
                 self.trials.apply("sums that do not wait for each other", "unroll", row, IN_FLIGHT)
-        else:
+        elif not (shared or held):
             inner = [f for f in facts(lanes.nest, lanes.buffers) if lanes.contains(f)]
             picked = any(use.stride is None for f in inner for use in f.uses)
             why = "more of each row that data choose" if picked else "sums that do not wait for each other"
@@ -233,15 +247,19 @@ class NestSchedule:
                         self.trials.apply("it writes what is between the lanes", "unroll_and_jam", loop.var, apart)
                         return
 
-    def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> None:
+    def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> bool:
         """Copies of two loops over the results: one whose iterations share a vector that is loaded, and the lanes, or
-        one that shares another operand."""
+        one that shares another operand. Not for what long rows are multiplied by as a whole: it is loaded once.
+
+        Returns:
+            whether there is a loop to copy.
+        """
         moving = {a.text: stride(a, lanes.var, found.statement, lanes.buffers) != 0 for a in found.operands}
         chosen: list[str] = []
         for text in sorted(moving, key=lambda text: not moving[text]):
             if not moving[text] and vectors > 1 and lanes.var not in found.sums:
                 chosen = [*chosen[:1], row]
-            else:
+            elif moving[text] or vectors < IN_FLIGHT:
                 chosen += self._same_along(text, found, {lanes.var, row, *chosen})
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
@@ -256,6 +274,7 @@ class NestSchedule:
             if not self._copy(loop, (p, q)[copied.index(loop)], why):
                 refused.add(loop.var)
         self._write_out(found.statement, lanes)
+        return bool(copied)
 
     def _whole_blocks(self, loop: LoopFacts, statement: Statement) -> int:
         """The iterations of a loop over blocks of which the last one is ragged, and then a loop of its own; of other
@@ -265,17 +284,20 @@ class NestSchedule:
         why = "the ragged block is separate from the whole ones"
         return cuts[0] if len(cuts) == 1 and self.trials.apply(why, "split", loop.var, cuts) else loop.trips
 
-    def _window_tile(self, lanes: LoopFacts, found: Contraction) -> None:
-        """Copies of two short loops over results that share the operand that stays the same along them."""
-        shared = [text for text in (access.text for access in found.operands) if self._same_along(text, found, set())]
+    def _window_tile(self, lanes: LoopFacts, found: Contraction) -> bool:
+        """Copies of two short loops over results that share the vectors that stay the same along them; whether there
+        are any."""
+        vectors = [a for a in found.operands if stride(a, lanes.var, found.statement, lanes.buffers) != 0]
+        shared = [text for text in (access.text for access in vectors) if self._same_along(text, found, set())]
         chosen: list[str] = []
         for text in shared[:1] * 2:
             chosen += self._same_along(text, found, {lanes.var, *chosen})
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen if var in every]
-        if copied and prod(loop.trips for loop in copied) * 2 <= self.trials.target.registers + 2:
-            for loop in sorted(copied, key=lambda loop: loop.depth):
-                self._copy(loop, loop.trips, f"copies of {' and '.join(chosen)} share what they read of {shared[0]}")
+        if not copied or prod(loop.trips for loop in copied) * 2 > self.trials.target.registers + 2:
+            return False
+        why = f"copies of {' and '.join(chosen)} share what they read of {shared[0]}"
+        return any([self._copy(loop, loop.trips, why) for loop in sorted(copied, key=lambda loop: loop.depth)])
 
     def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
         """Short loops over the terms of a sum are written out, if they are innermost or move the lanes' borders:
