@@ -1,4 +1,10 @@
-"""Normalisation of each item by itself: over groups of channels, over all elements, over neighbouring channels."""
+"""Normalisation of each item by itself: over groups of channels, over all elements, over neighbouring channels.
+
+A variance does not change with its mean, as the sum of what is centred is zero: ``stop_gradient(mean)`` leaves out of
+the gradient what would be zero, and with it a pass over the data. Where parameters are fewer than a group's elements,
+its scale is computed once, and so is the derivative of that: otherwise the sums over items would be outside of those
+elements.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from latte.errors import DeclarationError
 from latte.layers.arguments import count, number, one_to_one, positive, source_of
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Field, Param, ones, sqrt, zeros
+from latte.neuron import Field, Param, ones, sqrt, stop_gradient, zeros
 
 
 class GroupNormEnsemble(Ensemble):
@@ -42,18 +48,18 @@ class GroupNormEnsemble(Ensemble):
                 for s in range(S):
                     for h in range(H):
                         for w in range(W):
-                            centred = inputs[n, g * S + s, h, w] - mean[n, g]
+                            centred = inputs[n, g * S + s, h, w] - stop_gradient(mean[n, g])
                             var[n, g] += centred * centred
         for n in range(N):
             for g in range(G):
                 var[n, g] = var[n, g] / (S * H * W)
         for n in range(N):
             for g in range(G):
+                scale = 1.0 / sqrt(var[n, g] + self.epsilon)
                 for s in range(S):
                     for h in range(H):
                         for w in range(W):
-                            centred = inputs[n, g * S + s, h, w] - mean[n, g]
-                            normalized = centred / sqrt(var[n, g] + self.epsilon)
+                            normalized = (inputs[n, g * S + s, h, w] - mean[n, g]) * scale
                             value[n, g * S + s, h, w] = gamma[g * S + s] * normalized + beta[g * S + s]
 
 
@@ -89,7 +95,8 @@ class LayerNormEnsemble(Ensemble):
             for c in range(C):
                 for h in range(H):
                     for w in range(W):
-                        var[n] += (inputs[n, c, h, w] - mean[n]) * (inputs[n, c, h, w] - mean[n])
+                        centred = inputs[n, c, h, w] - stop_gradient(mean[n])
+                        var[n] += centred * centred
         for n in range(N):
             var[n] = var[n] / (C * H * W)
         for n in range(N):
@@ -121,10 +128,12 @@ class LayerNormSequenceEnsemble(Ensemble):
                     mean[n, t] += inputs[n, t, f]
                 mean[n, t] = mean[n, t] / F
                 for f in range(F):
-                    var[n, t] += (inputs[n, t, f] - mean[n, t]) * (inputs[n, t, f] - mean[n, t])
+                    centred = inputs[n, t, f] - stop_gradient(mean[n, t])
+                    var[n, t] += centred * centred
                 var[n, t] = var[n, t] / F
+                scale = 1.0 / sqrt(var[n, t] + self.epsilon)
                 for f in range(F):
-                    normalized = (inputs[n, t, f] - mean[n, t]) / sqrt(var[n, t] + self.epsilon)
+                    normalized = (inputs[n, t, f] - mean[n, t]) * scale
                     value[n, t, f] = gamma[f] * normalized + beta[f]
 
 
@@ -148,7 +157,8 @@ class LayerNormVectorEnsemble(Ensemble):
                 mean[n] += inputs[n, f]
             mean[n] = mean[n] / F
             for f in range(F):
-                var[n] += (inputs[n, f] - mean[n]) * (inputs[n, f] - mean[n])
+                centred = inputs[n, f] - stop_gradient(mean[n])
+                var[n] += centred * centred
             var[n] = var[n] / F
             for f in range(F):
                 normalized = (inputs[n, f] - mean[n]) / sqrt(var[n] + self.epsilon)

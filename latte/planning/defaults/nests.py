@@ -297,7 +297,8 @@ class NestSchedule:
         if not copied or prod(loop.trips for loop in copied) * 2 > self.trials.target.registers + 2:
             return False
         why = f"copies of {' and '.join(chosen)} share what they read of {shared[0]}"
-        return any([self._copy(loop, loop.trips, why) for loop in sorted(copied, key=lambda loop: loop.depth)])
+        made = [self._copy(loop, loop.trips, why) for loop in sorted(copied, key=lambda loop: loop.depth)]
+        return any(made)
 
     def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
         """Short loops over the terms of a sum are written out, if they are innermost or move the lanes' borders:
