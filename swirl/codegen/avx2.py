@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, Op, UnaryOp, call, constant, symbol
+from swirl.codegen.ctree_compat import (
+    Constant,
+    Expression,
+    FunctionCall,
+    NamedCast,
+    Op,
+    UnaryOp,
+    call,
+    constant,
+    symbol,
+)
 from swirl.codegen.intrinsics import Instructions, pointer
 
 _PREDICATES = {"<": "LT_OQ", "<=": "LE_OQ", ">": "GT_OQ", ">=": "GE_OQ", "==": "EQ_OQ", "!=": "NEQ_UQ"}
@@ -27,6 +37,13 @@ def _minus_zero_outside(value: Expression, mask: Expression) -> Expression:
 
 def _is_zero_outside(value: Expression, mask: Expression) -> bool:
     return isinstance(value, FunctionCall) and value.func.name == "_mm256_maskload_ps" and value.args[1] is mask
+
+
+def _constant_first(mask: Expression) -> int | None:
+    """How many lanes a mask has, if those are the first ones, and their number is constant."""
+    if isinstance(mask, FunctionCall) and mask.func.name == "first_lanes" and isinstance(mask.args[0], Constant):
+        return int(mask.args[0].value)
+    return None
 
 
 class Avx2(Instructions):
@@ -60,6 +77,9 @@ class Avx2(Instructions):
         if dtype == "bool":
             return call("store_bool", address, value, *([mask] if mask is not None else []))
         if mask is not None:
+            first = _constant_first(mask)
+            if first is not None:  # some processors take ten times as long for a store with a mask
+                return call(f"store_first<{first}>", address, value)
             return self.op("maskstore", dtype, address, mask, value)
         if dtype == "int32":
             return call("_mm256_storeu_si256", pointer("__m256i", address), value)

@@ -31,7 +31,7 @@ _RESERVED_WORDS = """
     linux unix NAN INFINITY NULL main std buffers fabs fabsf
     maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
-    scatter_bool load_strided store_strided interleaved stream_lanes philox in_order truncated wrapped_sum
+    scatter_bool load_strided store_strided store_first interleaved stream_lanes philox in_order truncated wrapped_sum
     wrapped_difference wrapped_product plain_sum plain_difference
 """
 _RESERVED = frozenset({*_RESERVED_WORDS.split(), *FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)})

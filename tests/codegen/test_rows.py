@@ -146,3 +146,16 @@ def test_a_copy_that_reads_what_another_stores_sees_it(target: str) -> None:
     text = "for k in range(2):\n    for i in range(16):\n        y[i * 2 + k] = x[i] + y[50 - k]"
     lanes = in_lanes(text, {"y": (60,), "x": (16,)}, TARGETS[target].simd_width)
     assert_compiles_to_same(COMMANDS["unroll_and_jam"].function(lanes, "k", 2), TARGETS[target])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_the_rest_of_a_row_is_stored_without_a_mask(dtype: str) -> None:
+    """Of AVX2, whose stores with a mask take some processors ten times as long; the element after it stays."""
+    target, rests = TARGETS["avx2"], range(1, 8)
+    text = "\n".join(f"for i in range({8 + rest}):\n    y{rest}[i] = x[i] + x[i + 1]" for rest in rests)
+    before = program(text, x=(20,), **{f"y{rest}": (20,) for rest in rests})
+    before = before.with_buffers(**{name: replace(buffer, dtype=dtype) for name, buffer in before.buffers.items()})
+    lanes = COMMANDS["unroll_and_jam"].function(COMMANDS["vectorize"].function(before, "i", 8), "i", 2)
+    assert_compiles_to_same(lanes, target)
+    assert all(f"store_first<{rest}>" in listing(lanes, target) for rest in rests)
+    assert "maskstore" not in listing(lanes, target)

@@ -19,6 +19,7 @@ import numpy as np
 
 import latte.runtime.kernels
 import latte.solver.updates
+import swirl.target
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.errors import LatteError
 from latte.net import Net
@@ -74,16 +75,18 @@ def _drop_repeats(found: Record) -> None:
 # --- compiling --------------------------------------------------------------------------------------------
 @contextmanager
 def _compiled_as_it_stands() -> Iterator[None]:
-    """Kernels compiled without optimisation, so that the bits are those of their text; no results of passes are
-    kept."""
+    """Kernels compiled without optimisation, so that the bits are those of their text, for caches of the nominal size,
+    as the machine is not part of a record; no results of passes are kept."""
     modules: tuple[Any, ...] = (latte.runtime.kernels, latte.solver.updates)
     builds, memo = [module.build for module in modules], os.environ.get("SWIRL_MEMO")
     for module, build in zip(modules, builds, strict=True):
         module.build = functools.partial(build, optimize="-O0", contract=False)
     os.environ["SWIRL_MEMO"] = "0"
+    with_caches, swirl.target._with_caches = swirl.target._with_caches, lambda target: target
     try:
         yield
     finally:
+        swirl.target._with_caches = with_caches
         for module, build in zip(modules, builds, strict=True):
             module.build = build
         os.environ.pop("SWIRL_MEMO") if memo is None else os.environ.update(SWIRL_MEMO=memo)
