@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -18,7 +19,7 @@ from latte.model.ensemble_kinds import ActivationEnsemble
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings
-from latte.model.source_location import user_location
+from latte.model.source_location import user_location, user_stacklevel
 from latte.planning.chains import use_recipe
 from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
@@ -59,16 +60,17 @@ class Net:
         self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat))
         self.nowait = False  # of the original; has no effect
         self._session: Session | None = None
+        self._asked: tuple[str | None, int | None] = None, None  # target and threads
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
-        """The same declaration, compiled for the same target if this one is, with what it has learned."""
-        memo[id(self)] = made = Net(self.batch_size, seed=self.seed)
-        made._take(copy.deepcopy(self.graph, memo), self.nowait, self._progress)
+        """The same declaration, compiled as this one is, with what it has learned, its data and gradients."""
+        memo[id(self)] = made = type(self).__new__(type(self))
+        made._become(copy.deepcopy(self._attributes, memo), self._progress(with_data=True))
         return made
 
     def __reduce__(self) -> Any:
-        """As for a deep copy, with the classes of layers and their sources, but for those that can be imported."""
-        return unpickled, (to_bytes((self.graph, self.nowait, self._progress)),)
+        """The declaration, with the sources of what cannot be imported, and what the net has learned."""
+        return unpickled, (to_bytes((type(self), self._attributes, self._progress(with_data=False))),)
 
     def __copy__(self) -> Net:
         raise TrainingError(
@@ -76,19 +78,24 @@ class Net:
         )
 
     @property
-    def _progress(self) -> Progress | None:
-        return progress(self._session) if self._session is not None else None
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_session"}
 
-    def _take(self, graph: Graph, nowait: bool, there: Progress | None) -> None:
-        """Become a net of this declaration that is compiled and has been trained as far as another one."""
-        self.graph, self.nowait = graph, nowait
-        for ensemble in graph.ensembles:
+    def _progress(self, *, with_data: bool) -> Progress | None:
+        return None if self._session is None else progress(self._session, with_data=with_data)
+
+    def _become(self, attributes: dict[str, Any], there: Progress | None) -> None:
+        """Be a net with these attributes, compiled and trained as far as another one."""
+        self.__dict__.update(attributes, _session=None)
+        for ensemble in self.ensembles:
             ensemble.accessor = Accessors(ensemble, lambda: self._session)
         if there is not None:
+            target, threads = self._asked
             try:
-                self.compile(target=there.target, threads=there.threads)
-            except TargetError:  # pickled on another machine
-                self.compile(threads=there.threads)
+                self.compile(target=target, threads=threads)
+            except TargetError as error:  # it comes from another machine
+                warnings.warn(f"{error}; the best target of this machine takes its place", stacklevel=user_stacklevel())
+                self.compile(threads=threads)
             go_on(self.session, there)
 
     def __repr__(self) -> str:
@@ -243,6 +250,7 @@ class Net:
         if self.compiled:
             raise CommandError("the net is compiled already", location=user_location(), way_out="declare a new net")
         self._session = new_session(self.graph, target, threads, progress)
+        self._asked = target, threads
         self.graph.settings.compiled = True
         return self._session.report
 
@@ -420,7 +428,7 @@ def unpickled(pickled: bytes) -> Net:
     Raises:
         DataError: another version of Latte has written it.
     """
-    graph, nowait, there = from_bytes(pickled)
-    made = Net(graph.settings.batch_size, seed=graph.settings.seed)
-    made._take(graph, nowait, there)
+    kind, attributes, there = from_bytes(pickled)
+    made: Net = kind.__new__(kind)
+    made._become(attributes, there)
     return made

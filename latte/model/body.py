@@ -7,8 +7,8 @@ import builtins
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from types import FunctionType, ModuleType
+from functools import cache, cached_property
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -138,6 +138,18 @@ def read_body(function: Callable[..., Any]) -> Body:
     return body
 
 
+@cache
+def source_of(code: CodeType) -> tuple[tuple[str, ...], int]:
+    """The lines of a function and the number of the first one, as they are when it is first asked for: the file may be
+    edited while the program runs, and batches of another size are compiled later.
+
+    Raises:
+        OSError, TypeError: the source is not available.
+    """
+    lines, first = inspect.getsourcelines(code)
+    return tuple(lines), first
+
+
 def read_function(function: Callable[..., Any]) -> Body:
     """The body of a function.
 
@@ -149,7 +161,7 @@ def read_function(function: Callable[..., Any]) -> Body:
         raise BodyError(f"{name} is not a plain method", way_out="write def forward(self): …")
     code = function.__code__
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = source_of(inspect.unwrap(function).__code__)
     except (OSError, TypeError):
         raise BodyError(
             f"the source of {name} is not available, and a body's source is what gets compiled",

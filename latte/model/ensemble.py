@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -170,6 +171,18 @@ class Ensemble:
     def __getstate__(self) -> dict[str, Any]:
         """Of copies and pickles: the accessor belongs to the net; that of the copy gets its own."""
         return {**self.__dict__, "accessor": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ensemble:
+        memo[id(self)] = made = type(self).__new__(type(self))
+        made.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return made
+
+    def __reduce__(self) -> Any:
+        raise DeclarationError(
+            f"{self!r} cannot be pickled without its net",
+            location=user_location(),
+            way_out=f"pickle the net, and take net[{self.name!r}] of the one that is loaded",
+        )
 
     def __dir__(self) -> list[str]:
         """What an editor completes: commands, getters and setters too."""

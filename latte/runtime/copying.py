@@ -16,8 +16,6 @@ class Progress:
     """Where a compiled net is.
 
     Args:
-        target: its name.
-        threads: of OpenMP.
         batch_size: items in the batch last used.
         learned: parameters, statistics and constants (tables may have changed since), by storage.
         counters: the seed and the step of random numbers.
@@ -28,8 +26,6 @@ class Progress:
         loss, accuracy: of the last run.
     """
 
-    target: str
-    threads: int
     batch_size: int
     learned: dict[str, np.ndarray]
     counters: dict[str, np.ndarray]
@@ -42,25 +38,27 @@ class Progress:
     accuracy: float
 
 
-def progress(session: Session) -> Progress:
-    """Where a net is; nothing of it is shared with the net."""
-    executable = session.executable
+def progress(session: Session, *, with_data: bool) -> Progress:
+    """Where a net is; nothing of it is shared with the net.
+
+    Args:
+        session: of the net.
+        with_data: with the last batch, and the gradients that the user has given; otherwise as before the next batch.
+    """
+    executable, whole = session.executable, session.whole
+    numbers = ("net.seed", "net.step")
     return Progress(
-        target=executable.plan.target.name,
-        threads=session.runner.threads,
-        batch_size=executable.batch_size,
+        batch_size=executable.batch_size if with_data else session.batch_size,
         learned={
-            name: session.whole.read(name)
-            for name, buffer in session.whole.buffers.items()
+            name: whole.read(name)
+            for name, buffer in whole.buffers.items()
             if buffer.role in ("param", "state", "constant")
         },
-        counters={
-            name: executable.arrays[name].copy() for name in ("net.seed", "net.step") if name in executable.arrays
-        },
-        data={layer.name: executable.read(f"{layer.name}.value") for layer in session.graph.data()},
-        given=session.seeds.given(executable),
-        set_by_user=frozenset(session.given),
-        unchecked=frozenset(session.unchecked),
+        counters={name: executable.arrays[name].copy() for name in numbers if name in executable.arrays},
+        data={layer.name: executable.read(f"{layer.name}.value") for layer in session.graph.data() if with_data},
+        given=session.seeds.given(executable) if with_data else Given({}, {}),
+        set_by_user=frozenset(session.given if with_data else ()),
+        unchecked=frozenset(session.unchecked if with_data else ()),
         shuffling=None if session.shuffling is None else session.shuffling.bit_generator.state,
         loss=session.loss,
         accuracy=session.accuracy,

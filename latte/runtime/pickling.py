@@ -1,52 +1,67 @@
 """A net as bytes: its declaration with the sources of its bodies, and what it has learned.
 
 Layers are mostly classes inside of functions, whose constants they use, so :mod:`cloudpickle` writes them. It keeps
-code, and Latte compiles sources: the file of each such class is written, too, and stays what it was when the net was
-pickled, whatever the file of that name holds where the net is loaded.
+code, and Latte compiles sources: those of each function that cannot be imported are written, too.
 """
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import io
 import linecache
 import pickle
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
 import cloudpickle
 
+from latte.model.body import source_of
+from latte.model.ensemble import Ensemble
 from latte.model.source_location import user_location
 from latte.version import VERSION
 from swirl.errors import DataError
 
-_MARK = "<pickled "
-
 
 class _Pickler(cloudpickle.Pickler):
     """Attributes:
-    sources: file name → lines, of the code that is written.
+    sources: name that stands for a file → lines of a function of it, at the lines where they were.
     """
 
     def __init__(self, file: io.BytesIO):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self.sources: dict[str, list[str]] = {}
+        self.sources: dict[str, Sequence[str]] = {}
         self._without_file: dict[int, CodeType] = {}
 
     def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, CodeType) or id(value) in self._without_file:
-            return super().reducer_override(value)
-        code = value.replace()  # cloudpickle drops the file of this one
-        self._without_file[id(code)] = code
-        return _of_file, (code, self._kept(value.co_filename))
+        if isinstance(value, CodeType) and id(value) not in self._without_file:
+            code = value.replace()  # cloudpickle drops the file of this one
+            self._without_file[id(code)] = code
+            return _of_file, (code, self._kept(value))
+        if isinstance(value, Ensemble):
+            return copyreg.__newobj__, (type(value),), value.__getstate__()  # type: ignore[attr-defined]
+        reduced = super().reducer_override(value)
+        if isinstance(value, type) and isinstance(reduced, tuple) and reduced[0] in _NEW_CLASSES:
+            *arguments, _tracked_as, last = reduced[1]
+            return reduced[0], (*arguments, None, last), *reduced[2:]
+        return reduced
 
-    def _kept(self, filename: str) -> str:
-        """The name under which the lines of a file are kept."""
-        lines = linecache.getlines(filename)
+    def _kept(self, code: CodeType) -> str:
+        """The name under which the lines of a function are kept."""
+        try:
+            lines, first = source_of(code)
+        except (OSError, TypeError):
+            return code.co_filename
         version = hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
-        name = filename if filename.startswith(_MARK) else f"{_MARK}{version}> {filename}"
-        self.sources[name] = lines
+        name = f"<pickled {version}> {code.co_filename.rpartition('> ')[2]}"
+        self.sources[name] = (*["\n"] * (first - 1), *lines)
         return name
+
+
+# With a number that stands for it, a class that is loaded takes the place of the one that was pickled, if that is in
+# the process: nets that use it would change.
+_NEW_CLASSES = (cloudpickle.cloudpickle._make_skeleton_class, cloudpickle.cloudpickle._make_skeleton_enum)
 
 
 def _of_file(code: CodeType, name: str) -> CodeType:
@@ -58,7 +73,7 @@ def to_bytes(value: Any) -> bytes:
     """A value with all classes and functions that cannot be imported.
 
     Raises:
-        TypeError, pickle.PicklingError: something in it cannot be written, such as an open file.
+        TypeError, pickle.PicklingError: something in it cannot be written, such as a lock.
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -81,5 +96,5 @@ def from_bytes(data: bytes) -> Any:
         )
     for name, lines in sources.items():
         # No time of a file: linecache then never looks for it.
-        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        linecache.cache[name] = (sum(map(len, lines)), None, list(lines), name)
     return pickle.loads(pickled)

@@ -20,6 +20,7 @@ from swirl.codegen.memory import LaneMemory, register_place
 from swirl.codegen.to_c import Statements, declaration_rows
 from swirl.ir.affine import Affine, affine
 from swirl.ir.hints import stored_value, streamed
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, local_type, loop_of, names_in, reference, subscripts, substitute
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of
@@ -127,8 +128,12 @@ class _Row:
             return None
         own = {copies.var, loop.var}
         others = form.add(Affine({name: form.terms[name] for name in own}), -1)
+        if any(map(others.mentions, own)) or any(names_in(index) & own for index in rest):
+            return None
+        # All stores come after the last copy: its place and its lanes must still be what they were.
+        placed = {name for index in (*subscripts(target), loop.stop) for name in names_in(index)}
         seen = {name for node in (*before, *inside, store.value) for name in names_in(node)}
-        if array in seen or any(map(others.mentions, own)) or any(names_in(index) & own for index in rest):
+        if array in seen or placed & {*stored_in([*before, *inside], declared=True)}:
             return None
         first = substitute(moving, {loop.var: ast.Constant(0)})
         place = reference(array, [*rest, ast.BinOp(first, ast.Add(), ast.Name(loop.var, ast.Load()))])

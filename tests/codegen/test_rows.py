@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from swirl.codegen.emit import listing
-from swirl.ir.nest import Program
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import Program, parse_program
+from swirl.ir.validate import validate
 from swirl.target import TARGETS
 from swirl.transforms import COMMANDS
 from tests.support import assert_compiles_to_same, program
@@ -120,6 +122,15 @@ for n in range(3):
         "            y[i * {turns} + k] = w[k]",
         False,
     ),
+    "in a row that each copy chooses": (
+        "for k in range({turns}):\n    j: int32 = d[k] % 4\n    for i in range(16):\n"
+        "        q[j, i * {turns} + k] = x[i]",
+        False,
+    ),
+    "in a row that each copy changes": (
+        "for k in range({turns}):\n    d[0] = k\n    for i in range(16):\n        q[d[0], i * {turns} + k] = x[i]",
+        False,
+    ),
     "of what is there": (
         "for k in range({turns}):\n    for i in range(37):\n        y[i * {turns} + k] = y[i * {turns} + k] * w[k]",
         False,
@@ -132,11 +143,15 @@ for n in range(3):
 @pytest.mark.parametrize("kind", IN_TURNS)
 def test_copies_that_write_a_row_in_turns_store_whole_registers(kind: str, turns: int, target: str) -> None:
     text, whole = IN_TURNS[kind]
-    shapes = {"y": (200,), "x": (37,), "w": (4,)}
-    before = program(text.format(turns=turns), m=(200,), **shapes)
-    before = before.with_buffers(m=replace(before.buffers["m"], dtype="int32"))
+    shapes = {"y": (200,), "x": (37,), "w": (4,), "q": (4, 80), "m": (200,), "d": (4,)}
+    types = {"m": "int32", "d": "int32"}
+    buffers = {name: Buffer(f"net.{name}", shape, types.get(name, "float32")) for name, shape in shapes.items()}
+    before = validate(parse_program(text.format(turns=turns), buffers))
     lanes = COMMANDS["vectorize"].function(before, "i", TARGETS[target].simd_width, strided="gather")
-    copies = COMMANDS["unroll_and_jam"].function(lanes, "k", turns)
+    if "d[" in text:
+        copies = COMMANDS["unroll"].function(lanes, "k", turns, unroll_type=1)
+    else:
+        copies = COMMANDS["unroll_and_jam"].function(lanes, "k", turns)
     assert_compiles_to_same(copies, TARGETS[target])
     assert ("interleaved<" in listing(copies, TARGETS[target])) is whole
 

@@ -834,3 +834,21 @@ def test_rows_of_which_lanes_take_some_elements_are_fetched_ahead(cache: int) ->
     forward = applied_in("forward", *pooling(12), replace(TARGETS["avx2"], l2_bytes=cache))
     ahead = [text for text in forward if text.startswith("prefetch(")]
     assert ahead == (["prefetch('forward', 'inputs', 'y', 4, 1)"] if cache == 512 else []), forward
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_lanes_that_write_every_second_element_fill_the_row(target: str) -> None:
+    """Gradients of poolings, and interpolation; the gradient of interpolation adds up a row before it is stored."""
+    if reason := why_not(TARGETS[target]):
+        pytest.skip(reason)
+    net = Net(2)
+    net.force_backward = True
+    source = MemoryDataLayer(net, (4, 40, 40))
+    pooled = MaxPoolingLayer(net, InterpolationLayer(net, source, 0, 2.0, centred=True), 2, 2)
+    for layer in net.ensembles:
+        net.use_recipe(layer, None)
+    net.compile(target=target, threads=1)
+    code = {(c.ensemble.name, c.phase): c.source.source for c in net.executable.compiled}
+    assert "interleaved<" in code["interpolation1", "forward"] and "interleaved<" in code[pooled.name, "backward"]
+    orders = [c.text for c in net.explain("interpolation1").commands if c.text.startswith("reorder('backward'")]
+    assert orders and "'i_1', 'x_inner_1', 'j_1'" in orders[0]

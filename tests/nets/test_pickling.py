@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from latte import BatchNormLayer, DropoutLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.errors import BodyError, DataError
+from latte.errors import BodyError, DataError, DeclarationError
 from latte.neuron import Neuron, exp
 from latte.runtime import pickling
 
@@ -101,21 +102,85 @@ def test_before_compiling() -> None:
     np.testing.assert_array_equal(net["first"].get_weights(), other["first"].get_weights())
 
 
-def test_a_smaller_batch_and_gradients_that_were_given() -> None:
+def test_the_last_batch_and_its_gradients_are_not_in_it() -> None:
     net = Net(4, seed=1)
-    data = MemoryDataLayer(net, (3,))
+    data = MemoryDataLayer(net, (300,))
     FullyConnectedLayer(net, BatchNormLayer(net, data), 2, name="top")
     net.compile(threads=1)
-    net.set_batch(np.random.default_rng(1).normal(size=(3, 3)))
-    net["top"].set_grad(np.ones((3, 2)))
-    other = pickle.loads(pickle.dumps(net))
+    mine = np.full((3, 300), 7.654321, np.float32)
+    net.set_batch(mine)
+    net["top"].set_grad(np.full((3, 2), 1.234567))
+    net.forward()
+    pickled = pickle.dumps(net)
+    assert mine[0, :2].tobytes() not in pickled and np.full(2, 1.234567, np.float32).tobytes() not in pickled
+    other = pickle.loads(pickled)
     for each in (net, other):
+        each.set_batch(mine)
+        each.test()
+    np.testing.assert_array_equal(other["top"].get_value(), net["top"].get_value())
+
+
+FACTOR = 5.0
+
+
+def scaled(net: Net) -> Ensemble:
+    class Scaled(Neuron):
+        def forward(self) -> None:
+            self.value = self.input * FACTOR
+
+    layer = net.add_ensemble(ActivationEnsemble(Scaled, (3,), kind="scaled"))
+    net.add_one_to_one_connections(MemoryDataLayer(net, (3,)), layer)
+    return layer
+
+
+def test_nets_of_the_process_that_loads_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net(2)
+    kind = scaled(net).neuron_class
+    before = dict(vars(kind))
+    first = pickle.dumps(net)
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    second = pickle.dumps(net)
+    loaded = [pickle.loads(each) for each in (first, second, first)]
+    assert kind.forward.__globals__ is globals() and dict(vars(kind)) == before
+    for each, factor in zip([*loaded, net], [5.0, 2.0, 5.0, 2.0], strict=True):
+        each.compile(threads=1)
+        each.set_batch(np.ones((1, 3)))
         each.forward()
-        each.backward()
-    assert other["top"].get_value().shape == (3, 2)
-    for name in ("value", "grad_weights"):
-        expected = getattr(net["top"], f"get_{name}")()
-        np.testing.assert_array_equal(getattr(other["top"], f"get_{name}")(), expected, err_msg=name)
+        np.testing.assert_array_equal(each["scaled1"].get_value(), np.full((1, 3), factor))
+
+
+def test_a_file_that_is_edited_while_its_program_runs(tmp_path: Path) -> None:
+    """What is compiled later, and what is pickled, is what was declared."""
+    edit = """
+import pathlib, traceback
+before = net.predict(X)
+file = pathlib.Path(__file__)
+file.write_text("# a line more\\n" + file.read_text().replace("x * 2.0", "x * 3.0"))
+traceback.format_exc()
+import linecache
+linecache.checkcache()
+again = pickle.loads(pickle.dumps(net))
+print(bool((again.predict(X) == before).all()), bool((net.predict(X[:3]) == before[:3]).all()))
+"""
+    assert run(tmp_path, "import pickle\n" + BUILD + TRAIN + edit) == ["True True"]
+
+
+class Named(Net):
+    """A net of a user."""
+
+
+def test_subclasses_and_attributes_are_kept() -> None:
+    net = Named(2)
+    net.best = FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 2, name="best")  # type: ignore[attr-defined]
+    net.classes = ["yes", "no"]  # type: ignore[attr-defined]
+    for other in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net)):
+        assert type(other) is Named and other.classes == ["yes", "no"] and other.best is other["best"]
+
+
+def test_a_layer_without_its_net() -> None:
+    net = declared()
+    with pytest.raises(DeclarationError, match=r"without its net\n  pickle the net, and take net\['first'\]"):
+        pickle.dumps({"net": net, "layer": net["first"]})
 
 
 def test_on_a_machine_without_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +190,14 @@ def test_on_a_machine_without_its_target(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pickle.loads(pickled).executable.plan.target == net.executable.plan.target
     monkeypatch.setenv("SWIRL_HIDE", "avx2,avx512")
     assert pickle.loads(pickled).executable.plan.target.name == "portable"
+    asked = declared()
+    monkeypatch.delenv("SWIRL_HIDE")
+    asked.compile(target=net.executable.plan.target.name, threads=1)
+    pickled = pickle.dumps(asked)
+    monkeypatch.setenv("SWIRL_HIDE", "avx2,avx512")
+    if net.executable.plan.target.name != "portable":
+        with pytest.warns(UserWarning, match="the best target of this machine takes its place"):
+            assert pickle.loads(pickled).executable.plan.target.name == "portable"
 
 
 def test_a_pickle_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

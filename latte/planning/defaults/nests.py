@@ -237,7 +237,10 @@ class NestSchedule:
                 self._write_out(adding[-1], lanes)
 
     def _fill_rows(self, lanes: LoopFacts) -> None:
-        """Copies of a loop that writes what is between the lanes' elements: whole registers of the row are stored."""
+        """Copies of a loop that writes what is between the lanes' elements: whole registers of the row are stored. Not
+        of products, whose tile has the registers."""
+        if contractions(lanes.nest, lanes.buffers):
+            return
         for statement in lanes.inside:
             for access in (access for access in statement.accesses if access.kind == "write"):
                 apart = stride(access, lanes.var, statement, lanes.buffers)
