@@ -31,7 +31,7 @@ from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
 from latte.runtime.gradient_check import GradientCheck, check_gradients
 from latte.runtime.measures import Measure
-from latte.runtime.pickling import from_bytes, to_bytes
+from latte.runtime.pickling import restored, to_bytes
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
@@ -65,12 +65,12 @@ class Net:
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The same declaration, compiled as this one is, with what it has learned, its data and gradients."""
         memo[id(self)] = made = type(self).__new__(type(self))
-        made._become(copy.deepcopy(self._attributes, memo), self._progress(with_data=True))
+        made.__setstate__((copy.deepcopy(self._attributes, memo), self._progress(with_data=True)))
         return made
 
     def __reduce__(self) -> Any:
         """The declaration, with the sources of what cannot be imported, and what the net has learned."""
-        return unpickled, (to_bytes((type(self), self._attributes, self._progress(with_data=False))),)
+        return restored, (to_bytes((type(self), (self._attributes, self._progress(with_data=False)))),)
 
     def __copy__(self) -> Net:
         raise TrainingError(
@@ -84,8 +84,9 @@ class Net:
     def _progress(self, *, with_data: bool) -> Progress | None:
         return None if self._session is None else progress(self._session, with_data=with_data)
 
-    def _become(self, attributes: dict[str, Any], there: Progress | None) -> None:
+    def __setstate__(self, state: tuple[dict[str, Any], Progress | None]) -> None:
         """Be a net with these attributes, compiled and trained as far as another one."""
+        attributes, there = state
         self.__dict__.update(attributes, _session=None)
         for ensemble in self.ensembles:
             ensemble.accessor = Accessors(ensemble, lambda: self._session)
@@ -420,15 +421,3 @@ class Net:
         """How long each loop nest of a training step takes, beside what the machine can do at the best; see
         :func:`latte.profiling.measuring.profile`."""
         return profile(self.session, repeat)
-
-
-def unpickled(pickled: bytes) -> Net:
-    """The net that ``pickle.dumps(net)`` was given.
-
-    Raises:
-        DataError: another version of Latte has written it.
-    """
-    kind, attributes, there = from_bytes(pickled)
-    made: Net = kind.__new__(kind)
-    made._become(attributes, there)
-    return made

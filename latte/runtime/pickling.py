@@ -81,8 +81,9 @@ def to_bytes(value: Any) -> bytes:
     return pickle.dumps((VERSION, pickler.sources, file.getvalue()))
 
 
-def from_bytes(data: bytes) -> Any:
-    """What :func:`to_bytes` was given. Only for data that you trust: loading runs code of theirs.
+def restored(data: bytes) -> Any:
+    """The object whose class and state :func:`to_bytes` was given. Only for data that you trust: loading runs code of
+    theirs.
 
     Raises:
         DataError: another version of Latte has written them.
@@ -97,4 +98,7 @@ def from_bytes(data: bytes) -> Any:
     for name, lines in sources.items():
         # No time of a file: linecache then never looks for it.
         linecache.cache[name] = (sum(map(len, lines)), None, list(lines), name)
-    return pickle.loads(pickled)
+    kind, state = pickle.loads(pickled)
+    made = kind.__new__(kind)
+    made.__setstate__(state)
+    return made
