@@ -1,7 +1,6 @@
 """The words of a layer: neurons, their fields and initial values, and what bodies may call."""
 
 from latte.model.neuron import (
-    INFINITY,
     BiasNeuron,
     Constant,
     DataNeuron,
@@ -11,6 +10,16 @@ from latte.model.neuron import (
     State,
     WeightedNeuron,
     constant,
+    given,
+    normal,
+    normal_fan_in,
+    ones,
+    uniform,
+    uniform_fan_in,
+    zeros,
+)
+from latte.model.words import (
+    INFINITY,
     cos,
     eachindex,
     enumerate_dim,
@@ -21,22 +30,15 @@ from latte.model.neuron import (
     floor,
     fmax,
     fmin,
-    given,
     int32,
     log,
     log1p,
-    normal,
-    normal_fan_in,
-    ones,
     rand,
     range_dim,
     sin,
     sqrt,
     stop_gradient,
     tanh,
-    uniform,
-    uniform_fan_in,
-    zeros,
 )
 
 __all__ = [

@@ -7,131 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import ClassVar
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import choice, count, flag, source_of
 from latte.layers.rearranging import ReshapeLayer
+from latte.layers.recurrent_cells import Cell, GRUCell, LSTMCell, ReLUCell, TanhCell
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Constant, Field, Neuron, Param, constant, eachindex, tanh, uniform
+from latte.neuron import Neuron, Param, eachindex, uniform
 
 STACKED = 4
 """The most sources that :class:`RowsEnsemble` reads."""
-
-
-# --- cells --------------------------------------------------------------------------------------------------
-class Cell(Ensemble):
-    """One step. ``inputs`` is what all steps of the sequence give the gates, ``inputs1`` the states after the step
-    before; ``value`` has a row for each state, the hidden one first.
-
-    Args:
-        layer: whose parameters it shares.
-        hidden: number of hidden units.
-        step: its place in the sequence, of
-        steps: all places.
-        first: whether there is no state before it.
-    """
-
-    gates: ClassVar[int] = 1
-    states: ClassVar[int] = 1
-
-    def __init__(self, layer: Ensemble, hidden: int, step: int, steps: int, first: bool):
-        super().__init__(shape=(self.states, hidden), dims=("s", "h"), name=f"{layer.name}_step{step}")
-        self.first = first
-        self.add_field("position", Constant(shape=(1,), dtype="int32", below=steps, init=constant(step)))
-        self.add_field("gate", Field("n", shape=(self.gates * hidden,)))
-        self.add_field("weights_hh", layer.weights_hh)
-        self.add_field("bias_hh", layer.bias_hh)
-
-    def add_up(self, inputs, gate, position, weights_hh, bias_hh):
-        """``gate = x + b + W h`` of a cell with one gate."""
-        N, _, K = inputs.shape
-        for n in range(N):
-            for k in range(K):
-                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
-                if not self.first:
-                    for j in range(K):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
-
-
-class TanhCell(Cell):
-    """``h' = tanh(x + b + W h)``."""
-
-    kind = "rnn_cell"
-
-    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
-        N, _, K = inputs.shape
-        self.add_up(inputs, gate, position, weights_hh, bias_hh)
-        for n in range(N):
-            for h in range(K):
-                value[n, 0, h] = tanh(gate[n, h])
-
-
-class ReLUCell(Cell):
-    """``h' = max(0, x + b + W h)``."""
-
-    kind = "relu_rnn_cell"
-
-    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
-        N, _, K = inputs.shape
-        self.add_up(inputs, gate, position, weights_hh, bias_hh)
-        for n in range(N):
-            for h in range(K):
-                value[n, 0, h] = max(0.0, gate[n, h])
-
-
-class LSTMCell(Cell):
-    """``c' = σ(f) c + σ(i) tanh(g)``, ``h' = σ(o) tanh(c')``, the gates ``i, f, g, o = x + b + W h``;
-    ``σ(x) = (1 + tanh(x / 2)) / 2``."""
-
-    kind = "lstm_cell"
-    gates = 4
-    states = 2
-
-    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
-        N, _, K = inputs.shape
-        H = K // 4
-        for n in range(N):
-            for k in range(K):
-                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
-                if not self.first:
-                    for j in range(H):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
-        for n in range(N):
-            for h in range(H):
-                new = (0.5 + 0.5 * tanh(0.5 * gate[n, h])) * tanh(gate[n, 2 * H + h])
-                if not self.first:
-                    new += (0.5 + 0.5 * tanh(0.5 * gate[n, H + h])) * self.inputs1[n, 1, h]
-                value[n, 1, h] = new
-                value[n, 0, h] = (0.5 + 0.5 * tanh(0.5 * gate[n, 3 * H + h])) * tanh(new)
-
-
-class GRUCell(Cell):
-    """``h' = (1 - z) n + z h``, ``r, z = σ(x + b + W h)``, ``n = tanh(x + r (b + W h))``; ``gate`` is ``b + W h``."""
-
-    kind = "gru_cell"
-    gates = 3
-
-    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
-        N, _, K = inputs.shape
-        H = K // 3
-        for n in range(N):
-            for k in range(K):
-                gate[n, k] = bias_hh[k]
-                if not self.first:
-                    for j in range(H):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
-        for n in range(N):
-            for h in range(H):
-                reset = 0.5 + 0.5 * tanh(0.5 * (inputs[n, position[0], h] + gate[n, h]))
-                update = 0.5 + 0.5 * tanh(0.5 * (inputs[n, position[0], H + h] + gate[n, H + h]))
-                new = tanh(inputs[n, position[0], 2 * H + h] + reset * gate[n, 2 * H + h])
-                if self.first:
-                    value[n, 0, h] = (1.0 - update) * new
-                else:
-                    value[n, 0, h] = (1.0 - update) * new + update * self.inputs1[n, 0, h]
 
 
 # --- what is around them ------------------------------------------------------------------------------------

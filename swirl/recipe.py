@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,8 @@ from swirl.phases import INFERENCE, PHASES
 from swirl.plan_layouts import LayoutCommand, lay_out
 from swirl.plan_state import PlanState, Region, appended, lone_region, resolve, stored
 from swirl.questions import Questions, chosen_phase, find_buffer, touched_elsewhere
-from swirl.recipe_imports import recipe_sources
-from swirl.recorded import Outcome, Recorded, Traced, caller, located, run_command, shown, unknown_command
+from swirl.recipe_imports import raised_at
+from swirl.recorded import Outcome, Recorded, Traced, caller, located, run_command, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.rewrites.contraction import stored_between
@@ -408,13 +407,3 @@ class Recipe:
                     location=raised_at(error, self.name, self.path),
                     way_out="correct the recipe; the net was not compiled",
                 ) from error
-
-
-def raised_at(error: BaseException, filename: str, path: Path | None) -> str:
-    """``file:line`` of the innermost frame in a recipe, or in one that it imports."""
-    sources = {str(source) for source in recipe_sources(path)} if path is not None else set()
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename or f.filename in sources]
-    location = f"{shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else filename
-    if isinstance(error, SyntaxError) and error.filename in sources:
-        location = f"{shown(error.filename)}:{error.lineno}"
-    return location

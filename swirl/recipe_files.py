@@ -9,8 +9,8 @@ from typing import Any
 
 from swirl.errors import RecipeError
 from swirl.phases import INFERENCE, PHASES
-from swirl.recipe import Recipe, Schedule, raised_at
-from swirl.recipe_imports import fresh_imports
+from swirl.recipe import Recipe, Schedule
+from swirl.recipe_imports import fresh_imports, raised_at
 from swirl.recorded import Recorded, shown
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS

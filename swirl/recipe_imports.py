@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+from swirl.recorded import shown
 
 
 def recipe_sources(recipe: Path) -> tuple[Path, ...]:
@@ -23,6 +26,16 @@ def recipe_sources(recipe: Path) -> tuple[Path, ...]:
         beside = (file.parent / f"{name}.py" for name in _imported(file))
         found += [other for other in dict.fromkeys(beside) if other not in found and other.is_file()]
     return tuple(found)
+
+
+def raised_at(error: BaseException, filename: str, path: Path | None) -> str:
+    """``file:line`` of the innermost frame in a recipe, or in one that it imports."""
+    sources = {str(source) for source in recipe_sources(path)} if path is not None else set()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename or f.filename in sources]
+    location = f"{shown(frames[-1].filename)}:{frames[-1].lineno}" if frames else filename
+    if isinstance(error, SyntaxError) and error.filename in sources:
+        location = f"{shown(error.filename)}:{error.lineno}"
+    return location
 
 
 @contextmanager

@@ -24,6 +24,7 @@ import numpy as np
 
 from latte.model.checks import check_below, check_shape, is_integer
 from latte.model.source_location import Located, user_location
+from latte.model.words import eachindex
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import is_name
@@ -368,35 +369,3 @@ class BiasNeuron(Neuron):
 
     def forward(self) -> None:
         self.value = self.input + self.bias[0]
-
-
-# --- words of bodies: their source is read, so that calling them is a mistake -------------------------------
-def _only_in_bodies(name: str) -> Callable[..., Any]:
-    def word(*_: Any) -> Any:
-        raise DeclarationError(f"{name}() has a meaning only in the body of a neuron or ensemble, which is never run")
-
-    word.__name__ = name
-    word.of_bodies = True  # type: ignore[attr-defined]
-    return word
-
-
-eachindex = _only_in_bodies("eachindex")
-range_dim = _only_in_bodies("range_dim")
-enumerate_dim = _only_in_bodies("enumerate_dim")
-rand = _only_in_bodies("rand")
-stop_gradient = _only_in_bodies("stop_gradient")
-fmax = _only_in_bodies("fmax")
-fmin = _only_in_bodies("fmin")
-exp = _only_in_bodies("exp")
-expm1 = _only_in_bodies("expm1")
-log = _only_in_bodies("log")
-log1p = _only_in_bodies("log1p")
-sqrt = _only_in_bodies("sqrt")
-tanh = _only_in_bodies("tanh")
-erf = _only_in_bodies("erf")
-sin = _only_in_bodies("sin")
-cos = _only_in_bodies("cos")
-floor = _only_in_bodies("floor")
-float32 = _only_in_bodies("float32")
-int32 = _only_in_bodies("int32")
-INFINITY = float("inf")
