@@ -138,7 +138,6 @@ def read_body(function: Callable[..., Any]) -> Body:
     return body
 
 
-@cache
 def source_of(code: CodeType) -> tuple[tuple[str, ...], int]:
     """The lines of a function and the number of the first one, as they are when it is first asked for: the file may be
     edited while the program runs, and batches of another size are compiled later.
@@ -146,6 +145,12 @@ def source_of(code: CodeType) -> tuple[tuple[str, ...], int]:
     Raises:
         OSError, TypeError: the source is not available.
     """
+    return _first_read(code, code.co_filename)
+
+
+@cache
+def _first_read(code: CodeType, _: str) -> tuple[tuple[str, ...], int]:
+    """Code of two files may be equal, where their texts differ in what Python does not compile."""
     lines, first = inspect.getsourcelines(code)
     return tuple(lines), first
 
