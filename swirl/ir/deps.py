@@ -167,25 +167,48 @@ def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[
     return equal
 
 
+def apart(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> bool:
+    """Whether a subscript of one access is always above the other's, so that the two never meet, where the variables
+    ``same`` are equal. False where it takes isl to tell."""
+    equal = pinned(first, second, a, b, same)
+    for one, two in zip(a.forms, b.forms, strict=False):
+        limits = None if one is None or two is None else _difference(first, second, one, two, equal)
+        if limits is not None and not limits[0] <= 0 <= limits[1]:
+            return True
+    return False
+
+
 def _rest_is_small(first: Statement, second: Statement, one: Affine, two: Affine, var: str, equal: set[str]) -> bool:
     """Whether everything but ``var`` differs by less than one step of it (or by nothing that is a
     multiple)."""
+    limits = _difference(first, second, one, two, equal, var)
+    grids = first.grids[var], second.grids[var]
+    distance = abs(one.terms[var]) * (grids[0][1] if grids[0] == grids[1] else 1)
+    return limits is not None and -distance < limits[0] and limits[1] < distance
+
+
+def _difference(
+    first: Statement, second: Statement, one: Affine, two: Affine, equal: set[str], without: str | None = None
+) -> tuple[int, int] | None:
+    """Least and greatest difference of two subscripts where the variables ``equal`` are; None where unknown.
+
+    Args:
+        without: a variable that is not counted.
+    """
     low = high = one.constant - two.constant
     for form, statement, sign in ((one, first, 1), (two, second, -1)):
         for atom, coefficient in form.terms.items():
-            if atom == var:
+            if atom == without:
                 continue
             other = two if form is one else one
             if atom in equal and other.terms.get(atom) == coefficient:
                 continue  # the same on both sides
             limits = bounds_of_atom(form.atoms[atom], statement.ranges)
             if limits is None:
-                return False
+                return None
             ends = sign * coefficient * limits[0], sign * coefficient * limits[1]
             low, high = low + min(ends), high + max(ends)
-    grids = first.grids[var], second.grids[var]
-    distance = abs(one.terms[var]) * (grids[0][1] if grids[0] == grids[1] else 1)
-    return -distance < low and high < distance
+    return low, high
 
 
 def _decisions(first: Statement, second: Statement, equal: set[str]) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from swirl.ir.affine import literal_lanes, ranges_at
-from swirl.ir.deps import NotProved, find
+from swirl.ir.deps import NotProved, apart, find, pinned
 from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, walk
@@ -111,7 +111,6 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
             continue
         around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
         outside = {variable_of(node) for node in around if isinstance(node, ast.For)}
-        ranges = ranges_at(nest.body, (*parent, ("body", 0)))
         uses = _uses(block, buffer, program)
         inside = _Inside(block)
         for text, found in uses.items():
@@ -123,7 +122,8 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
             name = name_of(node)
             certain = any(use.runs for use in found)
             guard = None
-            if not certain and not in_bounds(program.buffers[name].shape, node, {**ranges, **_head_ranges(heads)}):
+            ranges = {} if certain else {**ranges_at(nest.body, (*parent, ("body", 0))), **_head_ranges(heads)}
+            if not certain and not in_bounds(program.buffers[name].shape, node, ranges):
                 guard = _common_guard(found, outside | {head.var for head in heads})
                 if guard is None:
                     problem = f"{text} is touched under conditions alone, and may be outside of {name} otherwise"
@@ -341,15 +341,18 @@ def _shared(
         guards=statement.guards[: len(around) - depth],
         accesses=(access,),
     )
+    outer = {loop.var for loop in element.loops[:depth]}
     same = [f"{loop.var}_a = {loop.var}_b" for loop in element.loops[:depth]]
-    questions = [(element, f"{head.var}_a != {head.var}_b") for head in heads]
+    fixed = pinned(element, element, access, access, outer)
+    questions = [(element, f"{head.var}_a != {head.var}_b") for head in heads if head.var not in fixed]
     for other in inside:
-        kept = tuple(a for a in other.accesses if a.name == name and a.text != text)
+        near = [a for a in other.accesses if a.name == name and a.text != text]
+        kept = tuple(a for a in near if not apart(element, other, access, a, outer))
         if kept:
             questions.append((replace(other, accesses=kept), "1 = 1"))
     try:
-        for other, apart in questions:
-            conflict = find(element, other, [*same, apart], reductions=True)
+        for other, differing in questions:
+            conflict = find(element, other, [*same, differing], reductions=True)
             if conflict is None:
                 continue
             if other is element:
