@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, as_target, as_value, changed
+from swirl.ir.trees import Transformer, as_target, as_value, changed, names_of
 from swirl.ir.trees import clone as clone
 from swirl.ir.trees import names_in as names_in
 from swirl.ir.trees import reference as reference
@@ -262,7 +262,7 @@ class Nest:
 
 def make_nest(label: str, body: list[ast.stmt], buffers: tuple[str, ...] | Mapping[str, Buffer]) -> Nest:
     """A nest whose arguments are those names of ``buffers`` that ``body`` touches, in that order."""
-    used = {name for statement in body for name in names_in(statement)}
+    used = names_of(body)
     args = [ast.arg(name) for name in buffers if name in used]
     arguments = ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
     function = ast.FunctionDef(label, arguments, body or [ast.Pass()], [], None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import asdict, fields
+from functools import lru_cache
 from math import copysign
 from typing import Any
 
@@ -107,18 +108,33 @@ def _read_as_printed(nest: Nest) -> bool:
     known = _KNOWN.get(nest.text)
     if known is nest:
         return True
-    for statement in statements_in(nest.function):
-        values = children(statement) if not isinstance(statement, ast.FunctionDef) else []
-        if isinstance(statement, (ast.For, *ASSIGNMENTS)):
-            target = statement.target if isinstance(statement, ast.For) else target_of(statement)
-            if not (isinstance(target, (ast.Name, ast.Subscript)) and isinstance(target.ctx, ast.Store)):
-                return False
-            values = [value for value in values if value is not target] + children(target)
-        if not all(map(_is_plain, (node for value in values if isinstance(value, ast.expr) for node in nodes(value)))):
-            return False
+    if not all(map(_plain, statements_in(nest.function))):
+        return False
     if known is None:
         _KNOWN.add(nest)
     return True
+
+
+def _plain(statement: ast.stmt) -> bool:
+    """Whether a statement is read as it is printed, those inside of it left aside."""
+    if isinstance(statement, ast.FunctionDef):
+        return True
+    around_others = isinstance(statement, (ast.For, ast.If))
+    return (_has_plain_parts if around_others else _leaf_has_plain_parts)(statement)
+
+
+def _has_plain_parts(statement: ast.stmt) -> bool:
+    values = children(statement)
+    if isinstance(statement, (ast.For, *ASSIGNMENTS)):
+        target = statement.target if isinstance(statement, ast.For) else target_of(statement)
+        if not (isinstance(target, (ast.Name, ast.Subscript)) and isinstance(target.ctx, ast.Store)):
+            return False
+        values = [value for value in values if value is not target] + children(target)
+    return all(map(_is_plain, (node for value in values if isinstance(value, ast.expr) for node in nodes(value))))
+
+
+# Most statements without others inside are in the nest before a rewrite, too.
+_leaf_has_plain_parts = lru_cache(maxsize=2**14)(_has_plain_parts)
 
 
 def _is_plain(node: ast.AST) -> bool:

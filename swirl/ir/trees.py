@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T", bound=ast.AST)
@@ -116,6 +117,29 @@ def names_in(tree: ast.AST) -> set[str]:
         elif kind is not ast.Constant:
             left += children(node)
     return names
+
+
+def names_of(body: Iterable[ast.stmt]) -> set[str]:
+    """The same of all statements of a nest, which stay as they are: most of them are in the nest before a rewrite, too,
+    and have been looked into."""
+    names: set[str] = set()
+    left = list(body)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.For):
+            names |= names_in(node.target) | _names_of_part(node.iter)
+            left += node.body
+        elif isinstance(node, ast.If):
+            names |= _names_of_part(node.test)
+            left += [*node.body, *node.orelse]
+        else:
+            names |= _names_of_part(node)
+    return names
+
+
+@lru_cache(maxsize=2**14)
+def _names_of_part(tree: ast.AST) -> frozenset[str]:
+    return frozenset(names_in(tree))
 
 
 def references(tree: ast.AST) -> Iterator[ast.Subscript]:
