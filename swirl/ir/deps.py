@@ -281,13 +281,13 @@ def carried(
     return None
 
 
-def reordered(old: list[ast.stmt], new: list[ast.stmt]) -> Conflict | None:
+def reordered(old: Sequence[Statement], new: Sequence[Statement]) -> Conflict | None:
     """A dependence of ``old`` that ``new`` reverses, or None.
 
-    Both bodies hold the same tagged statements under loops of the same variables, in another arrangement.
+    Both have the same tagged statements under loops of the same variables, in another arrangement.
     """
-    originals = {s.identity: s for s in statements(old)}
-    moved = {s.identity: s for s in statements(new)}
+    originals = {s.identity: s for s in old}
+    moved = {s.identity: s for s in new}
     if set(originals) != set(moved):
         raise ValidationError("a rewrite that only reorders has added or lost statements")
     ordered = list(originals.values())

@@ -234,6 +234,31 @@ def statements(body: list[ast.stmt], prefix: Path = ()) -> list[Statement]:
     return found
 
 
+def statements_at(body: list[ast.stmt], path: Path, instead: list[ast.stmt]) -> list[Statement]:
+    """The leaf statements and conditions in ``instead``, which takes the place of the statement at ``path`` of a nest's
+    body."""
+    heads: tuple[Loop, ...] = ()
+    depths: tuple[int, ...] = ()
+    guards: tuple[str, ...] = ()
+    scope: LocalLoops = {}
+    for depth, (_, index) in enumerate(path):
+        for before in body[:index]:
+            scope = _with_declared(scope, before, heads)
+        if depth == len(path) - 1:
+            break
+        node, field = body[index], path[depth + 1][0]
+        if isinstance(node, ast.For):
+            heads, depths = (*heads, loop_of(node)), (*depths, depth)
+        else:
+            assert isinstance(node, ast.If)
+            test = unparse(node.test)
+            guards = (*guards, test if field == "body" else f"not ({test})")
+        body = getattr(node, field)
+    found: list[Statement] = []
+    _collect(found, instead, path[-1][0], path[:-1], heads, depths, guards, scope, path[-1][1])
+    return found
+
+
 def statements_of(nest: Nest) -> Sequence[Statement]:
     """The same of a nest, which are made once."""
     if "statements" not in nest.facts:
@@ -276,8 +301,9 @@ def _collect(
     depths: tuple[int, ...],
     guards: tuple[str, ...],
     scope: LocalLoops,
+    first: int = 0,
 ) -> None:
-    for index, node in enumerate(body):
+    for index, node in enumerate(body, first):
         path = (*prefix, (field, index))
         if isinstance(node, ast.For):
             loop = loop_of(node)
@@ -288,9 +314,15 @@ def _collect(
             _collect(found, node.body, "body", path, heads, depths, (*guards, test), scope)
             _collect(found, node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
         else:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                scope = {**scope, node.target.id: tuple(loop.var for loop in heads)}
+            scope = _with_declared(scope, node, heads)
             found.append(Statement(path, node, heads, depths, guards, tuple(_accesses(node, scope)), scope))
+
+
+def _with_declared(scope: LocalLoops, node: ast.stmt, heads: tuple[Loop, ...]) -> LocalLoops:
+    """The locals known after a statement in these loops."""
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return {**scope, node.target.id: tuple(loop.var for loop in heads)}
+    return scope
 
 
 def _accesses(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:

@@ -7,18 +7,31 @@ import ast
 from swirl.ir.deps import NotProved, reordered
 from swirl.ir.nest import Nest, clones
 from swirl.ir.paths import Path
-from swirl.ir.statements import tag
+from swirl.ir.statements import statements, statements_at, tag
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 
 # --- shared pieces ---------------------------------------------------------------------------------------
 
 
 def check_order(
-    old: list[ast.stmt], new: list[ast.stmt], nest: Nest, path: Path, note: str, way_out: WayOut = None
+    old: list[ast.stmt],
+    new: list[ast.stmt],
+    nest: Nest,
+    path: Path,
+    note: str,
+    way_out: WayOut = None,
+    *,
+    inside: bool = False,
 ) -> None:
-    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, reverses a dependence."""
+    """Raises Refused where ``new``, a rearrangement of the tagged statements of ``old``, reverses a dependence.
+
+    Args:
+        old, new: the whole body of the nest; or, ``inside``, what is at ``path`` before and after: the order of other
+            statements does not change.
+    """
+    before, after = (statements_at(nest.body, path, body) if inside else statements(body) for body in (old, new))
     try:
-        conflict = reordered(old, new)
+        conflict = reordered(before, after)
     except NotProved:
         raise refuse("not proved within the time allowed", nest, path, note) from None
     if conflict is not None:

@@ -25,7 +25,7 @@ from swirl.ir.nest import (
     variable_of,
     with_inner,
 )
-from swirl.ir.paths import Path, at, enclosing, replace_at
+from swirl.ir.paths import Path, enclosing, replace_at
 from swirl.ir.statements import condition_template
 from swirl.ir.trees import changed, name_of, statements_in
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
@@ -56,13 +56,12 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     expanded = expand_locals(nest, site.path, loop)
     # Until now the iterations ran one after the other, whatever kind of loop this will be.
     in_order = Loop(loop.var, "range", loop.start, loop.stop, loop.step)
-    old = tagged(replace_at(nest.body, site.path, [in_order.node(expanded.body)]))
-    sunk = at(old, site.path)
-    assert isinstance(sunk, ast.For)
-    moved = _sunk(sunk.body, loop, nest, site.path, note)
-    check_order(old, replace_at(old, site.path, moved), nest, site.path, note, way_out)
-    moved = simplify_body(moved, ranges_at(old, site.path))
-    return program.with_nest(site.nest, nest.with_body(replace_at(old, site.path, moved)))
+    (old,) = tagged([in_order.node(expanded.body)])
+    assert isinstance(old, ast.For)
+    moved = _sunk(old.body, loop, nest, site.path, note)
+    check_order([old], moved, nest, site.path, note, way_out, inside=True)
+    moved = simplify_body(moved, ranges_at(nest.body, site.path))
+    return program.with_nest(site.nest, nest.with_body(replace_at(nest.body, site.path, moved)))
 
 
 def own_names(nest: Nest, node: ast.For) -> ast.For:
