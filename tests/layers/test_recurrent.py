@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Callable[..., Ensemble], Any, dict[str, Any], dict[str, A
     "lstm": (LSTMLayer, torch.nn.LSTM, {}, {}),
     "gru": (GRULayer, torch.nn.GRU, {}, {}),
 }
-SHAPES = [("avx512", (3, 6, 7, 17), True), ("avx2", (5, 9, 16, 16), True), ("avx512", (2, 3, 5, 9), False)]
+SHAPES = [("avx512", (3, 4, 7, 17), True), ("avx2", (5, 5, 16, 16), True), ("avx512", (2, 3, 5, 9), False)]
 """Target; batch, steps, features, hidden units; whether the whole sequence is returned."""
 
 
