@@ -1,8 +1,8 @@
 """The command line: ``latte show``, ``explain``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``,
 ``bench``, ``cache``.
 
-A FILE defines a net: a function ``net()`` that returns one, or a module-level ``net``. It is run as a module,
-so what it does under ``if __name__ == "__main__"`` (training, say) is not done here.
+A FILE defines a net: a function ``net()`` that returns one, or a module-level net. It is run as a module, up to the
+first call that would run a net: no command trains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ Written = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.group()
 @click.version_option(latte.__version__, prog_name="latte")
 def main() -> None:
-    """Latte: see what the compiler makes of a net."""
+    """Latte: see what the compiler makes of a net.
+
+    A FILE is a script with a net at module level, or a function net() that returns one. It is run up to the first call
+    that would run a net (fit, evaluate, forward, save, ...): nothing is trained, no file of a net is written. The net
+    is the one called net, or else the one of that call.
+    """
 
 
 @main.command("time")

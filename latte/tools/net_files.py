@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import click
@@ -16,6 +16,12 @@ from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
 from latte.runtime.session import NotTuned
 from swirl.errors import CommandError, LatteError
+
+RUNS = (
+    *("fit", "evaluate", "predict", "forward", "test", "backward", "save", "load"),
+    *("check_gradients", "timings", "profile"),
+)
+"""Methods of a net that run it, or write or read what it has learned; a solver's step needs ``backward`` before it."""
 
 Source = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -30,10 +36,11 @@ def plain_errors() -> Iterator[None]:
 
 
 def load_net(path: Path) -> Net:
-    """The net that a file defines, as ``net`` or by a function ``net()``.
+    """The net of a file, which is run up to the first call that would run a net: its ``net``, or what its ``net()``
+    returns or would run; else the one that would run; else the only one that it has.
 
     Raises:
-        LatteError: the file defines none, or running it fails.
+        LatteError: the file defines none, or several, or running it fails.
     """
     name = f"latte_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -41,25 +48,88 @@ def load_net(path: Path) -> Net:
         raise LatteError("is not Python file", location=str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where inspect looks for the source of the file's own layers
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
-        found = getattr(module, "net", None)
-        if callable(found):
-            found = found()
+        with _as_a_script(path):
+            with _stopped_before_running() as stopped:
+                spec.loader.exec_module(module)
+            found = getattr(module, "net", None)
+            if callable(found):
+                with _stopped_before_running() as inside:
+                    found = found()
+                found = inside[0] if inside else found
     except LatteError:
         raise
-    except Exception as error:  # whatever the user's file raises
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
         raise LatteError(f"does not run: {type(error).__name__}: {error}", location=str(path)) from error
+    if isinstance(found, Net):
+        return found
+    return stopped[0] if stopped else _only_net(vars(module), str(path))
+
+
+@contextmanager
+def _as_a_script(path: Path) -> Iterator[None]:
+    """Run a file as Python does: it imports from its own folder, and gets none of the command line's arguments. What it
+    prints goes to stderr, apart from what the command shows."""
+    arguments, folder = sys.argv, str(path.resolve().parent)
+    sys.argv = [str(path)]
+    sys.path.insert(0, folder)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
-        sys.path.remove(str(path.resolve().parent))
-    if not isinstance(found, Net):
+        sys.argv = arguments
+        sys.path.remove(folder)
+
+
+class _Stopped(BaseException):
+    """Ends a script where it would run a net. Not an ``Exception``: scripts catch those."""
+
+
+@contextmanager
+def _stopped_before_running() -> Iterator[list[Net]]:
+    """Ends what runs in it at the first call of ``RUNS``.
+
+    Yields:
+        the nets of such calls: several where a script has caught what ends it, and gone on.
+    """
+    nets: list[Net] = []
+
+    def stop(net: Net, *_: object, **__: object) -> None:
+        nets.append(net)
+        raise _Stopped
+
+    methods = {name: vars(Net)[name] for name in RUNS}
+    try:
+        for name in RUNS:
+            setattr(Net, name, stop)
+        yield nets
+    except _Stopped:
+        pass
+    finally:
+        for name, method in methods.items():
+            setattr(Net, name, method)
+
+
+def _only_net(variables: Mapping[str, object], location: str) -> Net:
+    """The net among the variables of a module.
+
+    Raises:
+        LatteError: there is none, or there are several.
+    """
+    names: dict[Net, str] = {}
+    for name, value in variables.items():
+        if isinstance(value, Net):
+            names.setdefault(value, name)
+    if not names:
+        raise LatteError("defines no net", location=location, way_out="net = Net(…), or def net(): … return net")
+    first, *others = names
+    if others:
         raise LatteError(
-            "defines no net",
-            location=str(path),
-            way_out='def net(): … return net, or a module-level net; training belongs under if __name__ == "__main__"',
+            f"defines several nets: {', '.join(names.values())}",
+            location=location,
+            way_out=f"call the one that is wanted net: net = {names[first]}",
         )
-    return found
+    return first
 
 
 def compiled_net(path: Path, target: str | None) -> Net:

@@ -64,7 +64,7 @@ def show(
 ) -> None:
     """Compile the net of FILE, and show what became of a layer or a chain: one stage, or the whole explanation.
 
-    FILE has a function net() or a module-level net; training in it belongs under if __name__ == "__main__".
+    FILE has a function net() or a module-level net. It is run up to the first call that would run a net, such as fit.
     """
     with plain_errors():
         net = compiled_net(file, target)
