@@ -13,7 +13,7 @@ from swirl.errors import LatteError
 _LATTE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _SWIRL = os.path.dirname(os.path.realpath(swirl.__file__))
 _OWN = tuple(os.path.realpath(folder) + os.sep for folder in (_LATTE, os.path.join(_LATTE, "layers"), _SWIRL))
-_SHELL = os.path.join(_LATTE, "tools", "cli.py")
+_SHELL = os.path.join(_LATTE, "tools") + os.sep  # the command line
 
 
 def user_location() -> str | None:
@@ -44,7 +44,7 @@ def _user_frame() -> tuple[int, FrameType | None]:
     """The innermost frame that is not Latte's, and how many calls it is above the caller's caller."""
     depth, frame = 1, sys._getframe(2)
     while frame is not None and _is_own(frame):
-        if os.path.realpath(frame.f_code.co_filename) == _SHELL:
+        if os.path.realpath(frame.f_code.co_filename).startswith(_SHELL):
             return depth, None  # asked for in a shell
         depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
     return depth, frame

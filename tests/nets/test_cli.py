@@ -141,6 +141,27 @@ def test_wrong_names_have_a_way_out(file: Path, options: tuple[str, ...], messag
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "--layer", "relu"),
+        ("show", "--layer", "relu1", "--phase", "update"),
+        ("show", "--layer", "relu1", "--phase", "nope"),
+        ("show", "--layer", "relu", "--list"),
+        ("explain", "nope"),
+        ("time", "--phase", "nope"),
+        ("time", "--repeat", "0"),
+        ("profile", "--repeat", "0"),
+        ("bisect", "--layer", "nope"),
+        ("tune-by-hand", "--layer", "nope"),
+    ],
+)
+def test_what_a_shell_asked_for_has_no_place(file: Path, arguments: tuple[str, ...]) -> None:
+    command, *options = arguments
+    result = call(command, file, *options)
+    assert result.exit_code == 1 and ".py:" not in result.output, result.output
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("x = 1", "defines no net"),
@@ -304,8 +325,9 @@ def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monk
     assert "0 entries, 0.0 MB" in call("cache").output
 
 
-def test_help_says_how_to_guard_training() -> None:
-    assert "__main__" in call("show", "--help").output
+def test_help_says_that_nothing_is_trained() -> None:
+    for arguments in (("--help",), ("show", "--help")):
+        assert "up to the first call that would run a net" in " ".join(call(*arguments).output.split())
 
 
 def test_an_explanation_without_nests_and_code(file: Path) -> None:
