@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from latte.model.instances import is_number
+from latte.model.instances import is_finite
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -26,7 +26,7 @@ def sgd_update(
         DataError: the arrays have different sizes, or a setting is not a number.
     """
     for name, value in (("lr", lr), ("mom", mom)):
-        if not is_number(value):
+        if not is_finite(value):
             raise DataError(f"{name} must be a number, not {value!r}", location=user_location())
     if not np.size(param) == np.size(grad) == np.size(hist):
         raise DataError(

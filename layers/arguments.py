@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.model.checks import is_flag, is_integer
-from latte.model.instances import is_number
+from latte.model.checks import is_flag, is_integer, is_size, size_limit
+from latte.model.instances import is_finite
 from latte.model.sharing import Shared
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -22,9 +21,9 @@ def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
         DeclarationError: unless it is one integer or two, each at least ``least``.
     """
     both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(both) != 2 or not all(is_integer(part) and part >= least for part in both):
+    if len(both) != 2 or not all(is_size(part, least) for part in both):
         raise DeclarationError(
-            f"{name} must be an integer of at least {least}, or two of them (y, x), not {value!r}",
+            f"{name} must be an integer of at least {least}{size_limit(*both)}, or two of them (y, x), not {value!r}",
             location=user_location(),
         )
     return int(both[0]), int(both[1])
@@ -36,8 +35,10 @@ def count(name: str, value: int) -> int:
     Raises:
         DeclarationError: if it is not a positive integer.
     """
-    if not is_integer(value) or value < 1:
-        raise DeclarationError(f"{name} must be a positive integer, not {value!r}", location=user_location())
+    if not is_size(value):
+        raise DeclarationError(
+            f"{name} must be a positive integer{size_limit(value)}, not {value!r}", location=user_location()
+        )
     return int(value)
 
 
@@ -114,8 +115,7 @@ def number(name: str, value: float, *, least: float | None = None, below: float 
     Raises:
         DeclarationError: if it does not fit.
     """
-    fits = is_number(value) and math.isfinite(value)
-    if not fits or (least is not None and value < least) or (below is not None and value >= below):
+    if not is_finite(value) or (least is not None and value < least) or (below is not None and value >= below):
         bounds = [f", {word} {bound:g}" for word, bound in (("at least", least), ("below", below)) if bound is not None]
         raise DeclarationError(f"{name} must be a number{''.join(bounds)}, not {value!r}", location=user_location())
     return float(value)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import number, source_of
 from latte.model.checks import is_integer
-from latte.model.instances import is_number
+from latte.model.instances import is_finite
 from latte.model.source_location import user_location
 from latte.net import Net
 
@@ -62,7 +61,7 @@ class ClassOptions:
 
 def _weights(classes: int, given: Sequence[float]) -> tuple[float, ...]:
     weights = tuple(given) if isinstance(given, Iterable) else ()
-    if len(weights) != classes or not all(is_number(w) and isfinite(w) and w >= 0 for w in weights):
+    if len(weights) != classes or not all(is_finite(w) and w >= 0 for w in weights):
         raise DeclarationError(
             f"class_weights must be {classes} numbers, none of them negative, not {given!r}", location=user_location()
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import one_to_one, source_of
-from latte.model.instances import is_number
+from latte.model.instances import is_finite, is_number
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
@@ -117,7 +117,7 @@ def BatchNormLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "BatchNormLayer", (1, 3))
-    if not is_number(epsilon) or not epsilon > 0:
+    if not is_finite(epsilon) or not epsilon > 0:
         raise DeclarationError(f"epsilon must be positive, not {epsilon!r}", location=user_location())
     if not is_number(momentum) or not 0 <= momentum <= 1:
         raise DeclarationError(f"momentum must be in 0 … 1, not {momentum!r}", location=user_location())

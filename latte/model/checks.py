@@ -21,6 +21,17 @@ def is_integer(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def is_size(value: object, least: int = 1) -> bool:
+    """Whether ``value`` is a whole number, at least ``least``, that an extent, a stride or a count may be: generated
+    code counts in 32 bits."""
+    return is_integer(value) and least <= value < 2**31  # type: ignore[operator]
+
+
+def size_limit(*values: object) -> str:
+    """``" below 2**31"``, where one of these numbers is not: for messages about sizes."""
+    return " below 2**31" if any(is_integer(value) and value >= 2**31 for value in values) else ""  # type: ignore[operator]
+
+
 def is_flag(value: object) -> bool:
     """Whether ``value`` is True or False, Python's or NumPy's."""
     return isinstance(value, (bool, np.bool_))
@@ -69,9 +80,9 @@ def check_shape(shape: int | Sequence[int], location: str | None = None) -> tupl
         extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     except TypeError:  # not a sequence
         extents = ()
-    if not extents or not all(is_integer(extent) and extent > 0 for extent in extents):
+    if not extents or not all(map(is_size, extents)):
         raise DeclarationError(
-            f"the shape {shape!r} must be one or more positive integers, without the batch",
+            f"the shape {shape!r} must be one or more positive integers{size_limit(*extents)}, without the batch",
             location=location or user_location(),
         )
     return tuple(map(int, extents))
@@ -93,6 +104,11 @@ def check_padding(padding: object, shape: tuple[int, ...], location: str | None 
             f"padding {padding!r} does not fit a source of shape {shape}",
             location=location or user_location(),
             way_out="one (before, after) for each dimension, no batch: ((0, 0), (1, 1), (1, 1))",
+        )
+    if not all(is_size(extent + sum(map(int, pair))) for extent, pair in zip(shape, pairs, strict=True)):
+        raise DeclarationError(
+            f"with padding {padding!r}, a source of shape {shape} has an extent that is not below 2**31",
+            location=location or user_location(),
         )
     return tuple((int(before), int(after)) for before, after in pairs)
 
@@ -139,8 +155,10 @@ def check_below(below: int | None, dtype: str, what: str, location: str | None =
         raise DeclarationError(
             f"{what}: below is for integers, not for {dtype}", location=location, way_out="dtype='int32'"
         )
-    if not is_integer(below) or not 1 <= below < 2**31:
-        raise DeclarationError(f"{what}: below must be an integer, at least 1, not {below!r}", location=location)
+    if not is_size(below):
+        raise DeclarationError(
+            f"{what}: below must be an integer, at least 1{size_limit(below)}, not {below!r}", location=location
+        )
 
 
 def check_field_name(name: str, why: str | None, layer: str, location: str | None) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import TypeGuard
 
 from latte.model import checks
 from latte.model.ensemble import Ensemble
-from latte.model.instances import is_number
+from latte.model.instances import is_finite
 from latte.model.neuron import FieldSpec
 from latte.model.phases import check_backward_in_python
 from latte.model.source_location import user_location
@@ -83,7 +82,7 @@ class LossEnsemble(Ensemble):
 
     @loss_weight.setter
     def loss_weight(self, weight: float) -> None:
-        if not is_number(weight) or not isfinite(weight):
+        if not is_finite(weight):
             raise DeclarationError(f"loss_weight must be a number, not {weight!r}", location=user_location())
         if weight != 1 and isinstance(self, AccuracyEnsemble):
             raise DeclarationError(

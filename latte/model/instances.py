@@ -8,6 +8,7 @@ what the object array costs; declarations (``Param`` and its kin) cost nothing.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Collection, Sequence
 from inspect import getattr_static
@@ -28,6 +29,14 @@ CONNECTION_NAMES = ("value", "grad", "input", "inputs", "grad_input", "grad_inpu
 def is_number(value: Any) -> bool:
     """Whether ``value`` is a plain number (or bool), Python's or NumPy's."""
     return isinstance(value, (bool, int, float, np.number, np.bool_))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether ``value`` is a plain number, neither NaN nor infinite, nor a whole number that no float holds."""
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def check_neurons(neurons: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from latte.model.checks import check_below, check_shape, is_integer
+from latte.model.checks import check_below, check_shape, is_size, size_limit
 from latte.model.source_location import Located, user_location
 from latte.model.words import eachindex
 from swirl.errors import DeclarationError
@@ -158,8 +158,8 @@ class Declaration:
                     f"{kind}: init must be a function, not {init!r}",
                     way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
                 )
-            if fan_in is not None and not (is_integer(fan_in) and fan_in > 0):
-                raise DeclarationError(f"{kind}: fan_in must be a positive integer, not {fan_in!r}")
+            if fan_in is not None and not is_size(fan_in):
+                raise DeclarationError(f"{kind}: fan_in must be a positive integer{size_limit(fan_in)}, not {fan_in!r}")
             check_below(below, dtype, kind)
             if self.role == "state" and "n" in dims[1:]:  # batches of all sizes share the first rows of an array
                 raise DeclarationError(

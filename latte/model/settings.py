@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from latte.model.checks import is_flag, is_integer
+from latte.model.checks import is_flag, is_size, size_limit
 from latte.model.source_location import user_location
 from swirl.config import compatibility
 from swirl.errors import DeclarationError
@@ -43,12 +43,12 @@ class NetSettings:
             DeclarationError: the batch size is not a positive integer, the seed is negative or too large, ``keep`` or
                 ``compat`` is something else.
         """
-        if not is_integer(batch_size) or not 1 <= batch_size < 2**31:
-            bound = "" if not is_integer(batch_size) or batch_size < 1 else " below 2**31"
+        if not is_size(batch_size):
             raise DeclarationError(
-                f"the batch size must be a positive integer{bound}, not {batch_size!r}", location=user_location()
+                f"the batch size must be a positive integer{size_limit(batch_size)}, not {batch_size!r}",
+                location=user_location(),
             )
-        if seed is not None and not (is_integer(seed) and 0 <= seed < 2**31):
+        if seed is not None and not is_size(seed, 0):
             raise DeclarationError(
                 f"the seed must be an integer from 0 to 2**31 - 1, not {seed!r}", location=user_location()
             )

@@ -124,7 +124,7 @@ class Normalise:
 def _by_channel(name: str, values: Any) -> np.ndarray:
     try:
         array = np.atleast_1d(np.asarray(values, np.float32))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.zeros(0, np.float32)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise DataError(f"{name} must be a number, or one for each channel, not {values!r}", location=user_location())

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import is_integer
-from latte.model.instances import is_number
+from latte.model.checks import is_size, size_limit
+from latte.model.instances import is_finite, is_number
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DeclarationError
 
@@ -104,7 +104,7 @@ def _check(schedule: Schedule, **most: float) -> None:
         if each.name == "then":
             good, wanted = _is_rate(value) or isinstance(value, Schedule), "a number, at least 0, or a schedule"
         elif whole:
-            good, wanted = is_integer(value) and value >= 1, "a whole number, at least 1"
+            good, wanted = is_size(value), f"a whole number, at least 1{size_limit(value)}"
         else:
             limit = most.get(each.name, math.inf)
             good = _is_rate(value) and value <= limit
@@ -118,7 +118,7 @@ def _check(schedule: Schedule, **most: float) -> None:
 
 
 def _is_rate(value: object) -> bool:
-    return is_number(value) and not isinstance(value, bool) and 0 <= value < math.inf  # type: ignore[operator]
+    return is_finite(value) and not isinstance(value, bool) and value >= 0  # type: ignore[operator]
 
 
 @dataclass(frozen=True)

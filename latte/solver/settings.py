@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from latte.model.instances import is_number
+from latte.model.instances import is_finite
 from latte.model.source_location import user_location
 from latte.solver.schedules import Schedule
 from swirl.errors import DeclarationError, TrainingError
@@ -97,12 +97,12 @@ class Setting:
             return isinstance(value, bool)
         if value is None:
             return self.default is None
-        if not is_number(value) or isinstance(value, bool):
+        if not is_finite(value) or isinstance(value, bool):
             return False
         number = float(value)  # type: ignore[arg-type]
         low = number >= self.least if self.above is None else number > self.above
         high = number <= self.most if self.below is None else number < self.below
-        return low and high and math.isfinite(number)
+        return low and high
 
     @property
     def _wanted(self) -> str:

@@ -69,6 +69,8 @@ WRONG = (
     np.nan,
     np.inf,
     10**12,
+    10**30,
+    10**400,
     np.ones(3),
     int,
 )
@@ -109,3 +111,21 @@ def test_every_parameter(name: str) -> None:
     net = Net(2, seed=0)
     layer(**arguments(name, net))
     ReLULayer(net, net.ensembles[0])
+
+
+@pytest.mark.parametrize("name", latte.layers.__all__)
+def test_what_is_too_large_is_refused_by_the_constructor(name: str) -> None:
+    layer: Callable[..., Ensemble] = getattr(latte, name)
+    for parameter in inspect.signature(layer).parameters:
+        for size in (2**31, 10**30, 10**400):
+            for wrong in (size, -size, (0, size, 0), [size, size]):
+                net = Net(2, seed=0)
+                given = {**arguments(name, net), parameter: wrong}
+                before = list(net.ensembles)
+                error = failure(layer, given)
+                if error is None:
+                    net.compile(target="portable", threads=1)
+                else:
+                    what = f"{name}({parameter}={wrong!r}): {type(error).__name__}: {error}"
+                    assert isinstance(error, LatteError) and "test_wrong_arguments.py" in str(error), what
+                    assert net.ensembles == before, what

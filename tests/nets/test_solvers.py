@@ -236,6 +236,8 @@ def test_a_schedule_may_follow_a_rise_and_stays_at_its_end() -> None:
         (lambda: StepDecay(0.1, 0), "every must be a whole number, at least 1, not 0"),
         (lambda: CosineDecay(0.1, 2.5), "steps must be a whole number"),
         (lambda: CosineDecay("fast", 2), "rate must be a number"),
+        (lambda: CosineDecay(10**400, 2), "rate must be a number"),
+        (lambda: OneCycle(0.1, 10**400), "steps must be a whole number, at least 1 below 2\\*\\*31, not 1000"),
         (lambda: CosineDecay(np.nan, 2), "rate must be a number"),
         (lambda: OneCycle(0.1, 3, rising=2), "rising must be a number from 0 to 1, not 2"),
         (lambda: OneCycle(0.1, 3, divisor=0), "divisor must be greater than 0"),
@@ -256,6 +258,7 @@ def test_wrong_settings_are_refused_when_they_are_given() -> None:
     for name, value, message in (
         ("learning_rate", -1, "learning_rate must be a number, at least 0, not -1"),
         ("learning_rate", "fast", "not 'fast'"),
+        ("learning_rate", 10**400, "learning_rate must be a number, at least 0, not 1000"),
         ("learning_rate", None, "not None"),
         ("learning_rate", lambda step: 0.1, "or a schedule: "),
         ("beta1", 1, "beta1 must be a number, at least 0, less than 1, not 1"),
