@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from latte.model.checks import check_below, check_shape, is_size, size_limit
-from latte.model.source_location import Located, user_location
+from latte.model.checks import check_below, check_shape, is_size, size_limit, takes
+from latte.model.source_location import Located, own_location, user_location
 from latte.model.words import eachindex
-from swirl.errors import DeclarationError
+from swirl.errors import DeclarationError, LatteError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import is_name
 
@@ -158,6 +158,11 @@ class Declaration:
                     f"{kind}: init must be a function, not {init!r}",
                     way_out="zeros, ones, uniform_fan_in, constant(0.5), given(array)",
                 )
+            if not takes(init, 3):
+                raise DeclarationError(
+                    f"{kind}: init must take (shape, fan_in, generator), and {init!r} does not",
+                    way_out="lambda shape, fan_in, generator: generator.normal(0, 0.1, shape)",
+                )
             if fan_in is not None and not is_size(fan_in):
                 raise DeclarationError(f"{kind}: fan_in must be a positive integer{size_limit(fan_in)}, not {fan_in!r}")
             check_below(below, dtype, kind)
@@ -253,15 +258,29 @@ class FieldSpec:
         """A new array of initial values.
 
         Raises:
-            DeclarationError: if the initialiser returns another shape, or numbers out of range.
+            DeclarationError: if the initialiser fails, or returns something else, or numbers out of range.
         """
-        array: np.ndarray = np.asarray(self.init(self.shape, self.fan_in, generator), DTYPES[self.dtype])
+        location = own_location(self.init)
+        try:
+            made = self.init(self.shape, self.fan_in, generator)
+        except LatteError:
+            raise
+        except Exception as error:  # whatever a function of the user's raises
+            message = f"{self.storage}: init raised {type(error).__name__}: {error}"
+            raise DeclarationError(message, location=location) from error
+        try:
+            array: np.ndarray = np.asarray(made, DTYPES[self.dtype])
+            found = f"an array of shape {array.shape}" if array.shape else repr(made)
+        except (TypeError, ValueError, OverflowError):
+            array, found = np.zeros(0), repr(made)
         if array.shape != self.shape:
-            raise DeclarationError(f"the initialiser of {self.storage} returned shape {array.shape}, not {self.shape}")
+            raise DeclarationError(
+                f"{self.storage}: init returned {found}, not an array of shape {self.shape}", location=location
+            )
         if self.below is not None and (array.min() < 0 or array.max() >= self.below):
             raise DeclarationError(
-                f"the initialiser of {self.storage} returned {array.min()} to {array.max()}, not numbers from 0 to"
-                f" {self.below - 1}"
+                f"{self.storage}: init returned {array.min()} to {array.max()}, not numbers from 0 to {self.below - 1}",
+                location=location,
             )
         return np.ascontiguousarray(array)
 

@@ -60,3 +60,11 @@ def _is_own(frame: FrameType) -> bool:
 def location_of(code: CodeType) -> str:
     """``file:line`` of a function's first line."""
     return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def own_location(function: object) -> str | None:
+    """``file:line`` of a function that the user has written; None for Latte's, and for those without Python code."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or os.path.realpath(code.co_filename).startswith(_OWN):
+        return None
+    return location_of(code)
