@@ -14,6 +14,7 @@ import numpy as np
 from latte.compiling import new_session
 from latte.explain.explanation import Explanation, explain
 from latte.explain.summary import Summary, summary
+from latte.model.checks import of_an_instance
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import ActivationEnsemble
 from latte.model.graph import Graph
@@ -225,8 +226,7 @@ class Net:
             path: of the file; None for none: layers get the default schedule, those of a chain each by itself.
 
         Raises:
-            CommandError: the net is compiled already, has no such ensemble, kind or chain, or the layers are not a
-                chain.
+            CommandError: the net is compiled already, has no such ensemble or kind, or the layers are not a chain.
         """
         use_recipe(self.graph, layers, path)
 
@@ -384,6 +384,7 @@ class Net:
         """Save what the net has learned; see :func:`latte.runtime.checkpoint.save`."""
         save(self.session, path, solver)
 
+    @of_an_instance("declare the net that was saved, net.compile(), then net.load(path); pickle keeps whole nets")
     def load(self, path: str | PathLike[str], solver: Resumable | None = None) -> None:
         """Go on from a file that ``save`` has written; see :func:`latte.runtime.checkpoint.load`."""
         load(self.session, path, solver)
@@ -418,6 +419,5 @@ class Net:
         return timings(self.session, phase, repeat)
 
     def profile(self, repeat: int = 10) -> Profile:
-        """How long each loop nest of a training step takes, beside what the machine can do at the best; see
-        :func:`latte.profiling.measuring.profile`."""
+        """How long each loop nest takes, beside the machine's limits; see :func:`latte.profiling.measuring.profile`."""
         return profile(self.session, repeat)

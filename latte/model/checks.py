@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from latte.model.source_location import user_location
-from swirl.errors import DeclarationError, LatteError
+from swirl.errors import CommandError, DeclarationError, LatteError
 from swirl.ir.hints import is_name
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 # Each phase with the methods that may spell it, in order of preference.
 PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
@@ -56,6 +59,23 @@ def takes(function: Callable[..., Any], arguments: int, *names: str) -> bool:
     except TypeError:
         return False
     return True
+
+
+def of_an_instance(way_out: str) -> Callable[[Method], Method]:
+    """A method whose call on the class itself, as ``Net.load(path)``, is a :class:`CommandError` with a way out."""
+
+    def decorated(method: Method) -> Method:
+        owner = method.__qualname__.rpartition(".")[0]
+
+        @functools.wraps(method)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not any(base.__qualname__ == owner for each in arguments[:1] for base in type(each).__mro__):
+                raise CommandError(f"{method.__qualname__} needs a net", location=user_location(), way_out=way_out)
+            return method(*arguments, **named)
+
+        return call  # type: ignore[return-value]
+
+    return decorated
 
 
 def check_phase(phase: str) -> str:

@@ -215,10 +215,15 @@ class Solver:
         """Go on from a state of a solver for the same net, with the settings and schedules that it was saved with.
 
         Raises:
-            DataError: it is of another kind of solver or of other parameters, a switch is another one, a schedule is of
-                a kind of one's own that this solver has none of, or a value is out of range. Nothing is changed then.
+            DataError: it is not a state, or of another kind of solver or other parameters; a switch is another one, a
+                schedule is of a kind of one's own that this solver has none of, or a value is out of range. Nothing is
+                changed then.
         """
         own = _settings(type(self))
+        if not isinstance(state, SolverState):
+            raise DataError(
+                f"a solver's state is what solver.state() has returned, not {state!r}", location=user_location()
+            )
         if state.kind != type(self).__name__ or set(state.settings) != {*own, "steps"}:
             raise DataError(
                 f"this is the state of a solver {state.kind}, not of {type(self).__name__}",

@@ -539,6 +539,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     good = solver.state()
     name = next(iter(good.arrays))
     for state, message in (
+        (3, r"is what solver.state\(\) has returned, not 3"),
         (Adam(net).state(), "the state of a solver Adam, not of SGD"),
         (replace(good, arrays={}), f"the state has no {name}"),
         (
@@ -550,7 +551,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         (replace(good, settings={**good.settings, "steps": None}), "steps must be a whole number"),
     ):
         with pytest.raises(DataError, match=message):
-            solver.load_state(state)
+            solver.load_state(state)  # type: ignore[arg-type]
         now = solver.state()
         assert now.settings == good.settings
         assert all((now.arrays[each] == values).all() for each, values in good.arrays.items())
