@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,10 @@ from latte.model.source_location import user_location
 from swirl.errors import DataError, DeclarationError
 
 
-@dataclass(frozen=True)
 class Schedule:
-    """A number for each step. One's own is a dataclass with a method ``at``::
+    """A number for each step. One's own is a dataclass, frozen or not, with a method ``at``::
 
-        @dataclass(frozen=True)
+        @dataclass
         class InverseRoot(Schedule):
             rate: float
             def at(self, step):
@@ -28,23 +27,37 @@ class Schedule:
     Its fields are saved with the solver: numbers, NumPy's too, and other schedules.
     """
 
+    # Not a dataclass: of a frozen one all must be frozen, of another one none may be.
+
     def at(self, step: int) -> float:
         """The number in a step, counted from 0."""
         raise NotImplementedError
 
-    def __post_init__(self) -> None:
-        if type(self).at is Schedule.at:
+    def __new__(cls, *_: Any, **__: Any) -> Schedule:
+        if cls.at is Schedule.at:
             raise DeclarationError(
-                f"{type(self).__name__} has no method at", location=user_location(), way_out="def at(self, step): …"
+                f"{cls.__name__} has no method at", location=user_location(), way_out="def at(self, step): …"
             )
+        return super().__new__(cls)
+
+    def __repr__(self) -> str:  # a dataclass has its own
+        return f"{type(self).__name__}()"
 
     def check(self) -> None:
         """Let its fields be Python's numbers and schedules, which can be saved.
 
         Raises:
-            DeclarationError: one of them is something else.
+            DeclarationError: one of them is something else, or is not declared.
         """
-        for each in fields(self):
+        declared = {each.name for each in _fields(self)}
+        for name in vars(self):
+            if name not in declared:
+                raise DeclarationError(
+                    f"{type(self).__name__}: {name} is not declared, and would not be saved with a solver",
+                    location=user_location(),
+                    way_out=f"a dataclass with a field {name}: @dataclass before the class, {name}: float in it",
+                )
+        for each in _fields(self):
             value = getattr(self, each.name)
             if isinstance(value, Schedule):
                 value.check()
@@ -58,17 +71,27 @@ class Schedule:
                 )
 
     def saved(self) -> dict[str, Any]:
-        """Its kind and fields, as JSON has them."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Its kind and fields, as JSON has them.
+
+        Raises:
+            DeclarationError: a field has been changed to what cannot be saved.
+        """
+        self.check()
+        values = {each.name: getattr(self, each.name) for each in _fields(self)}
         return {"schedule": type(self).__name__} | {
             name: value.saved() if isinstance(value, Schedule) else value for name, value in values.items()
         }
 
 
+def _fields(schedule: Schedule | type[Schedule]) -> Sequence[Field[Any]]:
+    """Those that a schedule, or its kind, declares."""
+    return fields(schedule) if is_dataclass(schedule) else ()
+
+
 def _nested(schedule: Schedule) -> Iterator[Schedule]:
     """A schedule and those in its fields."""
     yield schedule
-    for each in fields(schedule):
+    for each in _fields(schedule):
         value = getattr(schedule, each.name)
         if isinstance(value, Schedule):
             yield from _nested(value)
@@ -88,7 +111,7 @@ def restored(saved: Mapping[str, Any], own: Iterable[Schedule] = ()) -> Schedule
     kinds = {kind.__name__: kind for kind in (StepDecay, CosineDecay, OneCycle, WarmUp, *known)}
     values = {name: value for name, value in saved.items() if name != "schedule"}
     kind = kinds.get(saved["schedule"])
-    if kind is None or {each.name for each in fields(kind)} != values.keys():
+    if kind is None or {each.name for each in _fields(kind)} != values.keys():
         raise DataError(
             f"the solver was saved with a schedule {saved['schedule']}({', '.join(values)}), which is not known here",
             location=user_location(),
@@ -99,7 +122,7 @@ def restored(saved: Mapping[str, Any], own: Iterable[Schedule] = ()) -> Schedule
 
 def _check(schedule: Schedule, **most: float) -> None:
     """Refuse fields that are not numbers from 0 to ``most`` (of a whole number: at least 1)."""
-    for each in fields(schedule):
+    for each in _fields(schedule):
         value, whole = getattr(schedule, each.name), each.name in ("steps", "every")
         if each.name == "then":
             good, wanted = _is_rate(value) or isinstance(value, Schedule), "a number, at least 0, or a schedule"

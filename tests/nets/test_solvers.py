@@ -481,11 +481,31 @@ class Root(Schedule):
         return float(self.rate / (1 + step) ** 0.5)
 
 
+@dataclass
+class Halving(Schedule):
+    """As Root, but not frozen."""
+
+    rate: float
+    every: int = 2
+
+    def at(self, step: int) -> float:
+        return float(self.rate * 0.5 ** (step // self.every))
+
+
+class Tenth(Schedule):
+    """Without fields."""
+
+    def at(self, step: int) -> float:
+        return 0.1
+
+
 RESUMED: dict[str, Callable[[Net], Solver]] = {
     "SGD": lambda net: SGD(net, StepDecay(0.1, 3), momentum=0.9, nesterov=True, clip_norm=1.0),
     "Adam": lambda net: Adam(net, WarmUp(3, CosineDecay(0.01, 20)), clip_value=0.1),
     "AdamW": lambda net: AdamW(net, OneCycle(0.01, 10)),
     "RMSProp": lambda net: RMSProp(net, Root(0.01), momentum=0.5, centered=True),
+    "SGD, own schedule that is not frozen": lambda net: SGD(net, Halving(0.1)),
+    "SGD, own schedule without fields": lambda net: SGD(net, WarmUp(2, Tenth())),
     "SGD, own schedule in another": lambda net: SGD(net, WarmUp(2, Root(0.1))),
     "Lion": lambda net: Lion(net, learning_rate=0.01),
 }
@@ -555,6 +575,30 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         now = solver.state()
         assert now.settings == good.settings
         assert all((now.arrays[each] == values).all() for each, values in good.arrays.items())
+
+
+def test_schedules_of_ones_own_frozen_or_not(tmp_path: Path) -> None:
+    net = net_of()
+    assert Halving(0.1) == Halving(0.1) != Halving(0.2) and Root(0.1) == Root(0.1)
+    rate = Halving(0.4)
+    solver = SGD(net, rate)
+    assert solver.learning_rate == 0.4
+    rate.rate = 0.2
+    assert solver.learning_rate == 0.2 and solver.state().settings["learning_rate"]["rate"] == 0.2
+    rate.rate = [1]  # type: ignore[assignment]
+    with pytest.raises(DeclarationError, match=r"Halving: rate cannot be saved .*, not \[1\]"):
+        net.save(tmp_path / "net", solver)
+
+    class Undeclared(Schedule):
+        def __init__(self) -> None:
+            self.rate = 0.1
+
+        def at(self, step: int) -> float:
+            return self.rate
+
+    with pytest.raises(DeclarationError, match=r"Undeclared: rate is not declared(.|\n)*@dataclass") as caught:
+        SGD(net, Undeclared())
+    assert __file__ in str(caught.value.location)
 
 
 def test_schedules_have_numbers_that_can_be_saved(tmp_path: Path) -> None:
