@@ -26,6 +26,7 @@ class Cell(Ensemble):
     def __init__(self, layer: Ensemble, hidden: int, step: int, steps: int, first: bool):
         super().__init__(shape=(self.states, hidden), dims=("s", "h"), name=f"{layer.name}_step{step}")
         self.first = first
+        self.alone = steps == 1  # its zero state times W is written, so that W has its gradient, zeros
         self.add_field("position", Constant(shape=(1,), dtype="int32", below=steps, init=constant(step)))
         self.add_field("gate", Field("n", shape=(self.gates * hidden,)))
         self.add_field("weights_hh", layer.weights_hh)
@@ -40,6 +41,8 @@ class Cell(Ensemble):
                 if not self.first:
                     for j in range(K):
                         gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+                elif self.alone:
+                    gate[n, k] += 0.0 * weights_hh[k, 0]
 
 
 class TanhCell(Cell):
@@ -85,6 +88,8 @@ class LSTMCell(Cell):
                 if not self.first:
                     for j in range(H):
                         gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+                elif self.alone:
+                    gate[n, k] += 0.0 * weights_hh[k, 0]
         for n in range(N):
             for h in range(H):
                 new = (0.5 + 0.5 * tanh(0.5 * gate[n, h])) * tanh(gate[n, 2 * H + h])
@@ -109,6 +114,8 @@ class GRUCell(Cell):
                 if not self.first:
                     for j in range(H):
                         gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+                elif self.alone:
+                    gate[n, k] += 0.0 * weights_hh[k, 0]
         for n in range(N):
             for h in range(H):
                 reset = 0.5 + 0.5 * tanh(0.5 * (inputs[n, position[0], h] + gate[n, h]))

@@ -25,7 +25,12 @@ CASES: dict[str, tuple[Callable[..., Ensemble], Any, dict[str, Any], dict[str, A
     "lstm": (LSTMLayer, torch.nn.LSTM, {}, {}),
     "gru": (GRULayer, torch.nn.GRU, {}, {}),
 }
-SHAPES = [("avx512", (3, 4, 7, 17), True), ("avx2", (5, 5, 16, 16), True), ("avx512", (2, 3, 5, 9), False)]
+SHAPES = [
+    ("avx512", (3, 4, 7, 17), True),
+    ("avx2", (5, 5, 16, 16), True),
+    ("avx512", (2, 3, 5, 9), False),
+    ("avx2", (2, 1, 5, 9), True),
+]
 """Target; batch, steps, features, hidden units; whether the whole sequence is returned."""
 
 
