@@ -47,6 +47,13 @@ def check_data(
         )
     checked = {}
     for layer, values in zip(layers, arrays, strict=True):
+        if values is None:
+            names = ", ".join(each.name for each in layers)
+            raise DataError(
+                f"the array for {layer.name} is None",
+                location=user_location(),
+                way_out=f"the arrays are given in the order of the data layers: {names}",
+            )
         array = check_array(values, None, layer.name)
         if array.ndim == 1 and layer.shape == (1,):
             array = array[:, None]
@@ -97,6 +104,8 @@ def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | n
 
 def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:
     """``values`` as an array of real numbers of ``shape``, or DataError."""
+    if values is None:
+        raise DataError(f"{what}: an array is needed, not None", location=user_location())
     try:
         array = np.asarray(values.detach() if hasattr(values, "detach") else values)  # a tensor that has a gradient
     except ValueError as error:
