@@ -73,9 +73,8 @@ class PhaseMethods:
         return [body for phase in PHASES if (body := self.body(phase)) is not None]
 
     def check(self, reserved: type, location: str | None) -> None:
-        """Refuse a layer that computes nothing, and a method whose name is nearly that of a phase.
-
-        Nothing else could call such a method: a body is read, not run.
+        """Refuse a layer that computes nothing, a method whose name is nearly that of a phase (nothing else could call
+        it: a body is read, not run), and a neuron's phase that takes arguments.
 
         Args:
             reserved: the base class of ensembles, whose methods are not phases.
@@ -111,6 +110,15 @@ class PhaseMethods:
                 location=location,
                 way_out="def forward(self): self.value = …",
             )
+        for phase in PHASES:
+            of_neuron = None if self.is_explicit(phase) else self.find(phase)
+            if of_neuron is not None and (taken := [*inspect.signature(of_neuron).parameters][1:]):
+                raise DeclarationError(
+                    f"{of_neuron.__qualname__} takes {', '.join(taken)}, but of a neuron it takes only self",
+                    location=location_of(of_neuron.__code__),
+                    way_out="what it reads is self.input, or self.inputs[…] where it reads several elements; fields are"
+                    " self.<name>",
+                )
 
 
 def _method(owner: type, phase: str) -> Callable[..., Any] | None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import MemoryDataLayer, Net
+from latte import FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.ensemble import ActivationEnsemble
-from latte.errors import CommandError, DeclarationError
+from latte.errors import CommandError, DataError, DeclarationError
 from latte.neuron import Neuron, Param
+from latte.solver import SGD
 
 
 def with_initial(init: Any) -> Net:
@@ -37,6 +38,50 @@ def test_a_net_is_not_loaded_from_its_class(tmp_path: Path) -> None:
         lambda: Net.load(tmp_path, None),  # type: ignore[arg-type]
     ):
         with pytest.raises(CommandError, match=r"Net.load needs a net\n  declare the net .*, then net.load") as caught:
+            call()
+        assert __file__ in str(caught.value.location)
+
+
+class Doubled(Neuron):
+    def forward(self, x):  # type: ignore[override]
+        self.value = 2.0 * x
+
+
+class Passed(Neuron):
+    def forward(self):
+        self.value = self.input
+
+    def backward(self, gradient, *others):  # type: ignore[override]
+        self.grad_input += self.grad
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Doubled, "forward takes x"), (Passed, "backward takes gradient, others")]
+)
+def test_a_neurons_phases_take_only_self(kind: type[Neuron], message: str) -> None:
+    net = Net(1)
+    data = MemoryDataLayer(net, (3,))
+    with pytest.raises(
+        DeclarationError, match=rf"{message}, but .* only self\n  what it reads is self.input"
+    ) as caught:
+        net.init_activation_ensemble(kind, data)
+    assert __file__ in str(caught.value.location) and net.ensembles == [data]
+
+
+def test_the_array_that_is_none_is_named() -> None:
+    net = Net(2, seed=0)
+    data, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, data, 2), label)
+    net.compile(target="portable", threads=1)
+    images, order = np.zeros((4, 3)), "order of the data layers: data1, data2"
+    for call, message in (
+        (lambda: net.evaluate(images, None), f"the array for data2 is None\n.*{order}"),
+        (lambda: net.fit(None, [0] * 4, solver=SGD(net)), f"the array for data1 is None\n.*{order}"),
+        (lambda: net.set_batch(images[:2], None), "the array for data2 is None"),
+        (lambda: net.predict(None), "the array for data1 is None"),
+        (lambda: data.set_value(None), "data1.set_value: an array is needed, not None"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
             call()
         assert __file__ in str(caught.value.location)
 
