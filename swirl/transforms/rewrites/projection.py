@@ -93,9 +93,10 @@ def _ends(part: isl.Set, outside: isl.Set, back: Mapping[str, str]) -> tuple[ast
     """
     lower: dict[str, ast.expr] = {}
     upper: dict[str, ast.expr] = {}
-    whole = part.get_basic_sets()
-    hull = whole[0] if len(whole) == 1 else part.convex_hull()
-    (needed,) = isl.Set.from_basic_set(hull).gist_params(outside).get_basic_sets()
+    known = part.gist_params(outside).coalesce()  # often one convex set, where the whole is several
+    if known.n_basic_set() > 1:
+        known = isl.Set.from_basic_set(part.convex_hull()).gist_params(outside)
+    (needed,) = known.get_basic_sets()
     for bound in needed.remove_redundancies().get_constraints():
         if not bound.involves_dims(isl.dim_type.set, 0, 1):
             continue  # of the parameters alone

@@ -7,7 +7,9 @@ Figs. 3.4 to 3.6. It looks at loops and dependences only, not at names, loop ord
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from swirl.errors import Refused
 from swirl.ir.deps import NotProved, carried
@@ -70,7 +72,8 @@ def _best_run(program: Program, nest: Nest, following: list[Nest]) -> _Run | Non
     return best
 
 
-def _rotations(nest: Nest) -> list[Nest]:
+@lru_cache(maxsize=1024)  # a nest is tried beside each that comes before it
+def _rotations(nest: Nest) -> Sequence[Nest]:
     """The nest with each of its loops brought outermost where that is legal; first the nest itself."""
     if len(nest.body) != 1 or not _plain(nest.body[0]):
         return []
@@ -119,7 +122,7 @@ def _run_from(program: Program, nest: Nest, following: list[Nest]) -> _Run:
     return _Run(nest, length, free)
 
 
-def _same_name_first(rotations: list[Nest], first: Nest, path: Path, second_path: Path) -> list[Nest]:
+def _same_name_first(rotations: Sequence[Nest], first: Nest, path: Path, second_path: Path) -> list[Nest]:
     """Loops that could join the one at ``path``: those over the same dimension, the one of the same name
     first.
 
