@@ -10,6 +10,7 @@ from latte.profiling.nests import LoopNest, loop_nests
 from latte.profiling.profile import Profile
 from latte.profiling.rows import COMPUTE, MEMORY, Row
 from latte.runtime.kernels import CompiledPhase
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from latte.runtime.timings import as_before, check_repeat
 from swirl.errors import DataError
@@ -41,6 +42,7 @@ class Measurements:
     bandwidth: float
 
 
+@one_at_a_time
 def profile(session: Session, repeat: int = 10) -> Profile:
     """Where the time of a training step goes on the current batch, and how far each part is from what the machine can
     do.

@@ -46,8 +46,10 @@ class Accessors:
             return None
         storage = self._shown_storage(field) if verb == "get" else self._storage(field)
         if verb == "set":
-            return lambda values: self._set(field, storage, values)
-        return (lambda: self._view(field, storage)) if view else (lambda: self._get(field, storage))
+            return lambda values: self._run(f"set_{field}", self._set, field, storage, values)
+        if view:
+            return lambda: self._run("a view", self._view, field, storage)
+        return lambda: self._run(f"get_{field}", self._get, field, storage)
 
     def _storage(self, field: str) -> str:
         buffers = {name: b for name, b in body_buffers(self._ensemble).items() if b.role != "scalar"}
@@ -68,7 +70,8 @@ class Accessors:
             return f"{session.graph.shown(self._ensemble).name}.value"
         return self._storage(field)
 
-    def _running(self, what: str) -> Session:
+    def _run(self, what: str, accessor: Callable[..., Any], *arguments: Any) -> Any:
+        """Call an accessor with the net that runs, while no other thread's call does."""
         session = self._session()
         if session is None:
             raise LatteError(
@@ -76,15 +79,14 @@ class Accessors:
                 location=user_location(),
                 way_out="call net.compile() first",
             )
-        return session
+        with session.lock:
+            return accessor(session, *arguments)
 
-    def _get(self, field: str, storage: str) -> np.ndarray:
-        session = self._running(f"get_{field}")
+    def _get(self, session: Session, field: str, storage: str) -> np.ndarray:
         values = session.executable.read(storage)
         return np.zeros_like(values) if session.is_cleared(storage) else values
 
-    def _view(self, field: str, storage: str) -> np.ndarray:
-        session = self._running("a view")
+    def _view(self, session: Session, field: str, storage: str) -> np.ndarray:
         if field in body_ranges(self._ensemble):
             raise DataError(
                 f"{storage} may be subscripts, which are checked when they are set: there is no view of them",
@@ -101,10 +103,9 @@ class Accessors:
             session.given.add(self._ensemble.name)  # by whoever writes to the view
         return view
 
-    def _set(self, field: str, storage: str, values: Any) -> None:
+    def _set(self, session: Session, field: str, storage: str, values: Any) -> None:
         ensemble = self._ensemble
         what = f"{ensemble.name}.set_{field}"
-        session = self._running(f"set_{field}")
         array = check_array(values, None, what)
         if field == "grad":
             session.seed(session.graph.shown(ensemble), array)

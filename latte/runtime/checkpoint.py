@@ -23,6 +23,7 @@ from safetensors import numpy as safetensors
 
 from latte.model.source_location import user_location
 from latte.runtime.data import check_ranges
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
 
@@ -76,6 +77,7 @@ class Checkpoint:
 
 
 # --- a net's state ----------------------------------------------------------------------------------------
+@one_at_a_time
 def save(session: Session, path: str | os.PathLike[str], solver: Resumable | None = None) -> None:
     """Save a net, so that :func:`load` goes on from here: to the last bit, on the same machine.
 
@@ -105,6 +107,7 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     write_file(path, Checkpoint(tensors, about))
 
 
+@one_at_a_time
 def load(session: Session, path: str | os.PathLike[str], solver: Resumable | None = None) -> None:
     """Set a net, and a solver, to what a file has. The gradients count as cleared afterwards.
 

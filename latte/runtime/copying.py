@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from latte.runtime.gradients import Given
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 
 
@@ -38,6 +39,7 @@ class Progress:
     accuracy: float
 
 
+@one_at_a_time
 def progress(session: Session, *, with_data: bool) -> Progress:
     """Where a net is; nothing of it is shared with the net.
 

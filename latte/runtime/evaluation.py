@@ -15,6 +15,7 @@ from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble, LossEnsem
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batches
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
 
@@ -39,6 +40,7 @@ class Evaluation:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
+@one_at_a_time
 def evaluate(
     session: Session, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True
 ) -> Evaluation:
@@ -143,6 +145,7 @@ class Mean:
         return self.total / self.weight if self.weight else 0.0
 
 
+@one_at_a_time
 def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:
     """What a layer says to every item of a data set, in the inference phase; labels are not needed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
 from latte.runtime.executable import Executable
 from latte.runtime.gradients import Given, SeedGradients
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.python_losses import run_forward
 from latte.runtime.report import CompileReport, sum_of_reports
 from swirl.errors import DataError, TrainingError
@@ -56,10 +58,12 @@ class Session:
         given: the data layers that the user has set.
         unchecked: those of them that may hold NaN: set one by one, and not looked at since.
         shuffling: the random orders of ``fit``; None before the first.
+        lock: held by the thread whose call runs.
     """
 
     def __init__(self, graph: Graph, compile: Compile, runner: Runner):
         self.graph, self.runner = graph, runner
+        self.lock = threading.RLock()
         self.loss = self.accuracy = 0.0
         self.has_run: set[str] = set()
         self.seeds = SeedGradients(graph)
@@ -124,6 +128,7 @@ class Session:
             self.seeds.start(self.executable)
         return self.executable
 
+    @one_at_a_time
     def prepare(self, batch_size: int) -> None:
         """See :meth:`latte.net.Net.prepare`."""
         self._check_size(batch_size)
@@ -131,6 +136,7 @@ class Session:
         self.use(batch_size)
         self.executable = current
 
+    @one_at_a_time
     def seed(self, ensemble: Ensemble, gradient: np.ndarray) -> None:
         """What ``ensemble.set_grad(gradient)`` does.
 
@@ -167,6 +173,7 @@ class Session:
         self.executable = new
 
     # --- data -----------------------------------------------------------------------------------------------
+    @one_at_a_time
     def set_batch(
         self,
         *arrays: Any,
@@ -205,6 +212,7 @@ class Session:
             )
 
     # --- phases ---------------------------------------------------------------------------------------------
+    @one_at_a_time
     def forward(self) -> None:
         """See :meth:`latte.net.Net.forward`."""
         executable = self.executable
@@ -223,12 +231,14 @@ class Session:
         self.executable.run("inference")
         self.executable.has_run.discard("forward")  # backward needs the values of the training phase
 
+    @one_at_a_time
     def test(self) -> None:
         """See :meth:`latte.net.Net.test`."""
         self.infer()
         run_forward(self.graph, self.executable)
         self._measure()
 
+    @one_at_a_time
     def backward(self) -> None:
         """See :meth:`latte.net.Net.backward`."""
         if not (self.has_loss or self.seeds):
@@ -245,6 +255,7 @@ class Session:
             )
         self.run_backward()
 
+    @one_at_a_time
     def run_backward(self) -> None:
         """The backward phase, from the gradients that are set."""
         executable = self.executable
@@ -318,12 +329,14 @@ class Session:
             executable.has_run.clear()
 
     # --- clearing -------------------------------------------------------------------------------------------
+    @one_at_a_time
     def clear_grad(self) -> None:
         """See :meth:`latte.net.Net.clear_grad`."""
         self._accumulate = False
         if self.gradient_views:  # a user looks at the storage itself
             self._zero(_is_parameter_gradient)
 
+    @one_at_a_time
     def clear_values(self) -> None:
         """See :meth:`latte.net.Net.clear_values`."""
         self._zero(lambda buffer: buffer.name.endswith(".value"))

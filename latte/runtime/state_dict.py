@@ -10,10 +10,12 @@ import numpy as np
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import learned
 from latte.runtime.data import check_ranges
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError, nearest
 
 
+@one_at_a_time
 def state_dict(
     session: Session, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
@@ -42,6 +44,7 @@ def state_dict(
     return result
 
 
+@one_at_a_time
 def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
     """Set parameters and running statistics from arrays or tensors, as :func:`state_dict` gives them.
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from latte.model.checks import is_integer
 from latte.model.source_location import user_location
 from latte.runtime.executable import Executable
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import CommandError, nearest
 
@@ -94,6 +95,7 @@ class Timings:
         return json.dumps({**asdict(self), "seconds": self.seconds}, indent=2)
 
 
+@one_at_a_time
 def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timings:
     """Run a phase of a compiled net on the current batch and time every layer.
 

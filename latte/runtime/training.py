@@ -14,11 +14,13 @@ from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
 from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, whole_batches_after
+from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError, TrainingError
 from swirl.jit import progress_console
 
 
+@one_at_a_time
 def fit(
     session: Session,
     *data: Any,

@@ -179,6 +179,10 @@ class Solver:
             raise DataError(
                 f"the number of batches must be a whole number, at least 1, not {batches!r}", location=user_location()
             )
+        with self._session.lock:
+            self._step(batches)
+
+    def _step(self, batches: int) -> None:
         if "backward" not in self._session.has_run:
             raise TrainingError(
                 "there are no gradients yet",
@@ -209,7 +213,8 @@ class Solver:
         """Settings, number of steps and what is kept, as :meth:`latte.net.Net.save` stores them."""
         held = {name: each.held(self) for name, each in _settings(type(self)).items()}
         settings = {name: value.saved() if isinstance(value, Schedule) else value for name, value in held.items()}
-        return SolverState(type(self).__name__, {**settings, "steps": self._steps}, self._updates.read())
+        with self._session.lock:
+            return SolverState(type(self).__name__, {**settings, "steps": self._steps}, self._updates.read())
 
     def load_state(self, state: SolverState) -> None:
         """Go on from a state of a solver for the same net, with the settings and schedules that it was saved with.
@@ -249,11 +254,12 @@ class Solver:
                     location=user_location(),
                     way_out=f"{type(self).__name__}(net, …, {name}={value})",
                 )
-        for name, value in settings.items():
-            if not own[name].switch:
-                setattr(self, name, value)
-        self._steps = int(steps)
-        self._updates.write(state.arrays)
+        with self._session.lock:
+            for name, value in settings.items():
+                if not own[name].switch:
+                    setattr(self, name, value)
+            self._steps = int(steps)
+            self._updates.write(state.arrays)
 
 
 def _settings(kind: type) -> dict[str, Setting]:
