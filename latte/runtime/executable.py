@@ -265,9 +265,14 @@ def _initialise(executable: Executable, everything: bool) -> None:
         for name, spec in ensemble.fields(executable.batch_size).items():
             if spec.role in ("param", "state", "constant") and spec.owner == ensemble.name:
                 executable.write(spec.storage, ensemble.initial(name))
+    write_loss_weights(executable)
+    if everything and "net.seed" in executable.arrays:
+        executable.arrays["net.seed"][0] = executable.graph.settings.seed
+
+
+def write_loss_weights(executable: Executable) -> None:
+    """Let backward start from the weights that losses have now."""
     for loss in executable.graph.losses():
         storage = f"{loss.name}.grad"
         executable.write(storage, np.full(executable.buffers[storage].shape, loss.loss_weight))
         executable.loss_weights[loss.name] = loss.loss_weight
-    if everything and "net.seed" in executable.arrays:
-        executable.arrays["net.seed"][0] = executable.graph.settings.seed

@@ -29,7 +29,7 @@ class Given:
 
 
 class SeedGradients:
-    """What ``backward`` starts from besides the losses. It stays until it is given again.
+    """What ``backward`` starts from besides the losses. It stays until it is given again, or cleared.
 
     At a layer that no layer sends a gradient to (a top, or a loss), the values are in the gradient itself, and
     ``backward`` only reads them. At an inner layer they are written before each ``backward``, and its readers add
@@ -41,16 +41,18 @@ class SeedGradients:
         self._inner: dict[str, np.ndarray] = {}
         self._tops: dict[str, np.ndarray] = {}
         self._viewed: set[str] = set()
+        self._compiled_for: set[str] = set()  # inner layers whose readers add to what is given
+        self._cleared = False
         sources = sources_in_python(graph)
         self._from_python = frozenset(e.name for e in sources if graph.has_gradient_reader(e))
 
     def __bool__(self) -> bool:
-        return bool(self._inner or self._tops or self._viewed)
+        return bool(self._inner or self._tops or self._viewed or self._cleared)
 
     @property
     def inner(self) -> frozenset[str]:
-        """The inner layers whose gradient the user has given, or a loss in Python gives, by name."""
-        return frozenset(self._inner) | self._from_python
+        """The inner layers whose gradient the user has given at some time, or a loss in Python gives, by name."""
+        return frozenset(self._compiled_for) | self._from_python
 
     def give(self, ensemble: Ensemble, values: np.ndarray, executable: Executable) -> bool:
         """Take a gradient.
@@ -74,8 +76,9 @@ class SeedGradients:
             self._tops[name] = gradient
             self.start(executable)
             return False
-        known = name in self._inner
+        known = name in self._compiled_for
         self._inner[name] = gradient
+        self._compiled_for.add(name)
         return not known
 
     def given(self, executable: Executable) -> Given:
@@ -86,10 +89,18 @@ class SeedGradients:
     def follow(self, given: Given) -> None:
         """Take what was given to another net of the same declaration."""
         self._inner, self._tops = dict(given.inner), dict(given.tops)
+        self._compiled_for = set(given.inner)
 
     def take_back(self, ensemble: Ensemble) -> None:
         """Forget the gradient of an inner layer."""
         del self._inner[ensemble.name]
+        self._compiled_for.remove(ensemble.name)
+
+    def clear(self) -> None:
+        """What has been given counts as zero, for batches of any size."""
+        self._cleared = bool(self)
+        self._inner.clear()
+        self._tops.clear()
 
     def view(self, ensemble: Ensemble) -> None:
         """A user holds the storage of a gradient: if backward starts from it, it counts as given."""
@@ -120,7 +131,10 @@ class SeedGradients:
                     way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
                 )
         given = gradients(self._graph, executable)
-        for name, values in self._inner.items():
-            executable.write(f"{name}.grad", values + given.pop(name, 0))
+        for name in self._compiled_for:
+            seed = self._inner.get(name)
+            if seed is None:
+                seed = np.zeros(executable.buffers[f"{name}.grad"].shape, np.float32)
+            executable.write(f"{name}.grad", seed + given.pop(name, 0))
         for name, values in given.items():
             executable.write(f"{name}.grad", values + self._tops.get(name, 0))

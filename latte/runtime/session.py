@@ -16,7 +16,7 @@ from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
-from latte.runtime.executable import Executable
+from latte.runtime.executable import Executable, write_loss_weights
 from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.python_losses import run_forward
@@ -323,7 +323,7 @@ class Session:
 
     def forget_runs(self) -> None:
         """Nothing has run with the parameters as they are now: gradients are cleared, and values are out of date."""
-        self.clear_grad()
+        self._clear_parameter_gradients()
         self.has_run.clear()
         for executable in self._executables.values():
             executable.has_run.clear()
@@ -332,14 +332,22 @@ class Session:
     @one_at_a_time
     def clear_grad(self) -> None:
         """See :meth:`latte.net.Net.clear_grad`."""
+        self._clear_parameter_gradients()
+        if self.graph.settings.compat:
+            self.seeds.clear()
+            for executable in self._executables.values():
+                self._zero(lambda buffer: buffer.role == "grad", executable)
+                write_loss_weights(executable)
+
+    def _clear_parameter_gradients(self) -> None:
         self._accumulate = False
         if self.gradient_views:  # a user looks at the storage itself
-            self._zero(_is_parameter_gradient)
+            self._zero(_is_parameter_gradient, self.executable)
 
     @one_at_a_time
     def clear_values(self) -> None:
         """See :meth:`latte.net.Net.clear_values`."""
-        self._zero(lambda buffer: buffer.name.endswith(".value"))
+        self._zero(lambda buffer: buffer.name.endswith(".value"), self.executable)
         self.executable.has_run.discard("forward")
 
     def is_cleared(self, storage: str) -> bool:
@@ -349,14 +357,14 @@ class Session:
     def settle_gradients(self) -> None:
         """Let cleared gradients of parameters be zeros in memory, for users of the storage itself."""
         if not self._accumulate:
-            self._zero(_is_parameter_gradient)
+            self._zero(_is_parameter_gradient, self.executable)
         self._accumulate = True
 
-    def _zero(self, which: Callable[[Buffer], bool]) -> None:
-        with self.executable.views.in_storage():
-            for name, buffer in self.executable.buffers.items():
+    def _zero(self, which: Callable[[Buffer], bool], executable: Executable) -> None:
+        with executable.views.in_storage():
+            for name, buffer in executable.buffers.items():
                 if which(buffer):
-                    self.executable.arrays[name][...] = 0
+                    executable.arrays[name][...] = 0
 
 
 def _is_parameter_gradient(buffer: Buffer) -> bool:

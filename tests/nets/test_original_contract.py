@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import importlib
 import inspect
 import pkgutil
@@ -23,6 +24,7 @@ from latte import (
     MemoryDataLayer,
     Net,
     ReLULayer,
+    SoftmaxLossLayer,
     TanhLayer,
 )
 from latte.ensemble import ActivationEnsemble, Ensemble, EnsembleGroup
@@ -153,6 +155,88 @@ def test_initial_values() -> None:
     weights, bound = full.get_weights(), np.sqrt(3 / 50)
     assert -bound <= weights.min() < -0.9 * bound and 0.9 * bound < weights.max() <= bound
     assert not full.get_bias().any() and not full.get_grad_weights().any()
+
+
+# --- gradients (A2, A6) -----------------------------------------------------------------------------------
+def two_heads(compat: bool) -> tuple[Net, Ensemble, Ensemble, Ensemble]:
+    net = Net(3, seed=0, keep="all", compat=compat)
+    inner = FullyConnectedLayer(net, MemoryDataLayer(net, 4), 5)
+    heads = [FullyConnectedLayer(net, inner, 2) for _ in range(2)]
+    net.compile(threads=1)
+    net.set_batch(np.random.default_rng(0).normal(size=(3, 4)))
+    for layer in (inner, *heads):
+        layer.set_grad(np.ones((3, *layer.shape)))
+    net.forward()
+    net.backward()
+    return net, inner, heads[0], heads[1]
+
+
+def test_compatibility_clears_every_gradient() -> None:
+    net, inner, first, second = two_heads(True)
+    view = inner.get_grad_view()
+    assert inner.get_grad().any() and second.get_grad_weights().any()
+    net.clear_grad()
+    for layer in (inner, first, second):
+        for name in ("grad", "grad_weights", "grad_bias"):
+            assert not getattr(layer, f"get_{name}")().any(), (layer, name)
+    assert not view.any()
+    first.set_grad(seed := np.full((3, 2), 2.0))  # the other head, and the inner layer, have none in this step
+    net.backward()
+    np.testing.assert_allclose(inner.get_grad(), seed @ first.get_weights(), rtol=1e-6)
+    assert first.get_grad_weights().any() and not second.get_grad_weights().any()
+
+
+def test_cleared_seeds_are_zero_for_batches_of_any_size() -> None:
+    net, inner, first, second = two_heads(True)
+    net.set_batch(np.ones((2, 4)))
+    net.clear_grad()
+    net.forward()
+    net.backward()  # of zeros, as the original does
+    assert not inner.get_grad_weights().any()
+    net.set_batch(np.ones((3, 4)))
+    net.forward()
+    net.backward()
+    assert not first.get_grad().any() and not second.get_grad_weights().any()
+
+
+def test_a_cleared_loss_starts_from_its_weight() -> None:
+    gradients = []
+    for seeded in (False, True):
+        net = Net(3, seed=0, compat=True)
+        scores = FullyConnectedLayer(net, MemoryDataLayer(net, 4), 5)
+        loss = SoftmaxLossLayer(net, scores, MemoryDataLayer(net, 1))
+        net.compile(threads=1)
+        net.set_batch(np.ones((3, 4)), np.zeros(3))
+        if seeded:
+            loss.set_grad([2.0])
+        net.forward()
+        net.clear_grad()
+        net.backward()
+        gradients.append(scores.get_grad_weights())
+    np.testing.assert_array_equal(gradients[0], gradients[1])
+
+
+def test_a_copy_has_the_seeds() -> None:
+    net, inner, _, _ = two_heads(True)
+    other = copy.deepcopy(net)
+    other.forward()
+    other.backward()
+    np.testing.assert_array_equal(other[inner.name].get_grad(), inner.get_grad())
+
+
+def test_without_compatibility_seeds_stay_until_they_are_given_again() -> None:
+    net, inner, first, second = two_heads(False)
+    before = inner.get_grad(), second.get_grad_weights()
+    net.clear_grad()
+    net.backward()
+    np.testing.assert_array_equal(inner.get_grad(), before[0])
+    np.testing.assert_array_equal(second.get_grad_weights(), before[1])
+    for layer in (inner, first):
+        layer.set_grad(np.zeros((3, *layer.shape)))
+    net.clear_grad()
+    net.backward()
+    np.testing.assert_allclose(inner.get_grad(), np.ones((3, 2)) @ second.get_weights(), rtol=1e-6)
+    assert not first.get_grad_weights().any()
 
 
 # --- activations that work in place (A6) ------------------------------------------------------------------
