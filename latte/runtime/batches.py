@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.source_location import user_location
-from latte.runtime.data import check_data
+from latte.runtime.data import check_data, check_finite
 from latte.runtime.session import Session
 from swirl.errors import DataError
 
@@ -41,13 +41,19 @@ class Batches:
         session: of the net.
         data: arrays for the data layers, or one loader.
         layers: that are given; all data layers by default.
+        finite: whether NaN and infinities are refused.
+
+    Attributes:
+        finite: whether a batch is still to be checked for them, when a loader has made it.
 
     Raises:
         DataError: the data do not fit, or there are none.
     """
 
-    def __init__(self, session: Session, data: Sequence[Any], layers: Sequence[DataEnsemble] | None = None):
-        self._session = session
+    def __init__(
+        self, session: Session, data: Sequence[Any], layers: Sequence[DataEnsemble] | None = None, *, finite: bool
+    ):
+        self._session, self.finite = session, finite
         self.layers = session.graph.data() if layers is None else list(layers)
         self._loader: Loader | None = None
         self._arrays: dict[str, np.ndarray] = {}
@@ -70,7 +76,14 @@ class Batches:
         return -(-self.items // self.size)
 
     def prepare(self) -> None:
-        """Compile for the sizes of the batches before anything runs (or is timed)."""
+        """Check whole arrays, and compile for the sizes of the batches, before anything runs (or is timed).
+
+        Raises:
+            DataError: NaN or infinity in an array, if these are refused.
+        """
+        if self.finite and self._loader is None:
+            check_finite(self._arrays)
+            self.finite = False
         for size in {min(self.size, self.items), self.items % self.size} - {0, self._session.batch_size}:
             self._session.prepare(size)
 

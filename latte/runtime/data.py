@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from latte.model.graph import Graph
 from latte.model.ranges import check_range, classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError
+
+BLOCK = 2**20
+"""Elements that are looked at together in a large array."""
 
 
 def check_data(
@@ -79,13 +83,9 @@ def check_finite(arrays: Mapping[str, np.ndarray], numbers: Sequence[int] | np.n
         numbers: of the items in their data set; by default those in the arrays.
     """
     for name, array in arrays.items():
-        if array.dtype.kind != "f":
+        where = _not_finite(array)
+        if where is None:
             continue
-        with np.errstate(over="ignore"):
-            kept = array.astype(np.float32, copy=False)  # as the net computes with it
-        if np.isfinite(kept).all():
-            continue
-        where = tuple(int(index) for index in np.argwhere(~np.isfinite(kept))[0])
         too_large = ", which is infinite as float32" if np.isfinite(array[where]) else ""
         raise DataError(
             f"the data have {array[where]} in {name}: {_place(where, array, numbers)}{too_large}",
@@ -94,6 +94,21 @@ def check_finite(arrays: Mapping[str, np.ndarray], numbers: Sequence[int] | np.n
             if too_large
             else "mend or leave out such items before training: np.isfinite(array) finds them",
         )
+
+
+def _not_finite(array: np.ndarray) -> tuple[int, ...] | None:
+    """Where the first element is that is not finite as float32; None if there is none. Takes memory for a block."""
+    if array.dtype.kind != "f":
+        return None
+    items = max(1, BLOCK // max(1, prod(array.shape[1:])))
+    for start in range(0, len(array), items):
+        with np.errstate(over="ignore"):
+            kept = array[start : start + items].astype(np.float32, copy=False)  # as the net computes with it
+        finite = np.isfinite(kept)
+        if not finite.all():
+            first, *rest = (int(index) for index in np.argwhere(~finite)[0])
+            return start + first, *rest
+    return None
 
 
 def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | np.ndarray | None) -> str:

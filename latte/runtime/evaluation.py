@@ -52,14 +52,15 @@ def evaluate(
         data: an array for each data layer, in the order of their declaration; or a loader.
         metrics: name → function of the scores of all items and of the arrays that the scores do not depend on (the
             labels): ``{"error": lambda scores, labels: …}``. Scores are what the first loss reads.
-        stop_on_nan: whether NaN and infinities in the data are refused.
+        stop_on_nan: whether NaN and infinities in the data are refused: in arrays before anything is computed, in a
+            batch of a loader before that is.
 
     Raises:
         DataError: the data do not fit, or hold NaN or infinity.
     """
     check_flags(DataError, stop_on_nan=stop_on_nan)
     metrics = check_metrics(session.graph, metrics)
-    return _evaluated(session, Batches(session, data), metrics, stop_on_nan)
+    return _evaluated(session, Batches(session, data, finite=stop_on_nan), metrics)
 
 
 def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
@@ -90,7 +91,7 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
     return dict(metrics)
 
 
-def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric], stop_on_nan: bool) -> Evaluation:
+def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]) -> Evaluation:
     """What :func:`evaluate` says, for batches that have been checked."""
     batches.prepare()
     graph = session.graph
@@ -101,7 +102,7 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
     labels: list[list[np.ndarray]] = []
     with whole_batches_after(session):
         for numbers, arrays in batches.in_order():
-            session.set_batch(*arrays, numbers=numbers, finite=stop_on_nan)
+            session.set_batch(*arrays, numbers=numbers, finite=batches.finite)
             session.test()
             for mean in means:
                 mean.add(session, len(numbers))
@@ -154,7 +155,8 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
         data: an array for each data layer that the layer depends on, in the order of their declaration; or a loader of
             such arrays.
         layer: or its name; by default what the first loss reads, or the only layer that no other reads.
-        stop_on_nan: whether NaN and infinities in the data are refused.
+        stop_on_nan: whether NaN and infinities in the data are refused: in arrays before anything is computed, in a
+            batch of a loader before that is.
 
     Returns:
         (items, …): the values of the layer.
@@ -171,13 +173,13 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
             way_out="net.evaluate(…).metrics",
         )
     layers = data_of(session.graph, chosen)
-    batches = Batches(session, data, layers)
+    batches = Batches(session, data, layers, finite=stop_on_nan)
     batches.prepare()
     collected = []
     loss, accuracy = session.loss, session.accuracy
     with whole_batches_after(session):
         for numbers, arrays in batches.in_order():
-            session.set_batch(*arrays, numbers=numbers, finite=stop_on_nan, layers=layers)
+            session.set_batch(*arrays, numbers=numbers, finite=batches.finite, layers=layers)
             session.infer()
             collected.append(session.executable.read(f"{chosen.name}.value"))
     session.loss, session.accuracy = loss, accuracy  # without labels, those of these batches mean nothing

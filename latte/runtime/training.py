@@ -51,16 +51,17 @@ def fit(
             :class:`latte.training.Run` after each epoch.
         accumulate: number of batches whose mean gradient makes one step of the solver; what is left at the end of an
             epoch makes a step, too.
-        stop_on_nan: raise an error when data are NaN or infinite, and when the loss is NaN; otherwise training goes on
-            (a warning is given once).
+        stop_on_nan: raise an error when data are NaN or infinite (arrays are checked before the first step, the
+            batches of a loader before they are trained on), and when the loss is NaN; otherwise training goes on (a
+            warning is given once).
         progress: whether to show a progress bar, on stderr.
         after_epoch: called with the epoch's number (from 0) and the history so far.
 
     Raises:
-        DataError: the data do not fit, or hold NaN or infinity: not one step is taken on such a batch.
+        DataError: the data do not fit, or hold NaN or infinity. For arrays, the net is as it was then.
         TrainingError: NaN in the loss, or no loss; a solver or a callback that is none; metrics without validation.
     """
-    batches = Batches(session, data)
+    batches = Batches(session, data, finite=stop_on_nan)
     _check_training(session, solver, epochs, accumulate)
     check_flags(TrainingError, shuffle=shuffle, stop_on_nan=stop_on_nan, progress=progress)
     told, asked = as_callbacks(callbacks), check_metrics(session.graph, metrics)
@@ -70,7 +71,7 @@ def fit(
             location=user_location(),
             way_out="net.fit(…, validation=(images, labels), metrics=…)",
         )
-    checked = None if validation is None else _validation(session, validation)
+    checked = None if validation is None else _validation(session, validation, stop_on_nan)
     if after_epoch is not None and not (callable(after_epoch) and takes(after_epoch, 2)):
         raise TrainingError(
             f"after_epoch is a function of the epoch's number and the history, not {after_epoch!r}",
@@ -88,7 +89,7 @@ def fit(
         for run.epoch in range(epochs):
             if run.history.stopped is not None:
                 break
-            loop = _Epoch(run, told, accumulate, stop_on_nan)
+            loop = _Epoch(run, told, accumulate, stop_on_nan, batches.finite)
             for batch in batches.epoch(shuffle):
                 loop.take(batch)
                 measures = f"epoch {run.epoch + 1}/{epochs}  loss {run.batch_loss:.4f}"
@@ -115,10 +116,12 @@ class _Epoch:
         told: the callbacks.
         accumulate: batches in a step.
         stop_on_nan: see :func:`fit`.
+        finite: whether each batch is checked for NaN and infinities.
     """
 
-    def __init__(self, run: Run, told: list[Callback], accumulate: int, stop_on_nan: bool):
-        self.run, self.told, self.accumulate, self.stop_on_nan = run, told, accumulate, stop_on_nan
+    def __init__(self, run: Run, told: list[Callback], accumulate: int, stop_on_nan: bool, finite: bool):
+        self.run, self.told, self.accumulate = run, told, accumulate
+        self.stop_on_nan, self.finite = stop_on_nan, finite
         self.waiting = 0  # batches whose gradients have been added up
         self.means = [Mean(loss) for loss in run.session.graph.losses()]
 
@@ -127,7 +130,7 @@ class _Epoch:
         run, session, history = self.run, self.run.session, self.run.history
         numbers, arrays = batch
         start = perf_counter()
-        session.set_batch(*arrays, numbers=numbers, finite=self.stop_on_nan)
+        session.set_batch(*arrays, numbers=numbers, finite=self.finite)
         session.forward()
         if self.stop_on_nan and np.isnan(session.loss):
             raise TrainingError(
@@ -178,10 +181,10 @@ def _tell(callbacks: list[Callback], what: str, run: Run) -> None:
         getattr(callback, what)(run)
 
 
-def _validation(session: Session, given: Any) -> tuple[Any, ...]:
+def _validation(session: Session, given: Any, finite: bool) -> tuple[Any, ...]:
     """The data of ``validation``, checked before training begins."""
     data = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    Batches(session, data).prepare()
+    Batches(session, data, finite=finite).prepare()
     return data
 
 

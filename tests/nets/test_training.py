@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from latte import FullyConnectedLayer, MemoryDataLayer, Net
+from latte.data import DataLoader
 from latte.errors import DataError, DeclarationError, TrainingError
 from latte.runtime.session import LossIsNaN
 from latte.solver import SGD
@@ -309,6 +310,39 @@ def test_not_a_number_in_data_is_found_before_anything_is_computed() -> None:
     net.net.set_batch(images[2:4], labels[2:4], finite=False)
     assert np.isnan(net.net.predict(images, stop_on_nan=False)[3]).any()
     assert np.isfinite(net.net.evaluate(images[:3], labels[:3]).loss)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e39])
+def test_fit_checks_all_arrays_before_the_first_step(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches before the one with the wrong number were trained on. The arrays are looked at in blocks."""
+    monkeypatch.setattr("latte.runtime.data.BLOCK", 300)
+    images, labels = random_data(8)
+    bad = images.astype(np.float64)
+    bad[7, 0, 2, 7] = wrong
+    net = reused(2)
+    solver = SGD(net.net, 0.1, momentum=0.9)
+    before, seen = net.parameters, []
+    for data, validation in (((bad, labels), None), ((images, labels), (bad, labels))):
+        with pytest.raises(DataError, match=r"in data1: item 7 at \(0, 2, 7\)"):
+            net.net.fit(
+                *data, solver=solver, validation=validation, shuffle=False, progress=False, callbacks=[seen.append]
+            )
+        for name, values in net.parameters.items():
+            np.testing.assert_array_equal(values, before[name], err_msg=name)
+    assert solver.step_number == 1 and not seen
+
+
+def test_a_loader_is_checked_batch_by_batch() -> None:
+    images, labels = random_data(8)
+    images[5, 0, 2, 7] = np.nan
+    net = reused(2)
+    solver = SGD(net.net, 0.0)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"nan in data1: item 5 at \(0, 2, 7\)"):
+            net.net.fit(DataLoader(images, labels, batch_size=2, shuffle=False), solver=solver, progress=False)
+    assert solver.step_number == 5  # two batches each time
+    for name, values in net.parameters.items():
+        assert np.isfinite(values).all(), name
 
 
 def test_not_a_number_is_said_once_where_training_goes_on() -> None:
