@@ -16,7 +16,7 @@ Pair = int | Sequence[int]
 
 
 class MeanInsideNeuron(Neuron):
-    """The mean of the elements of a window that are inside of the source."""
+    """The mean of the elements of a window, which may be clipped."""
 
     def forward(self) -> None:
         self.value = 0.0
@@ -94,19 +94,20 @@ def MeanPoolingLayer(
     """The mean of each window.
 
     The defaults are Latte's old rule: the size is rounded up, positions outside the source read the nearest edge, and
-    the divisor is the number of elements of the kernel. ``ceil_mode=False, clamp=False`` is PyTorch's ``AvgPool2d``.
+    the divisor is the number of elements of the kernel. ``clamp=False`` is PyTorch's ``AvgPool2d`` with the same
+    ``ceil_mode`` and ``count_include_pad``.
 
     Args:
         net: the net.
         input_ensemble: shape (channels, height, width).
         kernel, stride, pad, ceil_mode: see :func:`MaxPoolingLayer`.
         clamp: whether positions outside read the nearest edge.
-        count_include_pad: without ``clamp``, whether positions outside count as zeros; otherwise the divisor is the
-            number of elements inside.
+        count_include_pad: without ``clamp``, whether the zeros of the padding count: the divisor is the number of a
+            window's elements that are inside of the padded source; otherwise, of those inside of the source.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
-        DeclarationError: for arguments that do not fit; zeros that count where a window goes beyond them, too.
+        DeclarationError: for arguments that do not fit.
     """
     windows = _windows(net, input_ensemble, "MeanPoolingLayer", kernel, stride, pad, ceil_mode, clamp)
     area = float(windows.kernel[0] * windows.kernel[1])
@@ -119,13 +120,10 @@ def MeanPoolingLayer(
                     self.value += self.inputs[0, j, k]
             self.value = self.value / area
 
-    if flag("count_include_pad", count_include_pad) and not clamp and windows.beyond_padding:
-        raise DeclarationError(
-            "the last windows go beyond the zeros that are to be counted",
-            location=user_location(),
-            way_out="ceil_mode=False, or count_include_pad=False",
-        )
-    neuron = MeanNeuron if clamp or count_include_pad else MeanInsideNeuron
+    zeros_count = flag("count_include_pad", count_include_pad) and not clamp
+    if zeros_count and windows.beyond_padding:  # not all windows have as many elements
+        return windows.pooled(net, MeanInsideNeuron, "mean_pooling", name, clamp=False, padded=True)
+    neuron = MeanNeuron if clamp or zeros_count else MeanInsideNeuron
     return windows.pooled(net, neuron, "mean_pooling", name, clamp=clamp)
 
 
@@ -168,8 +166,19 @@ class _Windows:
             end > extent + 2 * pad for end, extent, pad in zip(ends, self.source.shape[1:], self.pad, strict=True)
         )
 
-    def pooled(self, net: Net, neuron: type[Neuron], kind: str, name: str | None, *, clamp: bool) -> Ensemble:
-        """A layer with a neuron for each window."""
+    def pooled(
+        self, net: Net, neuron: type[Neuron], kind: str, name: str | None, *, clamp: bool, padded: bool = False
+    ) -> Ensemble:
+        """A layer with a neuron for each window.
+
+        Args:
+            net: the net.
+            neuron: what it computes.
+            kind, name: of the layer.
+            clamp: whether positions outside read the nearest edge.
+            padded: without ``clamp``, whether windows are clipped to the padded source, and read its zeros; otherwise
+                to the source.
+        """
         channels, height, width = self.source.shape
         (rows, columns), (down, right), (above, left_of) = self.kernel, self.stride, self.pad
 
@@ -182,10 +191,19 @@ class _Windows:
             inside = range(max(0, top), min(height, top + rows))
             return range(c, c + 1), inside, range(max(0, left), min(width, left + columns))
 
+        def clipped_to_padding(c, y, x):
+            top, left = y * down, x * right  # the first zero is 0
+            inside = range(top, min(height + 2 * above, top + rows))
+            return range(c, c + 1), inside, range(left, min(width + 2 * left_of, left + columns))
+
         ensemble = Ensemble(neuron, (channels, *self.sizes), ("c", "y", "x"), kind=kind, name=name)
         net.add_ensemble(ensemble)
-        padding = None if clamp else (0, 0, 0)
-        net.add_connections(self.source, ensemble, mapping if clamp else clipped, clamp=clamp, padding=padding)
+        if clamp:
+            net.add_connections(self.source, ensemble, mapping, clamp=True)
+        elif padded:
+            net.add_connections(self.source, ensemble, clipped_to_padding, padding=(0, above, left_of))
+        else:
+            net.add_connections(self.source, ensemble, clipped, padding=(0, 0, 0))
         return ensemble
 
 

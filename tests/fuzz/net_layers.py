@@ -317,11 +317,13 @@ class Windows:
         values: n, c, y, x, element of the window; outside of the source the nearest edge.
         place: of each element in the source, as a number; y, x, element.
         inside: whether it is inside.
+        padded: whether it is inside of the padded source.
     """
 
     values: Any
     place: Any
     inside: Any
+    padded: Any
 
 
 def windows_of(
@@ -338,11 +340,15 @@ def windows_of(
     places = []
     for count, k, s, around, extent in zip(sizes, (ky, kx), (sy, sx), (py, px), x.shape[2:], strict=True):
         at = torch.arange(count)[:, None] * s - around + torch.arange(k)[None, :]
-        places.append((at.clamp(0, extent - 1), (at >= 0) & (at < extent)))
-    (rows, rows_in), (columns, columns_in) = places
+        places.append((at.clamp(0, extent - 1), (at >= 0) & (at < extent), at < extent + around))
+    (rows, *rows_in), (columns, *columns_in) = places
     values = x[:, :, rows][:, :, :, :, columns].permute(0, 1, 2, 4, 3, 5).flatten(4)
     place = (rows[:, None, :, None] * x.shape[3] + columns[None, :, None, :]).flatten(2)
-    return Windows(values, place, (rows_in[:, None, :, None] & columns_in[None, :, None, :]).flatten(2))
+    inside, padded = (
+        (of_rows[:, None, :, None] & of_columns[None, :, None, :]).flatten(2)
+        for of_rows, of_columns in zip(rows_in, columns_in, strict=True)
+    )
+    return Windows(values, place, inside, padded)
 
 
 def _pooling(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], clamp: bool = True, **options: Any) -> Any:

@@ -98,7 +98,7 @@ def _mean_pooling(
     if clamp:
         return windows.values.mean(-1)
     total = windows.values.masked_fill(~windows.inside, 0.0).sum(-1)
-    return total / (windows.inside.shape[-1] if count_include_pad else windows.inside.sum(-1))
+    return total / (windows.padded if count_include_pad else windows.inside).sum(-1)
 
 
 def _mean(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
