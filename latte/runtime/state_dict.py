@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import learned
-from latte.runtime.data import check_ranges
+from latte.runtime.data import check_fits, check_ranges
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError, nearest
@@ -27,7 +27,7 @@ def state_dict(
         like: name in the result → array (or tensor) whose shape is taken: PyTorch's biases have one dimension.
 
     Raises:
-        DataError: the net has no such tensor, or it has another number of elements than ``like``.
+        DataError: the net has no such tensor, two have one name, or one has another number of elements than ``like``.
     """
     if like is not None and not (isinstance(like, Mapping) and all(hasattr(a, "shape") for a in like.values())):
         raise DataError(
@@ -57,7 +57,8 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         names: our name → name in ``state``; only these are set. All, under our names, by default.
 
     Raises:
-        DataError: a name is missing, or a shape does not fit; the message names it. Nothing is set then.
+        DataError: a name is missing or given twice, a shape does not fit, or a finite number does not fit float32; the
+            message names it. Nothing is set then.
     """
     if not isinstance(state, Mapping):
         raise DataError(
@@ -81,10 +82,11 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         given = state[theirs]
         if hasattr(given, "detach"):  # a tensor; NumPy does not have all of their types
             given = given.detach().cpu()
-            given = given.float() if given.is_floating_point() else given
+            given = given.float() if given.is_floating_point() and given.element_size() < 4 else given
         values = np.asarray(given)
         if values.dtype.kind not in "fiub":
             raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
+        check_fits(values, theirs)
         found[name] = _fitted(values, own[name].shape, name, theirs)
     check_ranges(session.graph, found)
     for name, values in found.items():
@@ -93,16 +95,24 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
 
 
 def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Mapping[str, str]:
-    if names is not None and not isinstance(names, Mapping):
+    """Our names → theirs; DataError where the net has no such tensor, or two of them have one name."""
+    if names is not None and not (isinstance(names, Mapping) and all(isinstance(n, str) for n in names.values())):
         raise DataError(
             f"names are a dictionary, our name → theirs, not {names!r}",
             location=user_location(),
             way_out='{"conv1.weights": "0.weight", …}',
         )
-    for name in names or ():
+    first: dict[str, str] = {}
+    for name, theirs in (names or {}).items():
         if name not in own:
             raise DataError(
                 f"the net has no {name!r}", location=user_location(), way_out=f"it has {', '.join(sorted(own))}"
+            )
+        if first.setdefault(theirs, name) != name:
+            raise DataError(
+                f"{first[theirs]} and {name} are both called {theirs!r}",
+                location=user_location(),
+                way_out="each tensor has a name of its own; what two of them shall have is loaded in two calls",
             )
     return {name: name for name in own} if names is None else names
 

@@ -370,3 +370,21 @@ def test_names_and_shapes_that_do_not_fit(
     with pytest.raises(DataError, match=words):
         net.load_state_dict(state, names)
     assert state_of(net, solver) == before
+
+
+def test_two_tensors_under_one_name(nets: tuple[Net, SGD]) -> None:
+    """``state_dict`` left one of them out, ``load_state_dict`` set both to the same."""
+    net, _ = nets
+    names = {"conv1.weights": "0.weight", "conv1.bias": "0.bias", "fully_connected1.bias": "0.bias"}
+    before = net.state_dict()
+    state = {"0.weight": before["conv1.weights"], "0.bias": before["conv1.bias"]}
+    for call in (lambda: net.state_dict(names), lambda: net.load_state_dict(state, names)):
+        with pytest.raises(
+            DataError, match=r"conv1\.bias and fully_connected1\.bias are both called '0\.bias'"
+        ) as told:
+            call()
+        assert __file__ in str(told.value.location)
+    with pytest.raises(DataError, match="names are a dictionary"):
+        net.state_dict({"conv1.weights": ["0.weight"]})  # type: ignore[dict-item]
+    for name, values in net.state_dict().items():
+        np.testing.assert_array_equal(values, before[name])
