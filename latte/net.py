@@ -324,9 +324,8 @@ class Net:
         self.session.backward()
 
     def clear_grad(self) -> None:
-        """Let the next ``backward`` start the parameters' gradients from zero, without a pass over memory; until then
-        they read as zero. What ``set_grad`` has given stays: ``top.set_grad(np.zeros(…))`` clears it. With ``compat`` it
-        is cleared here, as are the gradients of values."""
+        """Let the next ``backward`` start the parameters' gradients from zero; until then they read as zero. Gradients
+        given by ``set_grad`` stay, ``top.set_grad(np.zeros(…))`` clears one. With ``compat`` all gradients are zero."""
         self.session.clear_grad()
 
     def clear_values(self) -> None:

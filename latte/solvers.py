@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from latte.model.instances import is_finite
+from latte.model.checks import is_finite
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 

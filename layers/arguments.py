@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.model.checks import is_flag, is_integer, is_size, size_limit
-from latte.model.instances import is_finite
+from latte.model.checks import check_number, is_flag, is_integer, is_size, size_limit
 from latte.model.sharing import Shared
 from latte.model.source_location import user_location
 from latte.net import Net
@@ -30,10 +29,10 @@ def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
 
 
 def count(name: str, value: int) -> int:
-    """``value``, a positive integer.
+    """``value``, a positive integer that an array can have as an extent.
 
     Raises:
-        DeclarationError: if it is not a positive integer.
+        DeclarationError: if it is something else.
     """
     if not is_size(value):
         raise DeclarationError(
@@ -103,33 +102,32 @@ def names_of_dimensions(rank: int) -> tuple[str, ...] | None:
     return {1: ("c",), 2: ("y", "x"), 3: ("c", "y", "x")}.get(rank)
 
 
-def number(name: str, value: float, *, least: float | None = None, below: float | None = None) -> float:
-    """``value``, a finite number.
+def number(
+    name: str, value: float, *, least: float | None = None, most: float | None = None, below: float | None = None
+) -> float:
+    """``value``, a finite number that float32 has.
 
     Args:
         name: of the parameter.
         value: as it was given.
-        least: the least value that fits.
+        least, most: the least and the greatest value that fit.
         below: it must be less.
 
     Raises:
         DeclarationError: if it does not fit.
     """
-    if not is_finite(value) or (least is not None and value < least) or (below is not None and value >= below):
-        bounds = [f", {word} {bound:g}" for word, bound in (("at least", least), ("below", below)) if bound is not None]
-        raise DeclarationError(f"{name} must be a number{''.join(bounds)}, not {value!r}", location=user_location())
-    return float(value)
+    return check_number(name, value, least, most, below)
 
 
 def positive(name: str, value: float) -> float:
-    """``value``, a finite number greater than 0.
+    """``value``, a finite number greater than 0, as float32 too.
 
     Raises:
         DeclarationError: if it is not.
     """
     found = number(name, value, least=0.0)
-    if found == 0.0:
-        raise DeclarationError(f"{name} must be greater than 0", location=user_location())
+    if found <= 2.0**-150:  # 0 as float32
+        raise DeclarationError(f"{name} must be greater than 0, not {value!r}", location=user_location())
     return found
 
 

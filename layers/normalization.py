@@ -4,10 +4,7 @@ them."""
 from __future__ import annotations
 
 from latte.ensemble import Ensemble
-from latte.errors import DeclarationError
-from latte.layers.arguments import one_to_one, source_of
-from latte.model.instances import is_finite, is_number
-from latte.model.source_location import user_location
+from latte.layers.arguments import number, one_to_one, positive, source_of
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
 
@@ -109,17 +106,14 @@ def BatchNormLayer(
     Args:
         net: the net.
         input_ensemble: shape (channels, height, width) or (features,).
-        epsilon: added to the variance.
-        momentum: weight of the new batch in the running statistics.
+        epsilon: added to the variance, greater than 0.
+        momentum: weight of the new batch in the running statistics, from 0 to 1.
         name: of the layer, unique in the net; by default its kind and a number.
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "BatchNormLayer", (1, 3))
-    if not is_finite(epsilon) or not epsilon > 0:
-        raise DeclarationError(f"epsilon must be positive, not {epsilon!r}", location=user_location())
-    if not is_number(momentum) or not 0 <= momentum <= 1:
-        raise DeclarationError(f"momentum must be in 0 … 1, not {momentum!r}", location=user_location())
+    added, weight = positive("epsilon", epsilon), number("momentum", momentum, least=0.0, most=1.0)
     kind = BatchNormEnsemble if source.ndim == 3 else BatchNormVectorEnsemble
-    return one_to_one(net, source, kind(source.shape, float(epsilon), float(momentum), name))
+    return one_to_one(net, source, kind(source.shape, added, weight, name))

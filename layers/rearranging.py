@@ -10,7 +10,7 @@ from typing import Any
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import check_axis, choice, names_of_dimensions, source_of
-from latte.model.checks import check_padding, is_integer
+from latte.model.checks import check_ensemble_name, check_padding, is_integer
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron
@@ -47,11 +47,11 @@ def SplitLayer(
             f" {source!r}, not {sizes!r}",
             location=user_location(),
         )
-    parts = []
+    parts, given = [], check_ensemble_name(name, user_location())
     for number, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
         shape = (*source.shape[:axis], int(size), *source.shape[axis + 1 :])
         begins = tuple(end - size if dim == axis else 0 for dim in range(source.ndim))
-        called = None if name is None else f"{name}_{number}"
+        called = f"{given}_{number}" if given else None
         parts.append(_moved(net, source, shape, _from(begins), "split", called))
     return parts
 

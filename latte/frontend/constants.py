@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from latte.model.body import MISSING, Body
+from latte.model.checks import is_number
 from latte.model.ensemble import Ensemble
-from latte.model.instances import CONNECTION_NAMES, is_number
+from latte.model.instances import CONNECTION_NAMES
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
 

@@ -8,8 +8,8 @@ from latte.frontend.constants import called, literal
 from latte.frontend.locals import from_source
 from latte.frontend.references import References
 from latte.model.body import MISSING
+from latte.model.checks import is_number
 from latte.model.index import as_index
-from latte.model.instances import is_number
 from swirl.ir.nest import CALLS
 from swirl.ir.printing import unparse
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from latte.frontend.constants import Constants, attribute, called, literal
 from latte.model.body import Body
-from latte.model.checks import is_integer
+from latte.model.checks import is_integer, is_number
 from latte.model.ensemble import Ensemble
-from latte.model.instances import is_number
 from swirl.ir.nest import fresh, names_in
 from swirl.ir.printing import unparse
 

@@ -17,8 +17,8 @@ from latte.frontend.references import References, self_attribute
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.translate import Translator
 from latte.model.body import MISSING, Body
+from latte.model.checks import is_number
 from latte.model.ensemble import Ensemble
-from latte.model.instances import is_number
 from latte.model.mapping import Window
 from latte.model.neuron import FieldSpec
 from swirl.ir.hints import WORDS

@@ -13,8 +13,9 @@ from latte.frontend.references import References
 from latte.frontend.subscripts import Bounds, bounds_of, combined, index_of, union
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
+from latte.model.checks import is_number
 from latte.model.index import as_index
-from latte.model.instances import is_number, stored_names
+from latte.model.instances import stored_names
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import Loop, fresh

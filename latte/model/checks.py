@@ -1,9 +1,10 @@
-"""Checks of phases, shapes and names of dimensions."""
+"""Checks of numbers, phases, shapes and names of dimensions."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ from swirl.errors import CommandError, DeclarationError, LatteError
 from swirl.ir.hints import is_name
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+FLOAT32_LIMIT = float(np.finfo(np.float32).max)
+LIMITED = "for float32, which goes up to 3.4e38"
+"""Said of a number that does not fit."""
 
 # Each phase with the methods that may spell it, in order of preference.
 PHASES = {"forward": ("forward",), "backward": ("backward",), "update": ("update", "update_internal")}
@@ -33,6 +37,52 @@ def is_size(value: object, least: int = 1) -> bool:
 def size_limit(*values: object) -> str:
     """``" below 2**31"``, where one of these numbers is not: for messages about sizes."""
     return " below 2**31" if any(is_integer(value) and value >= 2**31 for value in values) else ""  # type: ignore[operator]
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a plain real number (or bool), Python's or NumPy's."""
+    return isinstance(value, (bool, int, float, np.integer, np.floating, np.bool_))
+
+
+def is_finite(value: object) -> bool:
+    """Whether ``value`` is a plain real number that float32 has, neither NaN nor infinite."""
+    # Compared as it is: a Python integer may be too large for a float.
+    return is_number(value) and -FLOAT32_LIMIT <= value <= FLOAT32_LIMIT  # type: ignore[operator]
+
+
+def check_number(
+    name: str, value: Any, least: float | None = None, most: float | None = None, below: float | None = None
+) -> float:
+    """``value``, a finite number that float32 has.
+
+    Args:
+        name: of the parameter.
+        value: as it was given.
+        least, most: the least and the greatest value that fit.
+        below: it must be less.
+
+    Raises:
+        DeclarationError: it does not fit.
+    """
+    # Compared as it is: a Python integer may be too large for a float.
+    fits = is_number(value) and -math.inf < value < math.inf
+    limit = f" {LIMITED}" if fits and abs(value) > FLOAT32_LIMIT else ""
+    inside = fits and (least is None or value >= least) and (most is None or value <= most)
+    if not inside or limit or (below is not None and value >= below):
+        words = (("at least", least), ("at most", most), ("below", below))
+        bounds = [f", {word} {bound:g}" for word, bound in words if bound is not None]
+        raise DeclarationError(
+            f"{name} must be a number{limit}{''.join(bounds)}, not {value!r}", location=user_location()
+        )
+    return float(value)
+
+
+def too_large(array: np.ndarray) -> tuple[int, ...] | None:
+    """Where the first finite element is that would be infinite as float32; None if there is none."""
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+        return None
+    outside = (np.abs(array) > FLOAT32_LIMIT) & np.isfinite(array)
+    return tuple(int(index) for index in np.argwhere(outside)[0]) if outside.any() else None
 
 
 def is_flag(value: object) -> bool:
@@ -96,10 +146,10 @@ def check_shape(shape: int | Sequence[int], location: str | None = None) -> tupl
     Raises:
         DeclarationError: if it is not a shape.
     """
-    try:
-        extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    except TypeError:  # not a sequence
-        extents = ()
+    extents: tuple[Any, ...] = (shape,) if is_integer(shape) else ()
+    of_bytes = isinstance(shape, (bytes, bytearray, memoryview))  # which are sequences of integers
+    if (isinstance(shape, Sequence) and not of_bytes) or (isinstance(shape, np.ndarray) and shape.ndim == 1):
+        extents = tuple(shape)
     if not extents or not all(map(is_size, extents)):
         raise DeclarationError(
             f"the shape {shape!r} must be one or more positive integers{size_limit(*extents)}, without the batch",

@@ -8,7 +8,6 @@ from typing import TypeGuard
 
 from latte.model import checks
 from latte.model.ensemble import Ensemble
-from latte.model.instances import is_finite
 from latte.model.neuron import FieldSpec
 from latte.model.phases import check_backward_in_python
 from latte.model.source_location import user_location
@@ -82,13 +81,12 @@ class LossEnsemble(Ensemble):
 
     @loss_weight.setter
     def loss_weight(self, weight: float) -> None:
-        if not is_finite(weight):
-            raise DeclarationError(f"loss_weight must be a number, not {weight!r}", location=user_location())
+        number = checks.check_number("loss_weight", weight)
         if weight != 1 and isinstance(self, AccuracyEnsemble):
             raise DeclarationError(
                 f"{type(self).__name__} is not trained on: it has no weight", location=user_location()
             )
-        self._loss_weight = float(weight)
+        self._loss_weight = number
 
     @property
     def in_python(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import check_padding, check_shape
+from latte.model.checks import check_flags, check_padding, check_shape
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import (
     AccuracyEnsemble,
@@ -183,6 +183,7 @@ class Graph:
         """See :meth:`latte.net.Net.add_connections`."""
         location = user_location()
         self._check_edge(source, sink, location)
+        check_flags(DeclarationError, clamp=clamp)
         source = self.shown(source, sink)
         if not (callable(mapping) or (mapping is None and sink.explicit)):
             raise MappingError(f"the mapping must be a function, not {mapping!r}", location=location)

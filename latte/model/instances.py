@@ -8,7 +8,6 @@ what the object array costs; declarations (``Param`` and its kin) cost nothing.
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Collection, Sequence
 from inspect import getattr_static
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.body import Body
+from latte.model.checks import is_number
 from latte.model.neuron import RESERVED, Constant, Declaration, Field, Neuron, Param, State, given, zeros
 from latte.model.phases import PhaseMethods
 from latte.model.source_location import user_location
@@ -24,19 +24,6 @@ from swirl.errors import DeclarationError
 
 # Attributes that stand for the connections, not for storage.
 CONNECTION_NAMES = ("value", "grad", "input", "inputs", "grad_input", "grad_inputs")
-
-
-def is_number(value: Any) -> bool:
-    """Whether ``value`` is a plain number (or bool), Python's or NumPy's."""
-    return isinstance(value, (bool, int, float, np.number, np.bool_))
-
-
-def is_finite(value: Any) -> bool:
-    """Whether ``value`` is a plain number, neither NaN nor infinite, nor a whole number that no float holds."""
-    try:
-        return is_number(value) and math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def check_neurons(neurons: np.ndarray) -> None:

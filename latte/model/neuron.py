@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from latte.model.checks import check_below, check_shape, is_size, size_limit, takes
+from latte.model.checks import LIMITED, check_below, check_shape, is_size, size_limit, takes, too_large
 from latte.model.source_location import Located, own_location, user_location
 from latte.model.words import eachindex
 from swirl.errors import DeclarationError, LatteError
@@ -269,7 +269,13 @@ class FieldSpec:
             message = f"{self.storage}: init raised {type(error).__name__}: {error}"
             raise DeclarationError(message, location=location) from error
         try:
-            array: np.ndarray = np.asarray(made, DTYPES[self.dtype])
+            values = np.asarray(made)
+            if values.dtype.kind not in "fiub":
+                raise TypeError("not real numbers")
+            if self.dtype == "float32" and (where := too_large(values)) is not None:
+                message = f"{self.storage}: init returned {values[where]}, not numbers {LIMITED}"
+                raise DeclarationError(message, location=location)
+            array: np.ndarray = np.asarray(values, DTYPES[self.dtype])
             found = f"an array of shape {array.shape}" if array.shape else repr(made)
         except (TypeError, ValueError, OverflowError):
             array, found = np.zeros(0), repr(made)

@@ -14,7 +14,7 @@ from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.ranges import check_range
 from latte.model.ranges import ranges as body_ranges
 from latte.model.source_location import user_location
-from latte.runtime.data import check_array, check_value
+from latte.runtime.data import check_array, check_fits, check_value
 from latte.runtime.session import Session
 from swirl.errors import DataError, LatteError
 
@@ -107,6 +107,7 @@ class Accessors:
         ensemble = self._ensemble
         what = f"{ensemble.name}.set_{field}"
         array = check_array(values, None, what)
+        check_fits(array, what)
         if field == "grad":
             session.seed(session.graph.shown(ensemble), array)
             return

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import is_integer
-from latte.model.instances import is_number
+from latte.model.checks import is_integer, is_number
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -123,9 +122,11 @@ class Normalise:
 
 def _by_channel(name: str, values: Any) -> np.ndarray:
     try:
-        array = np.atleast_1d(np.asarray(values, np.float32))
-    except (TypeError, ValueError, OverflowError):
-        array = np.zeros(0, np.float32)
+        given = np.atleast_1d(np.asarray(values))
+    except ValueError:
+        given = np.zeros(0)
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        array = given.astype(np.float32) if given.dtype.kind in "fiub" else np.zeros(0, np.float32)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise DataError(f"{name} must be a number, or one for each channel, not {values!r}", location=user_location())
     return array

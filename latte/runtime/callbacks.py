@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from latte.model.checks import is_flag, is_integer, takes
-from latte.model.instances import is_number
+from latte.model.checks import is_flag, is_integer, is_number, takes
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import save
 from latte.runtime.evaluation import Evaluation

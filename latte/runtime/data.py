@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from latte.model.checks import LIMITED, too_large
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
@@ -134,6 +135,17 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
     if shape is not None and array.shape != shape:
         raise DataError(f"{what}: the shape is {array.shape}, but {shape} is needed", location=user_location())
     return array
+
+
+def check_fits(array: np.ndarray, what: str) -> None:
+    """DataError where a finite number would be infinite as float32."""
+    if (where := too_large(array)) is not None:
+        at = f" at {where}" if where else ""
+        raise DataError(
+            f"{what}: {array[where]}{at} is not a number {LIMITED}",
+            location=user_location(),
+            way_out="scale the values",
+        )
 
 
 def check_ranges(graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:

@@ -99,7 +99,8 @@ class Executable:
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values of its shape."""
         buffer = self.buffer(storage)
-        packed = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
+        with np.errstate(over="ignore"):  # users' arrays have been checked, or may be infinite
+            packed = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
         with self.views.in_storage():
             array = self.arrays[storage]
             if buffer.role == "state":  # of a smaller batch: the first items of a whole one's

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import is_size, size_limit
-from latte.model.instances import is_finite, is_number
+from latte.model.checks import is_finite, is_number, is_size, size_limit
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DeclarationError
 

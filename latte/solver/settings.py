@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from latte.model.instances import is_finite
+from latte.model.checks import is_finite
 from latte.model.source_location import user_location
 from latte.solver.schedules import Schedule
 from swirl.errors import DeclarationError, TrainingError

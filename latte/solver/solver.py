@@ -9,9 +9,8 @@ import numpy as np
 
 from latte.frontend.steps import LIMIT, MEAN, SHRINK, Rule
 from latte.model.body import MISSING, read_body
-from latte.model.checks import is_integer
+from latte.model.checks import is_integer, is_number
 from latte.model.helpers import with_helpers
-from latte.model.instances import is_number
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.runtime.checkpoint import SolverState, check_alike

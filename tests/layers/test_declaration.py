@@ -179,8 +179,14 @@ WRONG_LAYERS = {
         lambda net, image, vector: FullyConnectedLayer(net, image, 0),
         "num_outputs must be a positive",
     ),
-    "epsilon": (lambda net, image, vector: BatchNormLayer(net, image, epsilon=0), "epsilon must be positive"),
-    "momentum": (lambda net, image, vector: BatchNormLayer(net, image, momentum=2), "momentum must be in"),
+    "epsilon": (
+        lambda net, image, vector: BatchNormLayer(net, image, epsilon=0),
+        "epsilon must be greater than 0, not 0",
+    ),
+    "momentum": (
+        lambda net, image, vector: BatchNormLayer(net, image, momentum=2),
+        "momentum must be a number, at least 0, at most 1, not 2",
+    ),
     "loss of an image": (
         lambda net, image, vector: SoftmaxLossLayer(net, image, vector),
         r"labels have shape \(6, 6\), .* has \(10,\)",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import latte
-from latte import MemoryDataLayer, Net, ReLULayer
+from latte import MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from latte.ensemble import Ensemble
 from latte.errors import LatteError
 
@@ -71,6 +71,8 @@ WRONG = (
     10**12,
     10**30,
     10**400,
+    1e39,
+    np.complex64(1),
     np.ones(3),
     int,
 )
@@ -129,3 +131,69 @@ def test_what_is_too_large_is_refused_by_the_constructor(name: str) -> None:
                     what = f"{name}({parameter}={wrong!r}): {type(error).__name__}: {error}"
                     assert isinstance(error, LatteError) and "test_wrong_arguments.py" in str(error), what
                     assert net.ensembles == before, what
+
+
+TOO_LARGE: list[tuple[str, str]] = [
+    ("ResidualSumLayer", "scale"),
+    ("LeakyReLULayer", "negative_slope"),
+    ("PReLULayer", "init"),
+    ("ELULayer", "alpha"),
+    ("BatchNormLayer", "epsilon"),
+    ("GroupNormLayer", "epsilon"),
+    ("LayerNormLayer", "epsilon"),
+    ("LRNLayer", "k"),
+    ("HuberLossLayer", "delta"),
+    ("ScaledDotProductAttentionLayer", "scale"),
+    ("SoftmaxLossLayer", "loss_weight"),
+]
+"""Numbers that are part of what a layer computes."""
+
+
+@pytest.mark.parametrize(("name", "parameter"), TOO_LARGE)
+@pytest.mark.parametrize("wrong", [1e39, 1e300, 10**400, np.float64(3.5e38), np.inf, np.nan])
+def test_numbers_that_float32_does_not_have(name: str, parameter: str, wrong: float) -> None:
+    """They became infinities."""
+    net = Net(2, seed=0)
+    given = arguments(name, net)
+    expected = " for float32, which goes up to 3.4e38" if 3.4e38 < wrong < np.inf else ""
+    error = failure(getattr(latte, name), {**given, parameter: wrong})
+    assert isinstance(error, LatteError) and "test_wrong_arguments.py" in str(error)
+    assert error.message.startswith(f"{parameter} must be a number{expected}"), error
+    getattr(latte, name)(**{**given, parameter: np.float64(np.finfo(np.float32).max)})
+
+
+@pytest.mark.parametrize("name", latte.layers.__all__)
+def test_names_that_are_not_strings(name: str) -> None:
+    layer: Callable[..., Any] = getattr(latte, name)
+    for wrong in (np.nan, True, 3, b"ab", ["a"]):
+        net = Net(2, seed=0)
+        given = {**arguments(name, net), "name": wrong}
+        before = list(net.ensembles)
+        error = failure(layer, given)
+        assert isinstance(error, LatteError), f"{name}(name={wrong!r})"
+        assert error.message == f"the name of a layer is a string, not {wrong!r}"
+        assert "test_wrong_arguments.py" in str(error) and net.ensembles == before
+    net = Net(2, seed=0)
+    made = layer(**{**arguments(name, net), "name": ""})  # is numbered
+    assert not any(ensemble.name.startswith("_") for ensemble in (made if isinstance(made, list) else [made]))
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"ab", bytearray(b"ab"), memoryview(b"ab"), {3: 4}, {3, 4}, "34", np.ones((2, 2), int)]
+)
+def test_shapes_that_are_not_sequences_of_integers(wrong: Any) -> None:
+    net = Net(2)
+    error = failure(MemoryDataLayer, {"net": net, "shape": wrong})
+    assert isinstance(error, LatteError) and not net.ensembles
+    assert "must be one or more positive integers" in str(error) and "test_wrong_arguments.py" in str(error)
+    for number, good in enumerate((3, (3,), [3], np.int32(3), np.array([3]), range(3, 4))):
+        assert MemoryDataLayer(net, good).shape == (3,), number
+
+
+@pytest.mark.parametrize("wrong", ["x", 1, None, np.nan])
+def test_clamp_is_a_flag(wrong: Any) -> None:
+    net = Net(2)
+    data, pool = MemoryDataLayer(net, IMAGE), MaxPoolingLayer(net, MemoryDataLayer(net, IMAGE))
+    with pytest.raises(LatteError, match=f"clamp must be True or False, not {wrong!r}"):
+        net.add_connections(data, pool, lambda c, y, x: (range(1), range(1), range(1)), clamp=wrong)
+    assert len(net.connections) == 1
