@@ -48,11 +48,12 @@ def SplitLayer(
             location=user_location(),
         )
     parts, given = [], check_ensemble_name(name, user_location())
-    for number, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
-        shape = (*source.shape[:axis], int(size), *source.shape[axis + 1 :])
-        begins = tuple(end - size if dim == axis else 0 for dim in range(source.ndim))
-        called = f"{given}_{number}" if given else None
-        parts.append(_moved(net, source, shape, _from(begins), "split", called))
+    with net.graph.all_or_nothing():
+        for number, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+            shape = (*source.shape[:axis], int(size), *source.shape[axis + 1 :])
+            begins = tuple(end - size if dim == axis else 0 for dim in range(source.ndim))
+            called = f"{given}_{number}" if given else None
+            parts.append(_moved(net, source, shape, _from(begins), "split", called))
     return parts
 
 

@@ -184,12 +184,28 @@ def _recurrent(
     reverse: bool,
     name: str | None,
 ) -> Ensemble:
-    hidden = count("hidden_size", hidden_size)
-    steps, features = source.shape
-    reverse = flag("reverse", reverse)
+    hidden, reverse = count("hidden_size", hidden_size), flag("reverse", reverse)
+    flag("return_sequence", return_sequence)
     before = _state_before(net, initial, cell, hidden) if initial is not None else None
+    with net.graph.all_or_nothing():
+        return _declared(net, source, hidden, cell, kind, return_sequence, before, reverse, name)
+
+
+def _declared(
+    net: Net,
+    source: Ensemble,
+    hidden: int,
+    cell: type[Cell],
+    kind: str,
+    return_sequence: bool,
+    before: Ensemble | None,
+    reverse: bool,
+    name: str | None,
+) -> Ensemble:
+    """The layer with all that it consists of; ``before`` is the state before the first step."""
+    steps, features = source.shape
     layer: RowsEnsemble | LastEnsemble
-    if flag("return_sequence", return_sequence):
+    if return_sequence:
         rows = _rows_of_sources(steps)
         layer = RowsEnsemble((steps, hidden), rows, -(-steps // rows), kind, name)
     else:

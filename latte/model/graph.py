@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from latte.model.checks import check_flags, check_padding, check_shape
+from latte.model.checks import check_flags, check_padding
+from latte.model.connecting import checked_view, source_name
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import (
     AccuracyEnsemble,
@@ -23,7 +22,6 @@ from latte.model.ensemble_kinds import (
 )
 from latte.model.index import variable
 from latte.model.mapping import Window, check_reach, mapping_location, trace
-from latte.model.neuron import why_no_name
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, MappingError, nearest
@@ -145,6 +143,25 @@ class Graph:
         self.ensembles.append(ensemble)
         return ensemble
 
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """What is declared inside is taken back if a part of it is refused: for layers of several ensembles."""
+        ensembles, connections = len(self.ensembles), len(self.connections)
+        counts, in_place = self._counts.copy(), dict(self._in_place)
+        padding = [ensemble.asked_padding for ensemble in self.ensembles]
+        try:
+            yield
+        except BaseException:
+            for connection in self.connections[connections:]:
+                connection.sink.connections.remove(connection)
+            for ensemble in self.ensembles[ensembles:]:
+                ensemble.settings, ensemble.position = None, -1
+            del self.connections[connections:], self.ensembles[ensembles:]
+            for ensemble, asked in zip(self.ensembles, padding, strict=True):
+                ensemble.asked_padding = asked
+            self._counts, self._in_place = counts, in_place
+            raise
+
     def _free_name(self, ensemble: Ensemble) -> tuple[str, int]:
         """The ensemble's name, or its kind with the next number; and that number."""
         name, count = ensemble.name, self._counts[ensemble.kind]
@@ -187,8 +204,8 @@ class Graph:
         source = self.shown(source, sink)
         if not (callable(mapping) or (mapping is None and sink.explicit)):
             raise MappingError(f"the mapping must be a function, not {mapping!r}", location=location)
-        called = _source_name(sink, name, location)
-        view = _checked_view(source, sink, reshape, location)
+        called = source_name(sink, name, location)
+        view = checked_view(source, sink, reshape, location)
         shape = view or source.shape
         if padding is None and not clamp and view is None and mapping is not None:
             padding = source.asked_padding
@@ -228,7 +245,7 @@ class Graph:
                 location=location,
                 way_out="use add_connections with a mapping",
             )
-        called = _source_name(sink, name, location)
+        called = source_name(sink, name, location)
         windows = None
         if not sink.explicit:
             indices = [variable(dim, 0, extent - 1) for dim, extent in zip(sink.dims, sink.shape, strict=True)]
@@ -249,7 +266,7 @@ class Graph:
             )
         names = [connection.name for connection in sink.connections]
         if name is not None:
-            return self._connect(Connection(source, sink, _source_name(sink, name, location), location=location))
+            return self._connect(Connection(source, sink, source_name(sink, name, location), location=location))
         if "label" in names:
             raise DeclarationError(
                 f"{sink!r} has its label already",
@@ -355,41 +372,3 @@ def first_possible(sources: dict[int, list[int]]) -> list[int]:
         order.append(first)
         sorter.done(first)
     return order
-
-
-def _checked_view(
-    source: Ensemble, sink: Ensemble, reshape: Sequence[int] | None, location: str | None
-) -> tuple[int, ...] | None:
-    """The shape in which a sink sees its source; None for its own."""
-    if reshape is None:
-        return None
-    view = check_shape(reshape, location)
-    if sink.explicit:
-        raise DeclarationError("reshape is for sinks with neurons, not for explicit loops", location=location)
-    if int(np.prod(view)) != len(source):
-        raise DeclarationError(f"{source!r} has {len(source)} elements and cannot be seen as {view}", location=location)
-    return view if view != source.shape else None
-
-
-def _source_name(sink: Ensemble, name: str | None, location: str | None) -> str:
-    """What a new source is called in the bodies of a sink: by the user, or ``inputs`` and a number."""
-    if name is not None:
-        _check_source_name(sink, name, location)
-        return name
-    count = sum(re.fullmatch(r"inputs\d*", connection.name) is not None for connection in sink.connections)
-    return f"inputs{count or ''}"
-
-
-def _check_source_name(sink: Ensemble, name: object, location: str | None) -> None:
-    if not isinstance(name, str):
-        raise DeclarationError(f"the name of a source is a string, not {name!r}", location=location)
-    known = [*(edge.name for edge in sink.connections), *sink.fields()]
-    why = why_no_name(name, (*sink.dims, sink.batch_dim))
-    if name in known or f"grad_{name}" in known:
-        why = "another source or field has it"
-    if name.startswith("grad_"):
-        why = "it would be a gradient's"
-    if why is not None:
-        raise DeclarationError(
-            f"{name!r} cannot name a source of {sink!r}: {why}", location=location, way_out="choose another name"
-        )

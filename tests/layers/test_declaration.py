@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,14 @@ from latte import (
     ConvLayer,
     ConvLayerNoBias,
     FullyConnectedLayer,
+    GRULayer,
     MaxPoolingLayer,
     MemoryDataLayer,
     Net,
     ReLULayer,
+    RNNLayer,
     SoftmaxLossLayer,
+    SplitLayer,
 )
 from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
 from latte.frontend.lower import lower
@@ -580,3 +584,28 @@ def test_initial_values_of_an_unknown_field() -> None:
     with pytest.raises(UnknownName, match="has no field 'weight'") as error:
         layer.initial("weight")
     assert "did you mean 'weights'?" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("taken", "declare"),
+    [
+        ("part_1", lambda net, data: SplitLayer(net, data, [1, 2], name="part")),
+        ("cell_step1", lambda net, data: RNNLayer(net, data, 4, name="cell")),
+        ("cell_rows1_1", lambda net, data: GRULayer(net, data, 4, name="cell", reverse=True)),
+    ],
+)
+def test_a_layer_of_several_ensembles_is_declared_as_a_whole(
+    taken: str, declare: Callable[[Net, Ensemble], object]
+) -> None:
+    """It left those of its ensembles in the net that came before the one that is refused."""
+    net = Net(2, seed=0)
+    data = MemoryDataLayer(net, (3, 5) if "cell" not in taken else (7, 5))
+    ReLULayer(net, data, name=taken)
+    before = list(net.ensembles), list(net.connections)
+    with pytest.raises(DeclarationError, match=f"an ensemble named '{taken}' exists already"):
+        declare(net, data)
+    assert (net.ensembles, net.connections) == before
+    SplitLayer(net, data, [1, data.shape[0] - 1])  # numbers are not used up
+    assert [ensemble.name for ensemble in net.ensembles[2:]] == ["split1", "split2"]
+    net.force_backward = True
+    net.compile(target="portable")
