@@ -817,7 +817,7 @@ def test_decorated_and_odd_methods() -> None:
 
     with pytest.raises(BodyError, match="has a decorator"):
         lowered(Decorated)
-    with pytest.raises(BodyError, match="no defaults"):
+    with pytest.raises(DeclarationError, match="takes scale, but of a neuron it takes only self"):
         lowered(Default)
 
 

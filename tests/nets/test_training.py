@@ -372,7 +372,7 @@ def test_data_that_do_not_fit(small: DigitsNet) -> None:
         (images.astype(str), labels, "real numbers"),
         (images * 1j, labels, "real numbers"),
         ([[1], [1, 2]], labels, "inhomogeneous"),
-        (None, labels, "real numbers"),
+        (None, labels, "the array for data1 is None"),
     )
     for wrong_images, wrong_labels, message in cases:
         for function in ("fit", "evaluate", "set_batch"):
