@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from swirl.building import Building
 from swirl.cache import cache_key
 from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
 from swirl.ir.anonymous import anonymous
@@ -71,7 +72,7 @@ class Schedule(_Answers):
         """The recipes of layers that the recipe of a chain has built on."""
         self._region, self._memo, self._recipes = region, memo or Memo(), recipes
         self._notes: list[str] = []
-        self._building: _Building = _Building()
+        self._building: Building = Building()
         self._become(state)
 
     @classmethod
@@ -135,7 +136,7 @@ class Schedule(_Answers):
         assert found is not None
         self.composed.append(found)
         outer = self._building
-        self._building = _Building(kind, phase, {phase: on} if on is not None else {})
+        self._building = Building(kind, phase, {phase: on} if on is not None else {})
         try:
             function(self, self.target)
         finally:
@@ -350,21 +351,6 @@ class Schedule(_Answers):
         """Whether the buffer is a gradient that this net does not compute: there is nothing to lay out."""
         of = "value" if buffer == "grad" else buffer.removeprefix("grad_")
         return of != buffer and any(of in program.buffers for program in self.programs.values())
-
-
-@dataclass(frozen=True)
-class _Building:
-    """The recipe that a chain's recipe is building on, if it is.
-
-    Args:
-        kind: of the layer whose recipe it is, or "".
-        phase: whose function it is, or "".
-        instead: that phase → the one whose nests it is applied to.
-    """
-
-    kind: str = ""
-    phase: str = ""
-    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- files ----------------------------------------------------------------------------------------------
