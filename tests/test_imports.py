@@ -20,7 +20,7 @@ GROUPS = (
     {"memo", "phases", "loop_facts"},
     {"command_methods", "recorded"},
     {"plan_state"},
-    {"plan_layouts", "questions"},
+    {"plan_layouts", "questions", "building"},
     {"recipe", "recipe_files", "recipe_imports"},
     {"pipeline", "compiler_flags", "libraries", "jit", "runner", "memory"},
     {"measure", "dump"},
