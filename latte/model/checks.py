@@ -46,8 +46,13 @@ def is_number(value: object) -> bool:
 
 def is_finite(value: object) -> bool:
     """Whether ``value`` is a plain real number that float32 has, neither NaN nor infinite."""
-    # Compared as it is: a Python integer may be too large for a float.
-    return is_number(value) and -FLOAT32_LIMIT <= value <= FLOAT32_LIMIT  # type: ignore[operator]
+    return is_number(value) and -FLOAT32_LIMIT <= _comparable(value) <= FLOAT32_LIMIT
+
+
+def _comparable(number: Any) -> float:
+    """A number as Python's: NumPy would take what it is compared with for one of its own type, as infinite as a half
+    float. Integers stay as they are: a float may not hold them."""
+    return int(number) if is_integer(number) else float(number)
 
 
 def check_number(
@@ -64,17 +69,17 @@ def check_number(
     Raises:
         DeclarationError: it does not fit.
     """
-    # Compared as it is: a Python integer may be too large for a float.
-    fits = is_number(value) and -math.inf < value < math.inf
-    limit = f" {LIMITED}" if fits and abs(value) > FLOAT32_LIMIT else ""
-    inside = fits and (least is None or value >= least) and (most is None or value <= most)
-    if not inside or limit or (below is not None and value >= below):
+    number = _comparable(value) if is_number(value) else math.nan
+    fits = -math.inf < number < math.inf
+    limit = f" {LIMITED}" if fits and abs(number) > FLOAT32_LIMIT else ""
+    inside = fits and (least is None or number >= least) and (most is None or number <= most)
+    if not inside or limit or (below is not None and number >= below):
         words = (("at least", least), ("at most", most), ("below", below))
         bounds = [f", {word} {bound:g}" for word, bound in words if bound is not None]
         raise DeclarationError(
             f"{name} must be a number{limit}{''.join(bounds)}, not {value!r}", location=user_location()
         )
-    return float(value)
+    return float(number)
 
 
 def too_large(array: np.ndarray) -> tuple[int, ...] | None:

@@ -38,7 +38,7 @@ def main() -> None:
     """Latte: see what the compiler makes of a net.
 
     A FILE is a script with a net at module level, or a function net() that returns one. It is run up to the first call
-    that would run a net (fit, evaluate, forward, save, ...): nothing is trained, no file of a net is written. The net
+    that would run a net (fit, evaluate, forward, save, ...): fit does not train, save writes nothing. The net
     is the one called net, or else the one of that call.
     """
 

@@ -51,7 +51,11 @@ def load_net(path: Path) -> Net:
     try:
         with _as_a_script(path):
             with _stopped_before_running() as stopped:
-                spec.loader.exec_module(module)
+                try:
+                    spec.loader.exec_module(module)
+                except SystemExit as ended:
+                    if ended.code:  # otherwise a script's own end
+                        raise
             found = getattr(module, "net", None)
             if callable(found):
                 with _stopped_before_running() as inside:

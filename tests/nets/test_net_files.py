@@ -117,3 +117,9 @@ def test_a_script_gets_no_arguments_of_the_command(file: Path, monkeypatch: pyte
     assert load_net(file)["wide3"].shape == (3,) and sys.argv is arguments
     file.write_text("raise SystemExit('no data')")
     assert "mine.py: does not run: SystemExit: no data" in call("show", file).output
+
+
+def test_a_script_may_end_by_itself(file: Path) -> None:
+    """It was an error: "does not run: SystemExit: 0"."""
+    file.write_text(DECLARED + "model = declared(3)\nraise SystemExit(0)")
+    assert load_net(file)["wide3"].shape == (3,)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import FullyConnectedLayer, MemoryDataLayer, Net
+from latte import FullyConnectedLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, ResidualSumLayer
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import LatteError
 from latte.neuron import Neuron, Param, constant
+from latte.solver import SGD
 
 LARGE = np.full((3, 4), 1e300)
 WEIGHTS = "fully_connected1.weights"
@@ -89,3 +90,18 @@ def test_initial_values():
     with pytest.raises(LatteError, match=r"scaled1\.factor: init returned 1e\+300, not numbers for float32") as caught:
         net.compile(threads=1)
     assert __file__ in str(caught.value.location)
+
+
+def test_half_floats_are_compared_as_python_floats():
+    """NumPy makes the limit a half float, which is infinite: it was accepted, and any other number warned."""
+    net = Net(2, seed=0)
+    data = MemoryDataLayer(net, 4)
+    MeanSquaredErrorLayer(net, FullyConnectedLayer(net, data, 3), MemoryDataLayer(net, 3))
+    assert ResidualSumLayer(net, data, data, scale=np.float16(0.5)).shape == (4,)
+    for wrong in (np.float16("inf"), np.float16("-inf"), np.float16("nan")):
+        with pytest.raises(LatteError, match="scale must be a number"):
+            ResidualSumLayer(net, data, data, scale=wrong)
+    net.compile(target="portable", threads=1)
+    assert SGD(net, np.float16(0.5)).learning_rate == 0.5
+    with pytest.raises(LatteError, match="learning_rate"):
+        SGD(net, np.float16("inf"))
