@@ -17,7 +17,7 @@ class Cell(Ensemble):
         hidden: number of hidden units.
         step: its place in the sequence, of
         steps: all places.
-        first: whether there is no state before it.
+        first: whether it has no state before it.
     """
 
     gates: ClassVar[int] = 1
@@ -33,42 +33,49 @@ class Cell(Ensemble):
         self.add_field("bias_hh", layer.bias_hh)
 
     def add_up(self, inputs, gate, position, weights_hh, bias_hh):
-        """``gate = x + b + W h`` of a cell with one gate."""
+        """``gate = x + b + W h``."""
         N, _, K = inputs.shape
         for n in range(N):
             for k in range(K):
                 gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
-                if not self.first:
-                    for j in range(K):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
-                elif self.alone:
-                    gate[n, k] += 0.0 * weights_hh[k, 0]
+                self.add_state(gate, weights_hh, n, k)
+
+    def add_state(self, gate, weights_hh, n, k):
+        """``gate[n, k] += (W h)[n, k]``."""
+        if not self.first:
+            for j in range(weights_hh.shape[1]):
+                gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
+        elif self.alone:
+            gate[n, k] += 0.0 * weights_hh[k, 0]
 
 
-class TanhCell(Cell):
+class RNNCell(Cell):
+    """``h' = self.activated(x + b + W h)``, which a class of these cells says."""
+
+    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
+        N, _, K = inputs.shape
+        self.add_up(inputs, gate, position, weights_hh, bias_hh)
+        for n in range(N):
+            for h in range(K):
+                value[n, 0, h] = self.activated(gate[n, h])
+
+
+class TanhCell(RNNCell):
     """``h' = tanh(x + b + W h)``."""
 
     kind = "rnn_cell"
 
-    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
-        N, _, K = inputs.shape
-        self.add_up(inputs, gate, position, weights_hh, bias_hh)
-        for n in range(N):
-            for h in range(K):
-                value[n, 0, h] = tanh(gate[n, h])
+    def activated(self, x):
+        return tanh(x)
 
 
-class ReLUCell(Cell):
+class ReLUCell(RNNCell):
     """``h' = max(0, x + b + W h)``."""
 
     kind = "relu_rnn_cell"
 
-    def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
-        N, _, K = inputs.shape
-        self.add_up(inputs, gate, position, weights_hh, bias_hh)
-        for n in range(N):
-            for h in range(K):
-                value[n, 0, h] = max(0.0, gate[n, h])
+    def activated(self, x):
+        return max(0.0, x)
 
 
 class LSTMCell(Cell):
@@ -82,14 +89,7 @@ class LSTMCell(Cell):
     def forward(self, inputs, value, gate, position, weights_hh, bias_hh):
         N, _, K = inputs.shape
         H = K // 4
-        for n in range(N):
-            for k in range(K):
-                gate[n, k] = inputs[n, position[0], k] + bias_hh[k]
-                if not self.first:
-                    for j in range(H):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
-                elif self.alone:
-                    gate[n, k] += 0.0 * weights_hh[k, 0]
+        self.add_up(inputs, gate, position, weights_hh, bias_hh)
         for n in range(N):
             for h in range(H):
                 new = (0.5 + 0.5 * tanh(0.5 * gate[n, h])) * tanh(gate[n, 2 * H + h])
@@ -111,11 +111,7 @@ class GRUCell(Cell):
         for n in range(N):
             for k in range(K):
                 gate[n, k] = bias_hh[k]
-                if not self.first:
-                    for j in range(H):
-                        gate[n, k] += weights_hh[k, j] * self.inputs1[n, 0, j]
-                elif self.alone:
-                    gate[n, k] += 0.0 * weights_hh[k, 0]
+                self.add_state(gate, weights_hh, n, k)
         for n in range(N):
             for h in range(H):
                 reset = 0.5 + 0.5 * tanh(0.5 * (inputs[n, position[0], h] + gate[n, h]))
