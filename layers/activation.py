@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import choice, names_of_dimensions, number, one_to_one, source_of
+from latte.layers.arguments import choice, names_of_dimensions, one_to_one, source_of
+from latte.model.checks import check_number
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron, Param, constant, erf, exp, expm1, tanh
@@ -102,7 +103,7 @@ def LeakyReLULayer(
     Source: Maas, Hannun, Ng, *Rectifier nonlinearities improve neural network acoustic models*, ICML 2013.
     """
     source = source_of(net, input_ensemble, "LeakyReLULayer")
-    slope = number("negative_slope", negative_slope)
+    slope = check_number("negative_slope", negative_slope)
 
     class LeakyReLUNeuron(Neuron):
         def forward(self) -> None:
@@ -129,7 +130,7 @@ def PReLULayer(net: Net, input_ensemble: Ensemble, init: float = 0.25, *, name: 
             location=user_location(),
         )
     channel = (names_of_dimensions(source.ndim) or ("c",))[0]
-    start = number("init", init)
+    start = check_number("init", init)
 
     class PReLUNeuron(Neuron):
         slope = Param(channel, init=constant(start))
@@ -153,7 +154,7 @@ def ELULayer(net: Net, input_ensemble: Ensemble, alpha: float = 1.0, *, name: st
     ICLR 2016.
     """
     source = source_of(net, input_ensemble, "ELULayer")
-    scale = number("alpha", alpha, least=0.0)
+    scale = check_number("alpha", alpha, least=0.0)
 
     class ELUNeuron(Neuron):
         def forward(self) -> None:

@@ -102,30 +102,13 @@ def names_of_dimensions(rank: int) -> tuple[str, ...] | None:
     return {1: ("c",), 2: ("y", "x"), 3: ("c", "y", "x")}.get(rank)
 
 
-def number(
-    name: str, value: float, *, least: float | None = None, most: float | None = None, below: float | None = None
-) -> float:
-    """``value``, a finite number that float32 has.
-
-    Args:
-        name: of the parameter.
-        value: as it was given.
-        least, most: the least and the greatest value that fit.
-        below: it must be less.
-
-    Raises:
-        DeclarationError: if it does not fit.
-    """
-    return check_number(name, value, least, most, below)
-
-
 def positive(name: str, value: float) -> float:
     """``value``, a finite number greater than 0, as float32 too.
 
     Raises:
         DeclarationError: if it is not.
     """
-    found = number(name, value, least=0.0)
+    found = check_number(name, value, least=0.0)
     if found <= 2.0**-150:  # 0 as float32
         raise DeclarationError(f"{name} must be greater than 0, not {value!r}", location=user_location())
     return found

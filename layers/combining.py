@@ -9,7 +9,8 @@ from typing import Any, ParamSpec
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import check_axis, names_of_dimensions, number, source_of
+from latte.layers.arguments import check_axis, names_of_dimensions, source_of
+from latte.model.checks import check_number
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Neuron, eachindex
@@ -207,7 +208,7 @@ def ResidualSumLayer(
 
     Source: He et al., *Deep residual learning for image recognition*, CVPR 2016; Szegedy et al., *Inception-v4*, 2016.
     """
-    factor = number("scale", scale)
+    factor = check_number("scale", scale)
 
     class ResidualSumNeuron(Neuron):
         shortcut: Any

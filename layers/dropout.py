@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.layers.arguments import names_of_dimensions, number, one_to_one, source_of
+from latte.layers.arguments import names_of_dimensions, one_to_one, source_of
+from latte.model.checks import check_number
 from latte.net import Net
 from latte.neuron import Field, Neuron, rand
 
@@ -26,7 +27,7 @@ def DropoutLayer(net: Net, input_ensemble: Ensemble, ratio: float = 0.5, *, name
     Source: Srivastava et al., *Dropout*, JMLR 15, 2014, in the scaled form of section 10.
     """
     source = source_of(net, input_ensemble, "DropoutLayer")
-    dropped = number("ratio", ratio, least=0.0, below=1.0)
+    dropped = check_number("ratio", ratio, least=0.0, below=1.0)
     factor = 1.0 / (1.0 - dropped)
     dims = names_of_dimensions(source.ndim) or tuple(f"d{dim}" for dim in range(source.ndim))
 

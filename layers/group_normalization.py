@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import count, number, one_to_one, positive, source_of
+from latte.layers.arguments import count, one_to_one, positive, source_of
+from latte.model.checks import check_number
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import Field, Param, ones, sqrt, stop_gradient, zeros
@@ -278,5 +279,5 @@ def LRNLayer(
     section 3.3; ``alpha / n`` as Caffe and PyTorch have it.
     """
     source = source_of(net, input_ensemble, "LRNLayer", 3)
-    numbers = number("beta", beta), number("alpha", alpha, least=0.0), positive("k", k)
+    numbers = check_number("beta", beta), check_number("alpha", alpha, least=0.0), positive("k", k)
     return one_to_one(net, source, LRNEnsemble(source.shape, count("n", n), *numbers, name))

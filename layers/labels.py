@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import number, source_of
-from latte.model.checks import is_finite, is_integer
+from latte.layers.arguments import source_of
+from latte.model.checks import check_number, is_finite, is_integer
 from latte.model.source_location import user_location
 from latte.net import Net
 
@@ -36,7 +36,7 @@ class ClassOptions:
         Raises:
             DeclarationError: for options that do not fit.
         """
-        smoothing = number("label_smoothing", label_smoothing, least=0.0, most=1.0)
+        smoothing = check_number("label_smoothing", label_smoothing, least=0.0, most=1.0)
         # As floats, so that labels equal it exactly.
         if ignore_label is not None and not (is_integer(ignore_label) and abs(ignore_label) <= 2**24):
             raise DeclarationError(

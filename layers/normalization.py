@@ -4,7 +4,8 @@ them."""
 from __future__ import annotations
 
 from latte.ensemble import Ensemble
-from latte.layers.arguments import number, one_to_one, positive, source_of
+from latte.layers.arguments import one_to_one, positive, source_of
+from latte.model.checks import check_number
 from latte.net import Net
 from latte.neuron import Field, Param, State, ones, sqrt, zeros
 
@@ -114,6 +115,6 @@ def BatchNormLayer(
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "BatchNormLayer", (1, 3))
-    added, weight = positive("epsilon", epsilon), number("momentum", momentum, least=0.0, most=1.0)
+    added, weight = positive("epsilon", epsilon), check_number("momentum", momentum, least=0.0, most=1.0)
     kind = BatchNormEnsemble if source.ndim == 3 else BatchNormVectorEnsemble
     return one_to_one(net, source, kind(source.shape, added, weight, name))
