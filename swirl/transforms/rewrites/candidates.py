@@ -122,8 +122,7 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
             name = name_of(node)
             certain = any(use.runs for use in found)
             guard = None
-            ranges = {} if certain else {**ranges_at(nest.body, (*parent, ("body", 0))), **_head_ranges(heads)}
-            if not certain and not in_bounds(program.buffers[name].shape, node, ranges):
+            if not certain and not _exists(program, nest, parent, node, heads):
                 guard = _common_guard(found, outside | {head.var for head in heads})
                 if guard is None:
                     problem = f"{text} is touched under conditions alone, and may be outside of {name} otherwise"
@@ -301,8 +300,10 @@ def _heads(inside: _Inside, node: ast.Subscript, outside: set[str], uses: Sequen
     return tuple(heads) if sum(head.kind == "vector" for head in heads) <= 1 else None
 
 
-def _head_ranges(heads: tuple[Head, ...]) -> dict[str, tuple[int, int]]:
-    return {head.var: (0, head.extent - 1) for head in heads}
+def _exists(program: Program, nest: Nest, parent: Path, node: ast.Subscript, heads: tuple[Head, ...]) -> bool:
+    """Whether a reference is inside of its buffer whatever the conditions in the block of ``parent`` are."""
+    ranges = ranges_at(nest.body, (*parent, ("body", 0))) | {head.var: (0, head.extent - 1) for head in heads}
+    return in_bounds(program.buffers[name_of(node)].shape, node, ranges)
 
 
 def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) -> bool:
