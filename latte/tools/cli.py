@@ -2,7 +2,7 @@
 ``bench``, ``cache``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level net. It is run as a module, up to the
-first call that would run a net: no command trains.
+first call that would run a net, such as ``fit``.
 """
 
 from __future__ import annotations

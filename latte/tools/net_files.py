@@ -21,7 +21,7 @@ RUNS = (
     *("fit", "evaluate", "predict", "forward", "test", "backward", "save", "load"),
     *("check_gradients", "timings", "profile"),
 )
-"""Methods of a net that run it, or write or read what it has learned; a solver's step needs ``backward`` before it."""
+"""Methods of a net that run it, or write or read what it has learned."""
 
 Source = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -51,11 +51,7 @@ def load_net(path: Path) -> Net:
     try:
         with _as_a_script(path):
             with _stopped_before_running() as stopped:
-                try:
-                    spec.loader.exec_module(module)
-                except SystemExit as ended:
-                    if ended.code:  # otherwise a script's own end
-                        raise
+                spec.loader.exec_module(module)
             found = getattr(module, "net", None)
             if callable(found):
                 with _stopped_before_running() as inside:
@@ -109,6 +105,9 @@ def _stopped_before_running() -> Iterator[list[Net]]:
         yield nets
     except _Stopped:
         pass
+    except SystemExit as ended:
+        if ended.code:  # otherwise the script's own end
+            raise
     finally:
         for name, method in methods.items():
             setattr(Net, name, method)
