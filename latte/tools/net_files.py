@@ -18,10 +18,10 @@ from latte.runtime.session import NotTuned
 from swirl.errors import CommandError, LatteError
 
 RUNS = (
-    *("fit", "evaluate", "predict", "forward", "test", "backward", "save", "load"),
-    *("check_gradients", "timings", "profile"),
+    *("fit", "evaluate", "predict", "forward", "test", "backward", "forward_tasks", "backward_tasks"),
+    *("save", "load", "state_dict", "load_state_dict", "check_gradients", "timings", "profile"),
 )
-"""Methods of a net that run it, or write or read what it has learned."""
+"""Members of a net that run it, or write or read what it has learned."""
 
 Source = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -87,10 +87,10 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _stopped_before_running() -> Iterator[list[Net]]:
-    """Ends what runs in it at the first call of ``RUNS``.
+    """Ends what runs in it at the first use of ``RUNS``.
 
     Yields:
-        the nets of such calls: several where a script has caught what ends it, and gone on.
+        the nets of such uses: several where a script has caught what ends it, and gone on.
     """
     nets: list[Net] = []
 
@@ -101,7 +101,7 @@ def _stopped_before_running() -> Iterator[list[Net]]:
     methods = {name: vars(Net)[name] for name in RUNS}
     try:
         for name in RUNS:
-            setattr(Net, name, stop)
+            setattr(Net, name, property(stop) if isinstance(methods[name], property) else stop)
         yield nets
     except _Stopped:
         pass

@@ -53,6 +53,8 @@ def call(*arguments: object) -> Result:
         "def net():\n    train(declared(3))",
         "def net():\n    return declared(3)\nother = declared(4)\ntrain(other)",
         "for model in declared(3), declared(4):\n    train(model)",
+        "net = declared(3)\nnet.compile()\nnet.backward_tasks[0]()\ntrain(declared(4))",
+        "net = declared(3)\nnet.compile()\nnp.savez('trained', **net.state_dict())\ntrain(declared(4))",
         "try:\n    train(declared(3))\nexcept:\n    pass\nfinally:\n    declared(4).save('trained')",
     ],
 )
