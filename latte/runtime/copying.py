@@ -58,7 +58,7 @@ def progress(session: Session, *, with_data: bool) -> Progress:
         },
         counters={name: executable.arrays[name].copy() for name in numbers if name in executable.arrays},
         data={layer.name: executable.read(f"{layer.name}.value") for layer in session.graph.data() if with_data},
-        given=session.seeds.given(executable) if with_data else Given({}, {}),
+        given=session.seeds.given(executable) if with_data else Given(),
         set_by_user=frozenset(session.given if with_data else ()),
         unchecked=frozenset(session.unchecked if with_data else ()),
         shuffling=None if session.shuffling is None else session.shuffling.bit_generator.state,

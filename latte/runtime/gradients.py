@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,10 +22,14 @@ class Given:
     Args:
         inner: at layers whose readers add theirs.
         tops: at layers that no layer sends a gradient to.
+        compiled_for: the inner layers that the net is compiled for; some may have been cleared since.
+        cleared: whether some were given, and cleared: ``backward`` starts from zero then.
     """
 
-    inner: dict[str, np.ndarray]
-    tops: dict[str, np.ndarray]
+    inner: dict[str, np.ndarray] = field(default_factory=dict)
+    tops: dict[str, np.ndarray] = field(default_factory=dict)
+    compiled_for: frozenset[str] = frozenset()
+    cleared: bool = False
 
 
 class SeedGradients:
@@ -84,12 +88,12 @@ class SeedGradients:
     def given(self, executable: Executable) -> Given:
         """What was given until now, views of ``executable`` included."""
         viewed = {name: executable.read(f"{name}.grad") for name in self._viewed}
-        return Given(dict(self._inner), {**self._tops, **viewed})
+        return Given(dict(self._inner), {**self._tops, **viewed}, frozenset(self._compiled_for), self._cleared)
 
     def follow(self, given: Given) -> None:
         """Take what was given to another net of the same declaration."""
         self._inner, self._tops = dict(given.inner), dict(given.tops)
-        self._compiled_for = set(given.inner)
+        self._compiled_for, self._cleared = set(given.compiled_for), given.cleared
 
     def take_back(self, ensemble: Ensemble) -> None:
         """Forget the gradient of an inner layer."""
