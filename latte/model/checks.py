@@ -82,12 +82,30 @@ def check_number(
     return float(number)
 
 
-def too_large(array: np.ndarray) -> tuple[int, ...] | None:
-    """Where the first finite element is that would be infinite as float32; None if there is none."""
-    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+def misfit(values: np.ndarray, dtype: str, below: int | None = None) -> str | None:
+    """What is wrong with an array that is to be kept as ``dtype``; None: no element changes, apart from rounding.
+
+    Args:
+        values: real numbers.
+        dtype: ``float32``, ``int32`` or ``bool``.
+        below: integers must be 0, 1, … up to the number before; None: any that 32 bits have.
+    """
+    if dtype == "float32":
+        if values.dtype.kind != "f" or values.dtype.itemsize <= 4:
+            return None
+        needed = f"numbers {LIMITED},"
+        wrong = (np.abs(values) > FLOAT32_LIMIT) & np.isfinite(values)
+    elif dtype == "bool":
+        needed, wrong = "True and False (or 1 and 0)", (values != 0) & (values != 1)
+    else:
+        least, end = (-(2**31), 2**31) if below is None else (0, below)
+        needed = f"whole numbers from {least} to {end - 1}"
+        wrong = ~((values >= least) & (values < end) & (values == np.floor(values)))
+    if not wrong.any():
         return None
-    outside = (np.abs(array) > FLOAT32_LIMIT) & np.isfinite(array)
-    return tuple(int(index) for index in np.argwhere(outside)[0]) if outside.any() else None
+    place = tuple(int(index) for index in np.argwhere(wrong)[0])
+    at = f"at {list(place)} it is" if place else "it is"
+    return f"{needed} are needed; {at} {values[place]}"
 
 
 def is_flag(value: object) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from latte.model.checks import LIMITED, check_below, check_shape, is_size, size_limit, takes, too_large
+from latte.model.checks import check_below, check_shape, is_size, misfit, size_limit, takes
 from latte.model.source_location import Located, own_location, user_location
 from latte.model.words import eachindex
 from swirl.errors import DeclarationError, LatteError
@@ -272,23 +272,16 @@ class FieldSpec:
             values = np.asarray(made)
             if values.dtype.kind not in "fiub":
                 raise TypeError("not real numbers")
-            if self.dtype == "float32" and (where := too_large(values)) is not None:
-                message = f"{self.storage}: init returned {values[where]}, not numbers {LIMITED}"
-                raise DeclarationError(message, location=location)
-            array: np.ndarray = np.asarray(values, DTYPES[self.dtype])
-            found = f"an array of shape {array.shape}" if array.shape else repr(made)
-        except (TypeError, ValueError, OverflowError):
-            array, found = np.zeros(0), repr(made)
-        if array.shape != self.shape:
+            found = f"an array of shape {values.shape}" if values.shape else repr(made)
+        except (TypeError, ValueError):  # not an array
+            values, found = np.zeros(0), repr(made)
+        if values.shape != self.shape:
             raise DeclarationError(
                 f"{self.storage}: init returned {found}, not an array of shape {self.shape}", location=location
             )
-        if self.below is not None and (array.min() < 0 or array.max() >= self.below):
-            raise DeclarationError(
-                f"{self.storage}: init returned {array.min()} to {array.max()}, not numbers from 0 to {self.below - 1}",
-                location=location,
-            )
-        return np.ascontiguousarray(array)
+        if (wrong := misfit(values, self.dtype, self.below)) is not None:
+            raise DeclarationError(f"{self.storage}: of what init returned, {wrong}", location=location)
+        return np.ascontiguousarray(values, DTYPES[self.dtype])
 
 
 def class_fields(owner: type) -> dict[str, Declaration]:

@@ -11,7 +11,6 @@ import numpy as np
 from latte.model.buffers import body_buffers, repeated_sources
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
-from latte.model.ranges import check_range
 from latte.model.ranges import ranges as body_ranges
 from latte.model.source_location import user_location
 from latte.runtime.data import check_array, check_fits, check_value
@@ -107,8 +106,8 @@ class Accessors:
         ensemble = self._ensemble
         what = f"{ensemble.name}.set_{field}"
         array = check_array(values, None, what)
-        check_fits(array, what)
         if field == "grad":
+            check_fits(array, what)
             session.seed(session.graph.shown(ensemble), array)
             return
         executable = session.executable
@@ -127,8 +126,7 @@ class Accessors:
                 way_out="declare a State for what changes",
             )
         check_array(array, buffer.shape, what)
-        if (below := body_ranges(ensemble).get(field)) is not None:
-            check_range(array, below, what)
+        check_fits(array, what, buffer.dtype, body_ranges(ensemble).get(field))
         if field == "value":
             check_value(session.graph, ensemble, array)
             session.given.add(ensemble.name)

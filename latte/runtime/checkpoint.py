@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from latte.model.source_location import user_location
-from latte.runtime.data import check_ranges
+from latte.runtime.data import check_fields
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
@@ -124,7 +124,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     shuffling = _generator(found.about["shuffling"])
     own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
     check_alike(own, learned(session), os.fspath(path), "the net")
-    check_ranges(session.graph, own)
+    check_fields(session.graph, own)
     if solver is not None:
         state = _solver_state(found, path)
         mine = _resumable(solver, session).state()

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import LIMITED, too_large
+from latte.model.checks import misfit
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
-from latte.model.ranges import check_range, classes_of
+from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -137,27 +137,25 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
     return array
 
 
-def check_fits(array: np.ndarray, what: str) -> None:
-    """DataError where a finite number would be infinite as float32."""
-    if (where := too_large(array)) is not None:
-        at = f" at {where}" if where else ""
-        raise DataError(
-            f"{what}: {array[where]}{at} is not a number {LIMITED}",
-            location=user_location(),
-            way_out="scale the values",
-        )
+def check_fits(array: np.ndarray, what: str, dtype: str = "float32", below: int | None = None) -> None:
+    """DataError where an element would change, apart from rounding: see :func:`latte.model.checks.misfit`."""
+    if (wrong := misfit(array, dtype, below)) is not None:
+        raise DataError(f"{what}: {wrong}", location=user_location())
 
 
-def check_ranges(graph: Graph, arrays: Mapping[str, np.ndarray]) -> None:
-    """DataError where fields have a range and values for them are out of it.
+def check_fields(graph: Graph, arrays: Mapping[str, np.ndarray], names: Mapping[str, str] | None = None) -> None:
+    """DataError where values do not fit a field's type and range.
 
     Args:
         graph: of the net.
         arrays: storage → values.
+        names: storage → what it is called in messages; the same by default.
     """
-    for spec in (spec for ensemble in graph.ensembles for spec in ensemble.fields().values()):
-        if spec.below is not None and spec.storage in arrays:
-            check_range(arrays[spec.storage], spec.below, spec.storage)
+    specs = (spec for ensemble in graph.ensembles for spec in ensemble.fields().values())
+    for spec in specs:
+        if spec.storage in arrays:
+            what = spec.storage if names is None else names[spec.storage]
+            check_fits(arrays[spec.storage], what, spec.dtype, spec.below)
 
 
 def check_value(
@@ -173,7 +171,7 @@ def check_value(
         numbers: of the items in their data set, for messages; by default those in the array.
     """
     if isinstance(ensemble, DataEnsemble) and ensemble.dtype == "int32":
-        check_range(values, ensemble.below, ensemble.name)
+        check_fits(values, ensemble.name, ensemble.dtype, ensemble.below)
     for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue

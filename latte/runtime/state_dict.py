@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import learned
-from latte.runtime.data import check_fits, check_ranges
+from latte.runtime.data import check_fields
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError, nearest
@@ -57,8 +57,8 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         names: our name → name in ``state``; only these are set. All, under our names, by default.
 
     Raises:
-        DataError: a name is missing or given twice, a shape does not fit, or a finite number does not fit float32; the
-            message names it. Nothing is set then.
+        DataError: a name is missing or given twice, a shape does not fit, or a number does not fit float32 (whole
+            numbers: their range). The message names it. Nothing is set then.
     """
     if not isinstance(state, Mapping):
         raise DataError(
@@ -86,9 +86,8 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         values = np.asarray(given)
         if values.dtype.kind not in "fiub":
             raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
-        check_fits(values, theirs)
         found[name] = _fitted(values, own[name].shape, name, theirs)
-    check_ranges(session.graph, found)
+    check_fields(session.graph, found, wanted)
     for name, values in found.items():
         session.whole.write(name, values)
     session.forget_runs()

@@ -358,7 +358,9 @@ def test_constants_out_of_range() -> None:
 
     layer = net.add_ensemble(Ensemble(Beyond, (2,), ("k",)))
     net.add_connections(MemoryDataLayer(net, 3), layer, lambda k: range(3))
-    with pytest.raises(DeclarationError, match="returned 3 to 3, not numbers from 0 to 2"):
+    with pytest.raises(
+        DeclarationError, match=r"init returned, whole numbers from 0 to 2 are needed; at \[0\] it is 3"
+    ):
         net.compile()
 
 
