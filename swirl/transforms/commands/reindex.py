@@ -174,7 +174,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     if undecided:
         body = [ast.If(conjunction(undecided), body, [])]
     for other in reversed(chain[1:]):
-        start, stop = solution.visit(other.start), solution.visit(other.stop)
+        start, stop = (solution.visit(clone(bound)) for bound in (other.start, other.stop))
         body = [Loop(other.var, other.kind, start, stop, other.step, other.options).node(body)]
     around = ranges_at(nest.body, path)
     new = drop_decided_guards(simplify_body([head.node(body)], around), around, nest.names)
