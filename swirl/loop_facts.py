@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
+from swirl.ir.accesses import Access
 from swirl.ir.affine import Affine, affine, bounds, coefficients
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.footprint import footprint
@@ -15,7 +16,7 @@ from swirl.ir.functions import COSTLY
 from swirl.ir.nest import Loop, Nest, constant, expr, loop_of, names_in
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Access, Statement, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.strides import memory_stride
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from swirl.ir import deps
+from swirl.ir.accesses import Access
 from swirl.ir.paths import Path
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.statements import Statement, statements
 
 
 @dataclass(frozen=True)

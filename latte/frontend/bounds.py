@@ -6,11 +6,12 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from latte.frontend.scope import BodyScope
+from swirl.ir.accesses import Access
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.statements import Statement, statements
 
 
 def check_bounds(scope: BodyScope, body: Sequence[ast.stmt], buffers: Mapping[str, Buffer]) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import islpy as isl
 
+from swirl.ir.accesses import Access
 from swirl.ir.deps import before, touched_once
 from swirl.ir.sets import NotProved, least_point, limited
-from swirl.ir.statements import Access, Statement
+from swirl.ir.statements import Statement
 
 
 def unwritten_read(known: list[Statement], name: str, depth: int = 0) -> str | None:

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swirl.errors import ValidationError
+from swirl.ir.accesses import Access, template
 from swirl.ir.affine import Affine, bounds_of_atom, simplify
 from swirl.ir.nest import Loop, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved as NotProved
 from swirl.ir.sets import is_empty, least
-from swirl.ir.statements import Access, Statement, statements, template
+from swirl.ir.statements import Statement, statements
 from swirl.ir.trees import names_in
 
 

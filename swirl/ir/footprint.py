@@ -9,11 +9,12 @@ from functools import lru_cache
 
 import islpy as isl
 
+from swirl.ir.accesses import Access
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import names_in
 from swirl.ir.sets import limited
-from swirl.ir.statements import Access, Statement
+from swirl.ir.statements import Statement
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import ast
 from collections import Counter
 from itertools import pairwise
 
+from swirl.ir.accesses import reduction_extremum
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, local_type, loop_of, names_in, references, subscripts
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import reduction_extremum
 
 FEATURES = (
     "a local's name used again",

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from swirl.ir.accesses import reduction_extremum
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, references
 from swirl.ir.nest import subscripts as subscripts_of
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import reduction_extremum
 from tests.fuzz.bounded import Undecided, bounded, outside
 
 REORDER = frozenset(

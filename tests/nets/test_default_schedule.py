@@ -37,11 +37,12 @@ from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
+from swirl.ir.accesses import parsed
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Loop, Program, names_in
 from swirl.ir.printing import unparse
-from swirl.ir.statements import parsed, statements_of
+from swirl.ir.statements import statements_of
 from swirl.loop_facts import facts, trips
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import isqrt, prod
 
 from latte.planning.defaults.trials import Trials, step
+from swirl.ir.accesses import Access
 from swirl.ir.buffers import DTYPES
-from swirl.ir.statements import Access, statements_of
+from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, contractions, correlations, facts, moves, perfect_chains, stride
 from swirl.target import Target
 

@@ -6,8 +6,9 @@ from math import prod
 
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.trials import Trials
+from swirl.ir.accesses import parsed
 from swirl.ir.nest import names_in
-from swirl.ir.statements import Statement, parsed
+from swirl.ir.statements import Statement
 from swirl.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, stride
 
 IN_FLIGHT = 4

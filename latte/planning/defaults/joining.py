@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from latte.planning.defaults.trials import Step, Trials, step
+from swirl.ir.accesses import Access
 from swirl.ir.affine import coefficients
 from swirl.ir.nest import loop_of
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Access, Statement, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in
 from swirl.loop_facts import moves
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 from latte.planning.defaults.trials import Trials
+from swirl.ir.accesses import Access
 from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.paths import Path
-from swirl.ir.statements import Access, Statement, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.loop_facts import Contraction, contractions, longest_row
 
 LONG_ROW, LONG_CLIPPED_ROW = 2, 4

@@ -11,8 +11,9 @@ from latte.planning.defaults.copies import WRITTEN_OUT, Copies
 from latte.planning.defaults.past_caches import fetch_rows, fetch_strided, store_far
 from latte.planning.defaults.products import pack
 from latte.planning.defaults.trials import Step, Trials, step
+from swirl.ir.accesses import parsed
 from swirl.ir.nest import Loop, names_in
-from swirl.ir.statements import parsed, statements_of
+from swirl.ir.statements import statements_of
 from swirl.loop_facts import LoopFacts, contractions, perfect_chain
 
 WORTH_SHARING = 2**14

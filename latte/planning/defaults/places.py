@@ -9,9 +9,10 @@ from functools import cached_property
 from math import prod
 
 from latte.planning.defaults.trials import Trials, step
+from swirl.ir.accesses import Access, parsed
 from swirl.ir.names import INDEX_CALLS
 from swirl.ir.nest import names_in
-from swirl.ir.statements import Access, Statement, parsed, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import nodes
 from swirl.loop_facts import stride, trips
 from swirl.transforms.rewrites.bounds import conjuncts, equal_to

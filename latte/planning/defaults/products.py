@@ -9,9 +9,10 @@ from math import prod
 
 from latte.planning.defaults.blocking import LONG_SUM, Product, chain_of
 from latte.planning.defaults.trials import Step, Trials, step
+from swirl.ir.accesses import Access
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import names_in
-from swirl.ir.statements import Access, statements_of
+from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride
 
 READ_OFTEN = 32

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import cast
 
+from swirl.ir.accesses import reduction_extremum
 from swirl.ir.affine import simplify
 from swirl.ir.deps import NotProved, outside
 from swirl.ir.isl_notation import condition_to_isl
@@ -28,7 +29,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, reduction_extremum, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import as_value, name_of, nodes, target_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 
 import islpy as isl
 
+from swirl.ir.accesses import Access
 from swirl.ir.affine import affine, ranges_at, simplify_body
 from swirl.ir.coverage import unwritten_read
 from swirl.ir.deps import before
@@ -27,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved, limited
-from swirl.ir.statements import Access, Statement, statements
+from swirl.ir.statements import Statement, statements
 from swirl.ir.trees import Transformer, children, nodes
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from swirl.errors import CommandError
+from swirl.ir.accesses import Access
 from swirl.ir.affine import bounds, simplify, simplify_body
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.deps import NotProved, carried
@@ -34,7 +35,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import enclosing, loops, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Access, Statement, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import Transformer, declared_in, nodes
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
 from swirl.transforms.command import command

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from swirl.errors import Refused
+from swirl.ir.accesses import parsed
 from swirl.ir.nest import Program, names_in, references, variable_of
 from swirl.ir.paths import at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import parsed
 from swirl.transforms.arguments import BufferName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.candidates import obstacle

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from swirl.errors import CommandError
+from swirl.ir.accesses import Access
 from swirl.ir.affine import ranges_at
 from swirl.ir.deps import Conflict, NotProved, before, find
 from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
 from swirl.ir.nest import Nest, Program, kind_of, subscripts, variable_of
 from swirl.ir.paths import at, edit_at, enclosing
-from swirl.ir.statements import Access, Statement, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.transforms.arguments import BufferName, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
+from swirl.ir.accesses import parsed
 from swirl.ir.affine import literal_lanes, ranges_at
 from swirl.ir.deps import NotProved, apart, find, pinned
 from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, parsed, statements_of
+from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import children, declared_in, name_of, statements_in, targets_in
 from swirl.transforms.rewrites.references import in_bounds
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from swirl.ir.accesses import Access
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import constant
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Access, Statement
+from swirl.ir.statements import Statement
 
 
 def fills(touching: list[tuple[Statement, Access]], kept: list[int], storage: Buffer, depth: int) -> bool:

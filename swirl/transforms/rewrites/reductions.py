@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from swirl.ir.accesses import reduction_extremum
 from swirl.ir.names import scope_at
 from swirl.ir.nest import (
     LocalType,
@@ -28,7 +29,6 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.statements import reduction_extremum
 from swirl.ir.trees import Transformer, as_target, as_value, declared_in, name_of, nodes, statements_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.blocks import block_at

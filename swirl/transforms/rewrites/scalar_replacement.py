@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swirl.errors import Refused
+from swirl.ir.accesses import parsed
 from swirl.ir.hints import stored_value, stream, streamed
 from swirl.ir.nest import (
     LocalType,
@@ -27,7 +28,6 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.statements import parsed
 from swirl.ir.trees import Transformer, targets_in
 from swirl.transforms.rewrites.candidates import Candidate, candidates
 from swirl.transforms.rewrites.checked import check_marks

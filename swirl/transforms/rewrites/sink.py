@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from swirl.ir.accesses import condition_template
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.names import renaming
 from swirl.ir.nest import (
@@ -26,7 +27,6 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.paths import Path, enclosing, replace_at
-from swirl.ir.statements import condition_template
 from swirl.ir.trees import changed, name_of, statements_in
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.local_arrays import expand_locals, moving_locals
