@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,14 +14,14 @@ from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.model.checks import is_integer
 from latte.model.graph import Graph
-from latte.model.source_location import Located, user_location
+from latte.model.source_location import Located, user_location, user_stacklevel
 from latte.planning.plan import make_plan
 from latte.runtime.executable import Executable, bind
 from latte.runtime.kernels import build_kernels, generate_kernels
 from latte.runtime.report import CompileReport, make_report
 from latte.runtime.session import Session
 from swirl.config import MAX_THREADS, settings
-from swirl.errors import DeclarationError
+from swirl.errors import DeclarationError, TargetError
 from swirl.jit import Progress, progress_bar
 from swirl.memo import Memos
 from swirl.pipeline import uncollected
@@ -98,6 +99,16 @@ def new_session(graph: Graph, target: str | None, threads: int | None, progress:
         runner = Runner(None if threads is None else int(threads))
         made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)
         return Session(graph, made_by, runner)
+
+
+def session_elsewhere(graph: Graph, target: str | None, threads: int | None) -> Session:
+    """The same of a net that was compiled in another process. Where this machine does not run the target that was asked
+    for, its best one takes the place, with a warning."""
+    try:
+        return new_session(graph, target, threads, progress=False)
+    except TargetError as error:
+        warnings.warn(f"{error}; the best target of this machine takes its place", stacklevel=user_stacklevel())
+        return new_session(graph, None, threads, progress=False)
 
 
 def _dump_folder(graph: Graph, batch_size: int) -> Path | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from latte.compiling import new_session
+from latte.compiling import new_session, session_elsewhere
 from latte.explain.explanation import Explanation, explain
 from latte.explain.summary import Summary, summary
 from latte.model.checks import of_an_instance
@@ -19,8 +17,8 @@ from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import ActivationEnsemble
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
-from latte.model.settings import NetSettings
-from latte.model.source_location import user_location, user_stacklevel
+from latte.model.settings import NetSettings, Setting
+from latte.model.source_location import user_location
 from latte.planning.chains import use_recipe
 from latte.profiling.measuring import profile
 from latte.profiling.profile import Profile
@@ -38,7 +36,7 @@ from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
 from latte.runtime.timings import Timings, timings
 from latte.runtime.training import fit
-from swirl.errors import CommandError, TargetError, TrainingError
+from swirl.errors import CommandError, TrainingError
 
 
 class Net:
@@ -66,24 +64,22 @@ class Net:
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The same declaration, compiled as this one is, with what it has learned, its data and gradients."""
         memo[id(self)] = made = type(self).__new__(type(self))
-        made.__setstate__((copy.deepcopy(self._attributes, memo), self._progress(with_data=True)))
+        attributes, there = self._state(with_data=True)
+        made.__setstate__((copy.deepcopy(attributes, memo), there))
         return made
 
     def __reduce__(self) -> Any:
         """The declaration, with the sources of what cannot be imported, and what the net has learned."""
-        return restored, (to_bytes((type(self), (self._attributes, self._progress(with_data=False)))),)
+        return restored, (to_bytes((type(self), self._state(with_data=False))),)
 
     def __copy__(self) -> Net:
         raise TrainingError(
             "two nets cannot share their layers", location=user_location(), way_out="copy.deepcopy(net)"
         )
 
-    @property
-    def _attributes(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_session"}
-
-    def _progress(self, *, with_data: bool) -> Progress | None:
-        return None if self._session is None else progress(self._session, with_data=with_data)
+    def _state(self, *, with_data: bool) -> tuple[dict[str, Any], Progress | None]:
+        attributes = {name: value for name, value in self.__dict__.items() if name != "_session"}
+        return attributes, None if self._session is None else progress(self._session, with_data=with_data)
 
     def __setstate__(self, state: tuple[dict[str, Any], Progress | None]) -> None:
         """Be a net with these attributes, compiled and trained as far as another one."""
@@ -92,36 +88,19 @@ class Net:
         for ensemble in self.ensembles:
             ensemble.accessor = Accessors(ensemble, lambda: self._session)
         if there is not None:
-            target, threads = self._asked
-            try:
-                self.compile(target=target, threads=threads)
-            except TargetError as error:  # it comes from another machine
-                warnings.warn(f"{error}; the best target of this machine takes its place", stacklevel=user_stacklevel())
-                self.compile(threads=threads)
-            go_on(self.session, there)
+            self._session = session_elsewhere(self.graph, *self._asked)
+            go_on(self._session, there)
 
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
 
     # --- what has been declared -----------------------------------------------------------------------------
-    @property
-    def batch_size(self) -> int:
-        """Number of items in a batch."""
-        return self.graph.settings.batch_size
-
-    @property
-    def seed(self) -> int:
-        """The seed of all random numbers."""
-        return self.graph.settings.seed
-
-    @property
-    def force_backward(self) -> bool:
-        """Whether gradients of data are computed; to be set before ``compile``."""
-        return self.graph.settings.force_backward
-
-    @force_backward.setter
-    def force_backward(self, value: bool) -> None:
-        self.graph.settings.force_backward = value
+    batch_size = Setting[int]()
+    """Number of items in a batch."""
+    seed = Setting[int]()
+    """The seed of all random numbers."""
+    force_backward = Setting[bool]()
+    """Whether gradients of data are computed; to be set before ``compile``."""
 
     @property
     def ensembles(self) -> list[Ensemble]:
@@ -139,10 +118,7 @@ class Net:
 
     # --- declaring ------------------------------------------------------------------------------------------
     def add_ensemble(self, ensemble: Ensemble) -> Ensemble:
-        """Add an ensemble after those that are there, and name it.
-
-        Returns:
-            The same ensemble.
+        """Add an ensemble after those that are there, name it, and return it.
 
         Raises:
             DeclarationError: if it is in a net already, its name is taken, or its fields do not fit.
@@ -217,7 +193,7 @@ class Net:
         """
         return self.graph.connect_loss(source, sink, name)
 
-    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path | None) -> None:
+    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | PathLike[str] | None) -> None:
         """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
 
         Args:

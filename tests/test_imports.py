@@ -171,6 +171,12 @@ def test_each_command_has_a_module_of_its_name() -> None:
     assert all(command.function.__module__.endswith(f".{command.name}") for command in COMMANDS.values())
 
 
+def test_modules_are_short() -> None:
+    """A module that grows beyond 400 lines has two subjects: each gets a module."""
+    lengths = {path: len(path.read_text().splitlines()) for path in sources("latte", "layers", "recipes", "swirl")}
+    assert not {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > 400}
+
+
 def test_swirl_never_imports_latte() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from latte.model.checks import is_flag, is_size, size_limit
 from latte.model.source_location import user_location
 from swirl.config import compatibility
-from swirl.errors import DeclarationError
+from swirl.errors import CommandError, DeclarationError
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -61,3 +64,26 @@ class NetSettings:
         in_place = compatibility() if compat is None else bool(compat)
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
         return NetSettings(int(batch_size), drawn, keep == "all" or in_place, compat=in_place)
+
+
+class Setting(Generic[T]):
+    """An attribute of a net that is one of its settings. A flag may be set until the net is compiled."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, net: Any, owner: type) -> T:
+        found: Any = self if net is None else getattr(net.graph.settings, self._name)
+        return found
+
+    def __set__(self, net: Any, value: T) -> None:
+        location, settings = user_location(), net.graph.settings
+        if not is_flag(getattr(settings, self._name)):
+            way_out = "Net(batch_size, seed=…) declares another one"
+            raise CommandError(f"{self._name} of a net is fixed", location=location, way_out=way_out)
+        if not is_flag(value):
+            raise DeclarationError(f"{self._name} must be True or False, not {value!r}", location=location)
+        if settings.compiled and bool(value) != getattr(settings, self._name):
+            way_out = f"set {self._name} before net.compile()"
+            raise CommandError(f"{self._name}: the net is compiled already", location=location, way_out=way_out)
+        setattr(settings, self._name, bool(value))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
 from types import NoneType
 
@@ -168,7 +169,9 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
     raise CommandError(f"no ensemble or kind named {name!r}", location=user_location(), way_out=way_out)
 
 
-def use_recipe(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], path: str | Path | None) -> None:
+def use_recipe(
+    graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], path: str | PathLike[str] | None
+) -> None:
     """Choose a recipe file for layers, a kind or a chain; see :meth:`latte.net.Net.use_recipe`.
 
     Raises:
@@ -180,7 +183,7 @@ def use_recipe(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], 
             location=user_location(),
             way_out="call it before net.compile()",
         )
-    if not isinstance(path, (str, Path, NoneType)):
+    if not isinstance(path, (str, PathLike, NoneType)):
         raise CommandError(
             f"the path of a recipe is a string or a Path, not {path!r}",
             location=user_location(),

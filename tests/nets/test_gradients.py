@@ -15,7 +15,7 @@ from latte import (
     TanhLayer,
 )
 from latte.ensemble import Ensemble
-from latte.errors import DataError, TrainingError
+from latte.errors import CommandError, DataError, DeclarationError, TrainingError
 from latte.neuron import Neuron
 from latte.solver import SGD
 
@@ -273,6 +273,22 @@ def test_force_backward_is_asked_at_compile() -> None:
                 data.get_grad()
         with pytest.raises(DataError):  # labels never have one
             labels.get_grad()
+
+
+def test_settings_that_come_too_late_or_are_none() -> None:
+    net = Net(2, seed=1)
+    FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 2)
+    with pytest.raises(DeclarationError, match="force_backward must be True or False, not 'yes'"):
+        net.force_backward = "yes"  # type: ignore[assignment]
+    net.compile(target="portable", threads=1)
+    net.force_backward = False  # as it is
+    with pytest.raises(CommandError, match=r"force_backward: the net is compiled already"):
+        net.force_backward = True
+    for name in ("seed", "batch_size"):
+        with pytest.raises(CommandError, match=f"{name} of a net is fixed") as caught:
+            setattr(net, name, 3)
+        assert __file__ in str(caught.value.location)
+    assert (net.force_backward, net.seed, net.batch_size) == (False, 1, 2)
 
 
 def test_a_seed_of_another_batch_size_is_an_error() -> None:
