@@ -87,9 +87,11 @@ def misfit(values: np.ndarray, dtype: str, below: int | None = None) -> str | No
 
     Args:
         values: real numbers.
-        dtype: ``float32``, ``int32`` or ``bool``.
+        dtype: of :data:`swirl.ir.buffers.DTYPES`.
         below: integers must be 0, 1, … up to the number before; None: any that 32 bits have.
     """
+    if dtype == "float64":
+        return None
     if dtype == "float32":
         if values.dtype.kind != "f" or values.dtype.itemsize <= 4:
             return None
