@@ -102,6 +102,17 @@ def test_elements_apart_are_loaded_without_masks_where_all_are_there(stride):
     assert not [text for text in code if text.startswith("vmaskmov")]
 
 
+@pytest.mark.parametrize("name", ["avx512", "avx2"])
+def test_equal_function_values_are_computed_once(name):
+    """Gradients of nested functions repeat them: softplus has the exponential four times."""
+    target = target_named(name)
+    lanes = target.simd_width
+    text = f"for i in vector({lanes}):\n y[i] = exp(x[i]) / (1.0 + exp(x[i])) if z[i] > 0.0 else 2.0 * exp(x[i])"
+    buffers = {buffer: Buffer(buffer, (lanes,)) for buffer in "xyz"}
+    calls = [text for _, text in disassembled(parse_program(text, buffers), target) if "_ZGV" in text]
+    assert len(calls) == 1, calls
+
+
 def test_no_contraction_without_permission():
     target = target_named("avx512")
     code = disassembled(parse_program(CONVOLUTION, CONVOLUTION_BUFFERS), target, contract=False)
