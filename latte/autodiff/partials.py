@@ -177,7 +177,8 @@ class Partials:
     def _extremum(self, name: str, args: list[ast.expr], term: Term, result: ast.expr | None) -> None:
         """The first argument wins where it is strictly greater (docs/ir.md); a literal never loses a tie.
 
-        Against a literal, the result also tells who won: the argument need not be kept.
+        Against a literal, the result also tells who won: the argument need not be kept. Where it won, the result is its
+        value, too.
         """
         first, rest = args[0], args[1:]
         second: ast.expr = rest[0] if len(rest) == 1 else ast.Call(ast.Name(name, ast.Load()), rest, [])
@@ -185,8 +186,9 @@ class Partials:
             first, second = second, first
         sign = ">" if name == "max" else "<"
         if literal(first) is not None:
-            won = second if result is None or len(args) > 2 else result
-            self.walk(second, term.when(expr(f"b {sign} a", a=first, b=won)))
+            result = None if len(args) > 2 else result
+            won = second if result is None else result
+            self.walk(second, term.when(expr(f"b {sign} a", a=first, b=won)), result)
             return
         test = expr(f"a {sign} b", a=first, b=second)
         self.walk(first, term.when(test))

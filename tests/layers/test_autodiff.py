@@ -71,6 +71,22 @@ for n in range(4):
     assert derived.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("value", "gradient"),
+    [
+        ("min(max(0.0, x[n]), 6.0)", "grad[n] if value[n] < 6.0 and value[n] > 0.0 else 0.0"),
+        ("max(min(x[n], 1.0), -1.0)", "grad[n] if value[n] > -1.0 and value[n] < 1.0 else 0.0"),
+        ("min(1.0 / x[n], 2.0)", "-grad[n] * value[n] / x[n] if value[n] < 2.0 else 0.0"),
+        ("min(exp(x[n]), 2.0)", "grad[n] * value[n] if value[n] < 2.0 else 0.0"),
+    ],
+)
+def test_a_bound_that_is_not_reached_leaves_the_result(value: str, gradient: str) -> None:
+    """Backward of a clamped value reads one array, not the sources of what it was clamped from."""
+    forward = program(f"for n in range(4):\n    value[n] = {value}\n", {"value": (4,), "x": (4,)})
+    derived = derive(forward, inputs=["x"], params=[])
+    assert text(derived.backward) == f"for n in range(4):\n    grad_x[n] = {gradient}\n"
+
+
 FULLY_CONNECTED = """
 for n in range(4):
     for o in range(5):
