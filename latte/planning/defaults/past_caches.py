@@ -22,7 +22,7 @@ PIECE_OF_A_ROW = 1024
 
 def fetch_rows(trials: Trials) -> None:
     """Where an iteration reads a short piece of each of many rows that are pages apart, the pieces of the next one are
-    fetched: processors fetch ahead along a row."""
+    fetched, if half of the level-2 cache holds them: processors fetch ahead along a row."""
     (nest,), buffers = trials.nests, trials.program.buffers
     read = {a.name for s in statements_of(nest) for a in s.accesses if a.kind != "write"}
     every = facts(nest, buffers)
@@ -30,7 +30,7 @@ def fetch_rows(trials: Trials) -> None:
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
         for name in pieces:
-            if name in read and buffers[name].nbytes >= FAR:
+            if name in read and buffers[name].nbytes >= FAR and found.touched(name) <= trials.target.l2_bytes // 2:
                 trials.apply("pieces of rows that are pages apart", "prefetch", name, found.var, 1, 2)
 
 
