@@ -59,6 +59,12 @@ def test_against_pytorch(name: str, target: str) -> None:
     check_all(CASES[name], target)
 
 
+@pytest.mark.parametrize(("target", "batch"), [("avx512", 17), ("avx2", 3)])
+def test_weights_of_arrays_beyond_the_caches(target: str, batch: int) -> None:
+    """Rows of the images pass by once for all weights; of many images, parts add up for themselves."""
+    check_all(transposed((8, 40, 33), num_filters=16, kernel=2, stride=2), target, batch)
+
+
 def test_groups_in_a_net() -> None:
     """A separable convolution between layers that are tuned, in blocks of channels."""
 

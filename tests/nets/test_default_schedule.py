@@ -27,6 +27,7 @@ from latte import (
     ScaledDotProductAttentionLayer,
     SoftmaxLayer,
     TanhLayer,
+    TransposedConvLayer,
 )
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
@@ -589,6 +590,30 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
 
 
+@pytest.mark.parametrize(
+    ("batch", "l2", "passing", "own_sums"),
+    [
+        (17, 2**16, ["n"], True),  # an image at a time
+        (17, 2**15, ["n", "h_outer"], True),  # a few rows
+        (3, 2**16, ["n"], False),  # too few images for the threads
+        (2, 2**20, [], False),  # the caches have it all
+        (17, 2**13, [], False),  # they do not have the weights
+    ],
+)
+def test_terms_pass_by_once_for_all_results(batch: int, l2: int, passing: list[str], own_sums: bool) -> None:
+    """The gradient of weights: what the caches have of the images is read for each of them."""
+    net = Net(batch, seed=1)
+    net.force_backward = True
+    layer = TransposedConvLayer(net, MemoryDataLayer(net, (8, 12, 7)), 16, 2, 2)
+    update = applied_in("update", net, layer, replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=l2))
+    orders = [text for text in update if text.startswith("reorder('update', ['n', ")]
+    assert [text.startswith(f"reorder('update', {[*passing, 'k_outer']}"[:-1]) for text in orders] == [True][
+        : len(passing)
+    ]
+    assert any(text.startswith("privatize('update', 'grad_weights', 'n'") for text in update) == own_sums, update
+    assert ("parallelize('update', 'n', nest=1)" in update) == own_sums, update
+
+
 @pytest.mark.parametrize(("page", "ahead"), [(256, {"inputs", "value"}), (512, set())])
 def test_pieces_of_rows_are_fetched_ahead(page: int, ahead: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Softmax over channels: an iteration has a piece of the row of each channel, 288 bytes from one to the next."""
@@ -596,8 +621,19 @@ def test_pieces_of_rows_are_fetched_ahead(page: int, ahead: set[str], monkeypatc
     monkeypatch.setattr(past_caches, "FAR", 1)
     net = Net(2, seed=1)
     layer = SoftmaxLayer(net, MemoryDataLayer(net, (5, 8, 9)))
+    fetched = r"prefetch\('forward', '(\w+)', 'yx', 1, 2\)"
     forward = applied_in("forward", net, layer, "avx2")
-    assert set(re.findall(r"prefetch\('forward', '(\w+)', 'yx', 1, 2\)", " ".join(forward))) == ahead, forward
+    assert set(re.findall(fetched, " ".join(forward))) == ahead, forward
+
+
+def test_no_pieces_are_fetched_that_the_cache_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a transposed convolution's weights fetched all images, for each block of channels."""
+    monkeypatch.setattr(past_caches, "PAGE", 256)
+    monkeypatch.setattr(past_caches, "FAR", 1)
+    net = Net(2, seed=1)
+    layer = SoftmaxLayer(net, MemoryDataLayer(net, (5, 8, 9)))
+    forward = applied_in("forward", net, layer, replace(TARGETS["avx2"], l2_bytes=256))
+    assert not any("prefetch" in text for text in forward), forward
 
 
 @pytest.mark.parametrize(("outputs", "turned"), [(24, True), (9, False)])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import isqrt, prod
 
 from latte.planning.defaults.trials import Trials, step
 from swirl.ir.accesses import Access
-from swirl.ir.buffers import DTYPES
+from swirl.ir.affine import bounds
+from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, contractions, correlations, facts, moves, perfect_chains, stride
 from swirl.target import Target
@@ -40,6 +41,16 @@ class Blocking:
     order: tuple[str, ...]
     sizes: Mapping[str, int]
     why: str
+
+
+def lanes(found: Contraction, buffers: Mapping[str, Buffer], loops: Iterable[str], *accesses: Access) -> str | None:
+    """The first of some loops along which a contraction's operands, one of which moves with it, and other accesses are
+    contiguous."""
+    for var in loops:
+        own, others = ([stride(a, var, found.statement, buffers) for a in some] for some in (found.operands, accesses))
+        if all(one in (0, 1) for one in (*own, *others)) and 1 in own:
+            return var
+    return None
 
 
 @dataclass(frozen=True)
@@ -101,11 +112,7 @@ class Product:
 
     def lanes(self, *accesses: Access) -> str | None:
         """The loop over results along which accesses and an operand that moves with it are contiguous."""
-        for var in self.again:
-            every = [self.stride(access, var) for access in (*self.found.operands, *accesses)]
-            if all(one in (0, 1) for one in every) and any(self.stride(a, var) == 1 for a in self.moving(var)):
-                return var
-        return None
+        return lanes(self.found, self.trials.program.buffers, self.again, *accesses)
 
     # --- strips -----------------------------------------------------------------------------------------------
     def in_strips(self) -> Blocking | None:
@@ -201,11 +208,66 @@ class Product:
         return None if first == self.again[0] else Blocking((first, second, terms), {}, why)
 
 
+# --- terms along several loops ----------------------------------------------------------------------------------
+def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
+    """Parts of the terms along several loops pass by once for all results, which stay in the level-2 cache, as the
+    gradient of weights over the rows of many images; None where operands stay near by themselves, or nothing is read
+    again."""
+    nest, buffers = trials.nests[0], trials.program.buffers
+    if len(found.sums) < 2 or found.target.name not in buffers:
+        return None
+    loops = {loop.var: loop.loop for loop in facts(nest, buffers)}
+    if any(loop.extent is None for loop in loops.values()):
+        return None
+    extents = {var: loop.extent or 0 for var, loop in loops.items()}
+    near = trials.target.l2_bytes // 2
+
+    def reached(accesses: Iterable[Access], moving: Collection[str]) -> int:
+        return sum(_reached(access, {var: extents[var] for var in moving}, buffers) for access in accesses)
+
+    long = [var for var in found.read_again if extents[var] >= trials.target.simd_width]
+    if lanes(found, buffers, long, found.target) is None:
+        return None  # they run along the terms: each part would add them up
+    every = {*found.results, *found.sums}
+    again = [[a for a in found.operands if not moves(a, var)] for var in found.read_again]
+    if reached([found.target], every) > near // 2 or max((reached(one, every) for one in again), default=0) <= near:
+        return None
+    left = list(found.sums)  # inside
+    while (each := reached(found.operands, {*found.results, *left[1:]})) > near and len(left) > 1:
+        left.pop(0)
+    var, *inside = left
+    size = _even(extents[var], max(1, near // each))  # of an iteration of ``var``
+    if each > near or size * prod(extents[one] for one in inside) < LONG_SUM:
+        return None
+    passing = found.sums[: -len(left)]
+    why = f"terms pass by once for all of {found.target.name}: {each * size / 1000:.3g} kB of them stay near"
+    if size == 1:
+        return Blocking((*passing, var, *found.results, *inside), {}, why)
+    if size == extents[var]:
+        return Blocking((*passing, *found.results, *left), {}, why)
+    order = (*passing, f"{var}_outer", *found.results, f"{var}_inner", *inside)
+    return Blocking(order, {var: size}, why)
+
+
+def _reached(access: Access, extents: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
+    """Bytes of the smallest box around the elements that an access reaches along loops, at the most all."""
+    buffer = buffers.get(access.name)
+    if buffer is None:
+        return 0
+    ranges = {var: (0, extents.get(var, 1) - 1) for names in access.names for var in names}
+    size = DTYPES[buffer.dtype]().itemsize
+    for index, extent in zip(access.own, buffer.shape, strict=True):
+        limits = bounds(index, ranges)
+        size *= extent if limits is None else min(extent, limits[1] - limits[0] + 1)
+    return size
+
+
 def blocking(trials: Trials, found: Contraction) -> Blocking | None:
-    """What keeps the operands of a product near; None where they are, or where it is not one of two loops over results
-    and one over terms, whatever loops are around."""
+    """What keeps the operands of a product near; None where they are, or where nothing is known to."""
     product = Product.of(trials, found)
-    return (product.far_apart() or product.in_strips() or product.in_blocks()) if product is not None else None
+    if product is None:
+        return in_parts(trials, found)
+    return product.far_apart() or product.in_strips() or product.in_blocks()
 
 
 def _even(extent: int, most: int) -> int:
@@ -252,7 +314,7 @@ def _order_loops(trials: Trials, found: Contraction) -> None:
     terms = [var for var in names if var in found.sums]
     chosen = blocking(trials, found)
     if chosen is not None and {*found.read_again, *found.sums} <= set(names):
-        around = [var for var in results if var not in found.read_again]
+        around = [var for var in results if var not in (*found.read_again, *chosen.order)]
         tiles = [step(chosen.why, "tile_loop", var, size) for var, size in chosen.sizes.items()]
         if trials.together([*tiles, step(chosen.why, "reorder", [*around, *chosen.order])]):
             return

@@ -98,7 +98,9 @@ class NestSchedule:
     def sum_inside(self) -> None:
         """Short loops that add to the same element are inside of those that move from element to element, where that
         one is kept in a local."""
-        adding = [s for s in statements_of(self.trials.nests[0]) if s.guards]
+        (nest,), buffers = self.trials.nests, self.trials.program.buffers
+        chosen = [found.statement for found in contractions(nest, buffers) if in_blocks(found)]
+        adding = [s for s in statements_of(nest) if s.guards and s not in chosen]
         for statement in adding:
             moving = {n for a in statement.accesses if a.kind == "add" for index in a.own for n in names_in(index)}
             for short, run in groupby(statement.loops, lambda loop: 2 <= (loop.extent or 0) <= WRITTEN_OUT):
@@ -201,12 +203,21 @@ class NestSchedule:
         for found in self.loops():
             if found.depth > 1 or found.trips < 2 or found.work < WORTH_SHARING or not found.sums:
                 continue
-            if NestSchedule(self.trials.scratch())._shared(found, 1):
+            if not self._pass_by(found) and NestSchedule(self.trials.scratch())._shared(found, 1):
                 continue
             why = f"parts of {found.var} add up for themselves"
             private = [step(why, "privatize", name, found.var) for name in found.sums]
             if private and self.trials.scratch().together([*private, step("", "parallelize", found.var)]):
                 self.trials.together(private)
+
+    def _pass_by(self, found: LoopFacts) -> bool:
+        """Whether terms of a product pass by along an outermost loop, that threads may share: what they add to is
+        little, beside what they read. Otherwise they would wait for each other after each part of the terms."""
+        products = [one for one in contractions(found.nest, found.buffers) if found.var in one.sums and in_blocks(one)]
+        if len(products) != 1 or found.trips < CHUNKS:
+            return False
+        read = sum(found.buffers[a.name].nbytes for a in products[0].operands if a.name in found.buffers)
+        return found.trips * sum(found.buffers[name].nbytes for name in found.sums) * SPARSE <= read
 
     def share(self, work: int) -> None:
         """Threads share the outermost loops whose iterations are independent.
@@ -227,10 +238,7 @@ class NestSchedule:
         """Whether the threads share a loop, or loops inside of it."""
         chain = list(takewhile(lambda loop: loop.kind == "range", perfect_chain(found.nest, found.path)))
         for names in _outermost(chain):
-            if self._shared_in_pieces(found, chain[: len(names)]):
-                return True
-            why = f"{_count(chain, names)} independent iterations"
-            if self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else names):
+            if self._shared_in_pieces(found, chain[: len(names)]) or self._parallel(chain, names):
                 return True
         for loop in sorted(self._may_move(chain), key=lambda loop: -(loop.extent or 0))[:MOVED]:
             if (loop.extent or 2) > 1:
@@ -240,7 +248,9 @@ class NestSchedule:
                     return True
         every = [f for f in self.loops() if found.contains(f) and f.work * lanes >= WORTH_SHARING and f.trips > 1]
         depth = found.depth + len(chain) - 1
-        if any(self._parallel(f) for f in every if f.depth <= depth):
+        inner = {f.var for f in every if f.depth <= depth}
+        tails = (chain[start:] for start, loop in enumerate(chain) if loop.var in inner)
+        if any(self._parallel(tail, names) for tail in tails for names in _outermost(tail)):
             return True
         return sum(self._shared(f, lanes) for f in every if f.depth == depth + 1) > 0  # all of them
 
@@ -266,9 +276,10 @@ class NestSchedule:
         fixed = shared & {loop.var for loop in chain} or any(map(in_blocks, contractions(nest, buffers)))
         return () if fixed else chain[1:]
 
-    def _parallel(self, found: LoopFacts) -> bool:
-        plain = found.loop.kind == "range"
-        return plain and self.trials.apply(f"{found.trips} independent iterations", "parallelize", found.var)
+    def _parallel(self, chain: Sequence[Loop], names: Sequence[str]) -> bool:
+        """Whether threads share the outermost loops of a chain, ``names``."""
+        why = f"{_count(chain, names)} independent iterations"
+        return self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else list(names))
 
 
 def _lanes(found: LoopFacts, var: str, width: int) -> tuple[str, str, str, int]:

@@ -26,7 +26,7 @@ def fetch_rows(trials: Trials) -> None:
     (nest,), buffers = trials.nests, trials.program.buffers
     read = {a.name for s in statements_of(nest) for a in s.accesses if a.kind != "write"}
     every = facts(nest, buffers)
-    for found in every:
+    for found in (loop for loop in every if loop.trips > 1):
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
         for name in pieces:
