@@ -343,8 +343,9 @@ def _shared(
         guards=statement.guards[: len(around) - depth],
         accesses=(access,),
     )
-    outer = {loop.var for loop in element.loops[:depth]}
-    same = [f"{loop.var}_a = {loop.var}_b" for loop in element.loops[:depth]]
+    # Lanes run side by side: what one of them keeps in a register, another one must not touch either.
+    around_it = [loop.var for loop in element.loops[:depth] if loop.kind != "vector"]
+    outer, same = set(around_it), [f"{var}_a = {var}_b" for var in around_it]
     fixed = pinned(element, element, access, access, outer)
     questions = [(element, f"{head.var}_a != {head.var}_b") for head in heads if head.var not in fixed]
     for other in inside:
