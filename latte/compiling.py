@@ -95,6 +95,9 @@ def new_session(graph: Graph, target: str | None, threads: int | None, progress:
             f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}",
             location=user_location(),
         )
+    if not graph.settings.compiled:
+        for ensemble in graph.ensembles:
+            ensemble.phase_methods.forget()
     with Located():
         runner = Runner(None if threads is None else int(threads))
         made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)

@@ -59,7 +59,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 
 def attribute(ensemble: Ensemble, name: str) -> Any:
-    """The number, bool or tuple that ``self.name`` stands for in a body, else ``MISSING``."""
+    """The number, bool or tuple that ``self.name`` stands for in a body, as it was when it was first asked for; else
+    ``MISSING``."""
     sources = {edge.name for edge in ensemble.connections}
     if name in CONNECTION_NAMES or name in sources or name in ensemble.declared_fields():
         return MISSING
@@ -67,7 +68,7 @@ def attribute(ensemble: Ensemble, name: str) -> Any:
     for owner in (ensemble, neurons.flat[0] if isinstance(neurons, np.ndarray) else neurons):
         value = getattr(owner, name, MISSING) if owner is not None else MISSING
         if is_number(value) or isinstance(value, tuple):
-            return value
+            return ensemble.phase_methods.numbers.setdefault(name, value)
     return MISSING
 
 

@@ -20,7 +20,8 @@ from latte.model.body import MISSING, Body
 from latte.model.checks import is_number
 from latte.model.ensemble import Ensemble
 from latte.model.mapping import Window
-from latte.model.neuron import FieldSpec
+from latte.model.neuron import FieldSpec, Neuron
+from latte.model.phases import PhaseMethods
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import expr, fresh, reference
 from swirl.ir.printing import unparse
@@ -164,6 +165,7 @@ class _Owner:
 
     def __init__(self, rule: Rule, arrays: Collection[str]):
         self._rule, self._arrays = rule, arrays
+        self.phase_methods = PhaseMethods(type(rule), Neuron)
 
     def __getattr__(self, name: str) -> Any:
         value = MISSING if name in self._rule.settings else self._rule.value(name)

@@ -15,11 +15,16 @@ import numpy as np
 
 from latte.model.variables import names, store_counts
 from swirl.errors import BodyError
+from swirl.ir.printing import unparse
 
 MISSING = object()
 
 LINES = 1 << 17
 """A line number of ``origins[k]`` in a tree is greater by ``k + 1`` times this."""
+
+
+Known = dict[tuple[FunctionType, str], Any]
+"""What the names in functions stand for; see :class:`Body`."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Body:
         origins: of the helpers in it, see :data:`LINES`.
         bound: values of names that only helpers know.
         certain: variables that are assigned once, before all that reads them.
+        known: what a function's names stood for when they were first asked for; those who share it know the same.
     """
 
     function: FunctionType
@@ -54,6 +60,7 @@ class Body:
     origins: tuple[Origin, ...] = ()
     bound: Mapping[str, Any] = field(default_factory=dict)
     certain: frozenset[str] = frozenset()
+    known: Known = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def parameters(self) -> list[str]:
@@ -91,8 +98,9 @@ class Body:
 
     def lookup(self, name: str) -> Any:
         """What a free name stands for: closure, then globals, then builtins; ``MISSING`` if nothing."""
-        if name in self.bound:
-            return self.bound[name]
+        return self.bound[name] if name in self.bound else self._once(name, lambda: self._found(name))
+
+    def _found(self, name: str) -> Any:
         closure = self.function.__closure__ or ()
         for free, cell in zip(self.function.__code__.co_freevars, closure, strict=True):
             if free == name:
@@ -109,8 +117,15 @@ class Body:
         if isinstance(node, ast.Attribute):
             base = self.evaluate(node.value)
             if isinstance(base, (ModuleType, type)):
-                return getattr(base, node.attr, MISSING)
+                return self._once(unparse(node), lambda: getattr(base, node.attr, MISSING))
         return MISSING
+
+    def _once(self, text: str, find: Callable[[], Any]) -> Any:
+        """What a name stands for, as it was when it was first asked for."""
+        key = self.function, text
+        if key not in self.known and (value := find()) is not MISSING:
+            self.known[key] = value
+        return self.known.get(key, MISSING)
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -121,13 +136,17 @@ def _is_docstring(statement: ast.stmt) -> bool:
     )
 
 
-def read_body(function: Callable[..., Any]) -> Body:
+def read_body(function: Callable[..., Any], known: Known | None = None) -> Body:
     """The body of a phase.
+
+    Args:
+        function: the method.
+        known: see :class:`Body`.
 
     Raises:
         BodyError: if there is no source, or it is not a plain method.
     """
-    body = read_function(function)
+    body = read_function(function, known)
     arguments, name = body.tree.args, body.function.__qualname__
     if body.tree.decorator_list:
         body.fail(body.tree, f"{name} has a decorator, which would not be compiled", "remove it")
@@ -155,8 +174,8 @@ def _first_read(code: CodeType, _: str) -> tuple[tuple[str, ...], int]:
     return tuple(lines), first
 
 
-def read_function(function: Callable[..., Any]) -> Body:
-    """The body of a function.
+def read_function(function: Callable[..., Any], known: Known | None = None) -> Body:
+    """The body of a function; ``known`` as in :class:`Body`.
 
     Raises:
         BodyError: if there is no source, or it is not a plain function.
@@ -179,7 +198,7 @@ def read_function(function: Callable[..., Any]) -> Body:
     ast.increment_lineno(module, max(first, 1) - (2 if indented else 1))
     outer = module.body[0]
     definition = outer.body[0] if isinstance(outer, ast.If) else outer
-    body = Body(function, definition, code.co_filename)  # type: ignore[arg-type]
+    body = Body(function, definition, code.co_filename, known={} if known is None else known)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):
         raise BodyError(
             f"{name} is not a plain method", location=body.location(definition), way_out="write def forward(self): …"

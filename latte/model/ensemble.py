@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from latte.model import checks, instances
+from latte.model.attributes import DECLARED, check_settable
 from latte.model.body import Body
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
@@ -132,9 +133,9 @@ class Ensemble:
         self.shape: tuple[int, ...] = checks.check_shape(shape, self.location)
         alone = self.without_neurons or PhaseMethods(type(self), Neuron).explicit
         self.neuron_class = instances.neuron_class(neurons, type(self).__name__, alone, self.location)
-        self._phases = PhaseMethods(type(self), self.neuron_class)
+        self.phase_methods = PhaseMethods(type(self), self.neuron_class)
         if self.has_body:
-            self._phases.check(Ensemble, self.location)
+            self.phase_methods.check(Ensemble, self.location)
         self.kind = kind or self.kind or _kind_of(type(self), self.neuron_class)
         self.name = checks.check_ensemble_name(name, self.location)
         self.dims, self.batch_dim = checks.check_dims(dims, self.shape, RESERVED, self.location)
@@ -192,13 +193,11 @@ class Ensemble:
         return sorted({*super().__dir__(), *COMMANDS, *INFOS, *accessors, *views})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets attributes as usual, but not those with a field's name: a field has a setter."""
-        if self.__dict__.get("settings") is not None and name not in self.__dict__ and name in self.fields():
-            raise CommandError(
-                f"{name} of {self!r} is data that the compiled net holds, not an attribute",
-                location=user_location(),
-                way_out=f"set_{name}(array), once the net is compiled",
-            )
+        """Sets attributes as usual, but not those with a field's name, nor, of a compiled net, what its code has."""
+        if (settings := self.__dict__.get("settings")) is not None:
+            fields = () if name in self.__dict__ else self.fields()
+            compiled = {each: self.__dict__[each] for each in DECLARED} | self.phase_methods.numbers
+            check_settable(self, name, value, fields, compiled if settings.compiled else {})
         super().__setattr__(name, value)
 
     # --- commands -------------------------------------------------------------------------------------------
@@ -265,7 +264,7 @@ class Ensemble:
     @property
     def explicit(self) -> bool:
         """Whether the bodies have explicit loops over whole arrays (ensemble level)."""
-        return self._phases.explicit
+        return self.phase_methods.explicit
 
     @property
     def _known(self) -> NetSettings:
@@ -291,11 +290,11 @@ class Ensemble:
     # --- bodies ---------------------------------------------------------------------------------------------
     def has_phase(self, phase: str) -> bool:
         """Whether the user wrote this phase (``forward``, ``backward`` or ``update``)."""
-        return self._phases.find(phase) is not None
+        return self.phase_methods.find(phase) is not None
 
     def phase_is_explicit(self, phase: str) -> bool:
         """Whether this phase has explicit loops over whole arrays (ensemble level)."""
-        return self._phases.is_explicit(phase)
+        return self.phase_methods.is_explicit(phase)
 
     def body(self, phase: str) -> Body:
         """The source of a phase that the user wrote.
@@ -304,7 +303,7 @@ class Ensemble:
             DeclarationError: if the user did not write it.
             BodyError: if there is no source.
         """
-        body = self._phases.body(phase, () if self.phase_is_explicit(phase) else (self.batch_dim, *self.dims))
+        body = self.phase_methods.body(phase, () if self.phase_is_explicit(phase) else (self.batch_dim, *self.dims))
         if body is None:
             raise DeclarationError(f"{self!r} has no {phase} of its own", location=self.location)
         return body
@@ -326,7 +325,7 @@ class Ensemble:
         """Declarations by name: of the class, of its neurons, and added ones."""
         if self._declared is None:
             found = class_fields(self.neuron_class) | class_fields(type(self))
-            found |= instances.fields(self.neurons, self.dims, self.batch_dim, self._phases) | self._added_fields
+            found |= instances.fields(self.neurons, self.dims, self.batch_dim, self.phase_methods) | self._added_fields
             bodies = [self.body(phase) for phase in checks.PHASES if self.has_phase(phase)]
             loops = () if self.explicit else self.dims
             found |= instances.constant_arrays(bodies, (self, self.neuron_class), found, loops)

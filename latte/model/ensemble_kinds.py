@@ -91,7 +91,7 @@ class LossEnsemble(Ensemble):
     @property
     def in_python(self) -> bool:
         """Whether Python computes the value, after all other layers."""
-        return self._phases.in_python
+        return self.phase_methods.in_python
 
     @property
     def has_body(self) -> bool:

@@ -244,7 +244,7 @@ class _Caller:
         if function in self.stack:
             chain = " → ".join(f.__name__ for f in (*self.stack[self.stack.index(function) :], function))
             self.fail(call, f"{text}: {name} calls itself ({chain})", "write the recursion as a for over a range")
-        helper = read_function(function)
+        helper = read_function(function, self.body.known)
         _check(helper)
         helper = _expanded(helper, self.owner, (), (*self.stack, function))
         given = self._arguments(call, function, is_method)

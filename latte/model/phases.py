@@ -9,7 +9,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from latte.model.body import Body, read_body
+from latte.model.body import Body, Known, read_body
 from latte.model.checks import PHASES, check_phase
 from latte.model.helpers import with_helpers
 from latte.model.neuron import Neuron
@@ -27,6 +27,18 @@ class PhaseMethods:
 
     def __init__(self, ensemble_class: type, neuron_class: type[Neuron]):
         self.ensemble_class, self.neuron_class = ensemble_class, neuron_class
+        self.known: Known = {}  # what names in bodies stood for when the net was compiled
+        self.numbers: dict[str, Any] = {}  # what attributes of ``self`` were then
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PhaseMethods:
+        made = PhaseMethods(self.ensemble_class, self.neuron_class)
+        made.known, made.numbers = dict(self.known), dict(self.numbers)
+        return made
+
+    def forget(self) -> None:
+        """Ask again what names in bodies stand for: the net is about to be compiled."""
+        self.known.clear()
+        self.numbers.clear()
 
     @cached_property
     def in_python(self) -> bool:
@@ -66,7 +78,7 @@ class PhaseMethods:
         if method is None:
             return None
         owner = self.ensemble_class if self.is_explicit(phase) else self.neuron_class
-        return with_helpers(read_body(method), owner, avoid)
+        return with_helpers(read_body(method, self.known), owner, avoid)
 
     def bodies(self) -> list[Body]:
         """The sources of all phases."""
