@@ -98,6 +98,7 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
         "seed": session.graph.settings.seed,
         "step": int(executable.arrays["net.step"][0]) if "net.step" in executable.arrays else 0,
         "shuffling": None if shuffling is None else shuffling.bit_generator.state,
+        "loss_weights": {loss.name: loss.loss_weight for loss in session.graph.losses()},
         "solver": None,
     }
     if solver is not None:
@@ -139,6 +140,8 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     executable = session.whole
     for name, values in own.items():
         executable.write(name, values)
+    for loss in session.graph.losses():
+        loss.loss_weight = found.about["loss_weights"].get(loss.name, loss.loss_weight)
     session.graph.settings.seed = int(found.about["seed"])
     for name, number in (("net.seed", found.about["seed"]), ("net.step", found.about["step"])):
         if name in executable.arrays:

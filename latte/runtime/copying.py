@@ -21,7 +21,8 @@ class Progress:
         learned: parameters, statistics and constants (tables may have changed since), by storage.
         counters: the seed and the step of random numbers.
         data: values of the data layers.
-        given: gradients that the user has given. Those of parameters count as cleared.
+        given: gradients that the user has given.
+        gradients: of parameters, by storage; none where they count as cleared.
         set_by_user, unchecked: see :class:`latte.runtime.session.Session`.
         shuffling: the state of the random orders of ``fit``; None before the first.
         loss, accuracy: of the last run.
@@ -32,6 +33,7 @@ class Progress:
     counters: dict[str, np.ndarray]
     data: dict[str, np.ndarray]
     given: Given
+    gradients: dict[str, np.ndarray]
     set_by_user: frozenset[str]
     unchecked: frozenset[str]
     shuffling: Any
@@ -45,7 +47,8 @@ def progress(session: Session, *, with_data: bool) -> Progress:
 
     Args:
         session: of the net.
-        with_data: with the last batch, and the gradients that the user has given; otherwise as before the next batch.
+        with_data: with the last batch, the gradients of parameters, and those that the user has given; otherwise as
+            before the next batch.
     """
     executable, whole = session.executable, session.whole
     numbers = ("net.seed", "net.step")
@@ -59,6 +62,7 @@ def progress(session: Session, *, with_data: bool) -> Progress:
         counters={name: executable.arrays[name].copy() for name in numbers if name in executable.arrays},
         data={layer.name: executable.read(f"{layer.name}.value") for layer in session.graph.data() if with_data},
         given=session.seeds.given(executable) if with_data else Given(),
+        gradients=session.gradients() if with_data else {},
         set_by_user=frozenset(session.given if with_data else ()),
         unchecked=frozenset(session.unchecked if with_data else ()),
         shuffling=None if session.shuffling is None else session.shuffling.bit_generator.state,
@@ -88,3 +92,5 @@ def go_on(session: Session, there: Progress) -> None:
         session.shuffling.bit_generator.state = there.shuffling
     session.loss, session.accuracy = there.loss, there.accuracy
     session.forget_runs()
+    if there.gradients:
+        session.take_gradients(there.gradients)

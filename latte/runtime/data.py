@@ -45,10 +45,13 @@ def check_data(
         needed = "1 array is needed" if len(layers) == 1 else f"{len(layers)} arrays are needed"
         left_out = [layer.name for layer in graph.data() if layer not in layers]
         more = bool(left_out) and len(arrays) > len(layers)
+        way_out = f"labels are left out: nothing is needed for {', '.join(left_out)}" if more else None
+        if len(arrays) == 1 and not hasattr(arrays[0], "shape"):
+            way_out = "items of a data set: latte.data.DataLoader(data_set, batch_size=…)"
         raise DataError(
             f"{needed} (for {names}), not {len(arrays)}",
             location=user_location(),
-            way_out=f"labels are left out: nothing is needed for {', '.join(left_out)}" if more else None,
+            way_out=way_out,
         )
     checked = {}
     for layer, values in zip(layers, arrays, strict=True):
@@ -118,13 +121,21 @@ def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | n
     return f"item {item} at {where[1:]}" if array[0].size > 1 else f"item {item}"
 
 
+def as_array(values: Any) -> np.ndarray:
+    """An array of what users give: a tensor's values, short floats as float32, as NumPy does not have all of them."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
+    return np.asarray(values)
+
+
 def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.ndarray:
     """``values`` as an array of real numbers of ``shape``, or DataError."""
     if values is None:
         raise DataError(f"{what}: an array is needed, not None", location=user_location())
     try:
-        array = np.asarray(values.detach() if hasattr(values, "detach") else values)  # a tensor that has a gradient
-    except ValueError as error:
+        array = as_array(values)
+    except (ValueError, TypeError, RuntimeError) as error:  # the last two of tensors that are not plain arrays
         raise DataError(f"{what}: {error}", location=user_location()) from error
     if array.dtype.kind not in "fiub":
         raise DataError(

@@ -77,6 +77,13 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
             location=user_location(),
             way_out='metrics={"error": lambda scores, labels: np.mean(scores.argmax(1) != labels[:, 0])}',
         )
+    measured = {layer.name for layer in graph.ensembles if is_loss(layer) or isinstance(layer, AccuracyEnsemble)}
+    if taken := sorted(measured & set(metrics)):
+        raise DataError(
+            f"{taken[0]} is a layer of the net, whose own measure has this name",
+            location=user_location(),
+            way_out="give the metric another name",
+        )
     if metrics:
         scored = outputs(graph, None)
         labels = [layer.name for layer in graph.data() if layer not in data_of(graph, scored)]

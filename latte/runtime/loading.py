@@ -12,6 +12,7 @@ import numpy as np
 from latte.model.checks import check_flags, is_integer, takes
 from latte.model.source_location import Located, user_location
 from latte.runtime.batches import Batch
+from latte.runtime.data import as_array
 from swirl.errors import DataError
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -100,13 +101,14 @@ class DataLoader:
     # --- going on -------------------------------------------------------------------------------------------
     def state(self) -> dict[str, int]:
         """Where a loop over it is, as JSON has it: after the batch that it has given last."""
-        return {"seed": self.seed, "epoch": self._epoch, "batch": self._batch}
+        place = {"seed": self.seed, "epoch": self._epoch, "batch": self._batch}
+        return {**place, "batch_size": self.batch_size, "items": self._length}
 
     def load_state(self, state: dict[str, int]) -> None:
         """Go on from a state: the next loop begins with the batch after it.
 
         Raises:
-            DataError: it is not a state of a loader of as many batches.
+            DataError: it is not a state of a loader with batches as large, of as many items.
         """
         if (
             not isinstance(state, dict)
@@ -114,6 +116,13 @@ class DataLoader:
             or not all(map(is_integer, state.values()))
         ):
             raise DataError(f"a loader's state is what state() has returned, not {state!r}", location=user_location())
+        own = self.state()
+        for name, what in (("batch_size", "batches of {} items"), ("items", "{} items")):
+            if state[name] != own[name]:
+                raise DataError(
+                    f"the state is of a loader of {what.format(state[name])}, and this one has {own[name]}",
+                    location=user_location(),
+                )
         if min(state.values()) < 0 or state["batch"] >= len(self):
             raise DataError(
                 f"the state is at batch {state['batch']}, and an epoch has {len(self)}", location=user_location()
@@ -167,7 +176,7 @@ def _stacked(items: Sequence[Any], numbers: np.ndarray) -> list[np.ndarray]:
     Raises:
         DataError: they have different shapes.
     """
-    rows = [[np.asarray(part) for part in (item if isinstance(item, tuple) else (item,))] for item in items]
+    rows = [[as_array(part) for part in (item if isinstance(item, tuple) else (item,))] for item in items]
     shapes = [[part.shape for part in row] for row in rows]
     for number, found in zip(numbers, shapes, strict=True):
         if found != shapes[0]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -353,6 +353,18 @@ class Session:
     def is_cleared(self, storage: str) -> bool:
         """Whether a parameter's gradient counts as zero, whatever its storage holds."""
         return not self._accumulate and _is_parameter_gradient(self.executable.buffers[storage])
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """The gradients of parameters by storage; none where they count as cleared."""
+        found = self.executable.buffers.items() if self._accumulate else ()
+        return {name: self.executable.read(name) for name, buffer in found if _is_parameter_gradient(buffer)}
+
+    def take_gradients(self, gradients: Mapping[str, np.ndarray]) -> None:
+        """Go on with such gradients, as after ``backward``."""
+        for name, values in gradients.items():
+            self.executable.write(name, values)
+        self._accumulate = True
+        self.has_run.add("backward")
 
     def settle_gradients(self) -> None:
         """Let cleared gradients of parameters be zeros in memory, for users of the storage itself."""

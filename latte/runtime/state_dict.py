@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import learned
-from latte.runtime.data import check_fields
+from latte.runtime.data import check_array, check_fields
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError, nearest
@@ -79,13 +79,7 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
                 location=user_location(),
                 way_out=f"{hint}{every}there are {', '.join(map(str, state)) or 'none'}",
             )
-        given = state[theirs]
-        if hasattr(given, "detach"):  # a tensor; NumPy does not have all of their types
-            given = given.detach().cpu()
-            given = given.float() if given.is_floating_point() and given.element_size() < 4 else given
-        values = np.asarray(given)
-        if values.dtype.kind not in "fiub":
-            raise DataError(f"{theirs}: real numbers are needed, not {values.dtype}", location=user_location())
+        values = check_array(state[theirs], None, theirs)
         found[name] = _fitted(values, own[name].shape, name, theirs)
     check_fields(session.graph, found, wanted)
     for name, values in found.items():
