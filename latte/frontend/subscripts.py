@@ -130,8 +130,10 @@ def check_subscripts(
 
 
 def _is_reached(scope: BodyScope, index: Index) -> bool:
-    """Whether the subscript certainly has its least and its greatest value: no condition keeps a loop inside, and its
-    variables do not depend on each other."""
+    """Whether the subscript certainly has its least and its greatest value: no condition keeps a loop inside, no loop
+    around it is empty, and its variables do not depend on each other."""
+    if any(loop.length.high <= 0 for loop in scope.loops.values()):
+        return False
     if index.value is not None:
         return True
     names = [name for atom in index.terms for name, _, _ in atom.variables]

@@ -89,6 +89,13 @@ class Statement:
         found = (self.condition(parsed(condition)) for condition in access.when)
         return [condition.replace("@", suffix) for condition in found if condition is not None]
 
+    def necessary(self, access: Access) -> list[str]:
+        """Constraints, with ``@`` after variables, on the instances in which an access is made as the statement is
+        written: with what conditions on loop variables say that are joined with others on data. A command may take
+        such a condition apart, so that :meth:`domain` does not have it."""
+        parts = [part for text in (*self.guards, *access.when) for part in necessary(parsed(text))]
+        return [known for part in parts if (known := self.condition(part)) is not None]
+
     @property
     def exact(self) -> bool:
         """Whether :meth:`domain` is all the instances that run, and no others."""
@@ -143,6 +150,15 @@ class Statement:
     @property
     def time_length(self) -> int:
         return len(self.path) + len(self.loops)
+
+
+def necessary(test: ast.expr, holds: bool = True) -> list[ast.expr]:
+    """Conditions that all hold where ``test`` does (or does not): of ``c > 0 and data``, each by itself."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return necessary(test.operand, not holds)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
+        return [part for value in test.values for part in necessary(value, holds)]
+    return [test if holds else ast.UnaryOp(ast.Not(), test)]
 
 
 def tag(body: list[ast.stmt]) -> None:
