@@ -22,6 +22,8 @@ PIECE = 256
 """Vectors of a piece of a long row that a thread gets."""
 SPARSE = 4
 """A vector's lanes beside those of it that are used, from which on loading them one by one does not pay."""
+LITTLE = 4
+"""Bytes that are read, beside those of private copies, from which on the copies cost little."""
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
 
@@ -217,7 +219,7 @@ class NestSchedule:
         if len(products) != 1 or found.trips < CHUNKS:
             return False
         read = sum(found.buffers[a.name].nbytes for a in products[0].operands if a.name in found.buffers)
-        return found.trips * sum(found.buffers[name].nbytes for name in found.sums) * SPARSE <= read
+        return found.trips * sum(found.buffers[name].nbytes for name in found.sums) * LITTLE <= read
 
     def share(self, work: int) -> None:
         """Threads share the outermost loops whose iterations are independent.
