@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from swirl.ir.affine import Ranges, bounds, loop_range
 from swirl.ir.nest import loop_of
-from swirl.ir.trees import declared_in, targets_in
+from swirl.ir.trees import declared_in, name_of, names_in, targets_in
 
 
 def without_single_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> list[ast.stmt]:
-    """Vector loops of one lane that write a scalar become plain loops: several lanes cannot share a scalar, a
-    single one can."""
+    """Vector loops of one lane that write a scalar, or an element that does not move with them, become plain loops:
+    several lanes cannot share one, a single one can."""
     result: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If):
@@ -22,7 +22,7 @@ def without_single_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> 
             loop = loop_of(node)
             known = {**(ranges or {}), **loop_range(loop, ranges or {})}
             lanes = bounds(loop.stop, known)
-            if loop.kind == "vector" and lanes is not None and lanes[1] == 1 and _writes_scalar(node):
+            if loop.kind == "vector" and lanes is not None and lanes[1] == 1 and _writes_one(node, loop.var):
                 result.append(replace(loop, kind="range").node(node.body))
             else:
                 result.append(loop.node(without_single_lanes(node.body, known)))
@@ -31,7 +31,7 @@ def without_single_lanes(body: list[ast.stmt], ranges: Ranges | None = None) -> 
     return result
 
 
-def _writes_scalar(node: ast.For) -> bool:
-    """Whether the loop assigns a scalar declared outside it."""
+def _writes_one(node: ast.For, var: str) -> bool:
+    """Whether the loop assigns a scalar declared outside it, or an element without its variable in the subscripts."""
     declared = declared_in(node)
-    return any(isinstance(target, ast.Name) and target.id not in declared for target in targets_in(node.body))
+    return any(name_of(target) not in declared and var not in names_in(target) for target in targets_in(node.body))
