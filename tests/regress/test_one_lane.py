@@ -1,5 +1,5 @@
-"""Lanes of a loop of one iteration may share what several cannot: their code ended with Unsupported where copies of a local
-had become an array."""
+"""Lanes of a loop of one iteration may share what several cannot: their code ended with Unsupported where copies of a
+local had become an array."""
 
 from __future__ import annotations
 
