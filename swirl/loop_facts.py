@@ -16,6 +16,7 @@ from swirl.ir.functions import COSTLY
 from swirl.ir.nest import Loop, Nest, constant, expr, loop_of, names_in
 from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
+from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.rewrites.strides import memory_stride
@@ -106,7 +107,7 @@ class LoopFacts:
         return sum(self.touched(name) for name in dict.fromkeys(use.access.name for use in self.uses))
 
     def touched(self, buffer: str) -> int:
-        """Those of one buffer."""
+        """Those of one buffer; raises as :attr:`footprint`."""
         accesses = [(use.statement, use.access) for use in self.uses if use.access.name == buffer]
         around = [loop.var for loop in self.inside[0].loops] if self.inside else []
         outer = around[: around.index(self.var) + 1] if around else []
@@ -114,6 +115,13 @@ class LoopFacts:
         if spans is None:
             return 0
         return prod(span.extent for span in spans) * DTYPES[self.buffers[buffer].dtype]().itemsize
+
+    def fits(self, buffer: str, size: int) -> bool:
+        """Whether an iteration touches at most ``size`` bytes of a buffer; False where that is not proved."""
+        try:
+            return self.touched(buffer) <= size
+        except NotProved:
+            return False
 
     @property
     def moved(self) -> int:

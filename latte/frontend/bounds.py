@@ -36,7 +36,7 @@ def _check(scope: BodyScope, statement: Statement, access: Access, shape: tuple[
         reach = bounds(index, statement.ranges)
         if template is None or (reach is not None and reach[0] >= 0 and reach[1] < extent):
             continue
-        conditions = [f"(({template}) < 0 or ({template}) >= {extent})", *statement.necessary(access)]
+        conditions = [f"(({template}) < 0 or ({template}) >= {extent})", *statement.conditions_of(access)]
         try:
             found = instance(statement, conditions)
         except NotProved:

@@ -89,7 +89,7 @@ class Statement:
         found = (self.condition(parsed(condition)) for condition in access.when)
         return [condition.replace("@", suffix) for condition in found if condition is not None]
 
-    def necessary(self, access: Access) -> list[str]:
+    def conditions_of(self, access: Access) -> list[str]:
         """Constraints, with ``@`` after variables, on the instances in which an access is made as the statement is
         written: with what conditions on loop variables say that are joined with others on data. A command may take
         such a condition apart, so that :meth:`domain` does not have it."""

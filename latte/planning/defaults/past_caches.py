@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from latte.planning.defaults.trials import Trials
 from swirl.ir.buffers import DTYPES
-from swirl.ir.sets import NotProved
 from swirl.ir.statements import statements_of
 from swirl.ir.trees import names_in
 from swirl.loop_facts import NEAR, LoopFacts, Use, facts, stride
@@ -31,16 +30,8 @@ def fetch_rows(trials: Trials) -> None:
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
         for name in pieces:
-            if name in read and buffers[name].nbytes >= FAR and _held(found, name, trials.target.l2_bytes // 2):
+            if name in read and buffers[name].nbytes >= FAR and found.fits(name, trials.target.l2_bytes // 2):
                 trials.apply("pieces of rows that are pages apart", "prefetch", name, found.var, 1, 2)
-
-
-def _held(found: LoopFacts, name: str, cache: int) -> bool:
-    """Whether a cache certainly holds what an iteration touches of a buffer."""
-    try:
-        return found.touched(name) <= cache
-    except NotProved:
-        return False
 
 
 def fetch_strided(trials: Trials) -> None:

@@ -10,10 +10,9 @@ from math import prod
 from latte.planning.defaults.blocking import LONG_SUM, Product, chain_of
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.accesses import Access
-from swirl.ir.deps import NotProved
 from swirl.ir.nest import names_in
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride
+from swirl.loop_facts import Contraction, contractions, facts, moves, perfect_chain, stride
 
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
@@ -72,18 +71,10 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     for loop in reversed(list(takewhile(lambda loop: loop.var != var, around))):
         reads = prod(inner.trips for inner in around if loop.contains(inner) and inner.var not in own)
         readers = {use.statement.path for use in loop.uses if use.access.name == access.name}
-        if readers == {found.statement.path} and reads >= READ_OFTEN and _touched(loop, access.name) <= COPIED:
+        if readers == {found.statement.path} and reads >= READ_OFTEN and loop.fits(access.name, COPIED):
             why = f"rows along {var}, each element read {reads} times"
             return trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
     return False
-
-
-def _touched(loop: LoopFacts, buffer: str) -> int:
-    """Bytes of a buffer that an iteration touches; more than any copy has, where that took too much work to prove."""
-    try:
-        return loop.touched(buffer)
-    except NotProved:
-        return COPIED + 1
 
 
 def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
