@@ -122,7 +122,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
             tensor. Net and solver are as they were then.
     """
     found = read_file(path)
-    shuffling = _generator(found.about["shuffling"])
+    shuffling, weights = _generator(found.about["shuffling"]), found.about.get("loss_weights", {})  # later than others
     own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
     check_alike(own, learned(session), os.fspath(path), "the net")
     check_fields(session.graph, own)
@@ -141,7 +141,7 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     for name, values in own.items():
         executable.write(name, values)
     for loss in session.graph.losses():
-        loss.loss_weight = found.about["loss_weights"].get(loss.name, loss.loss_weight)
+        loss.loss_weight = weights.get(loss.name, loss.loss_weight)
     session.graph.settings.seed = int(found.about["seed"])
     for name, number in (("net.seed", found.about["seed"]), ("net.step", found.about["step"])):
         if name in executable.arrays:

@@ -20,6 +20,10 @@ BLOCK = 2**20
 """Elements that are looked at together in a large array."""
 
 
+UNREADABLE = (ValueError, TypeError, RuntimeError)
+"""What :func:`as_array` raises: NumPy the first, PyTorch the others, of tensors that are not plain arrays."""
+
+
 def check_data(
     graph: Graph,
     arrays: Sequence[Any],
@@ -135,7 +139,7 @@ def check_array(values: Any, shape: tuple[int, ...] | None, what: str) -> np.nda
         raise DataError(f"{what}: an array is needed, not None", location=user_location())
     try:
         array = as_array(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # the last two of tensors that are not plain arrays
+    except UNREADABLE as error:
         raise DataError(f"{what}: {error}", location=user_location()) from error
     if array.dtype.kind not in "fiub":
         raise DataError(

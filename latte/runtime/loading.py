@@ -12,7 +12,7 @@ import numpy as np
 from latte.model.checks import check_flags, is_integer, takes
 from latte.model.source_location import Located, user_location
 from latte.runtime.batches import Batch
-from latte.runtime.data import as_array
+from latte.runtime.data import UNREADABLE, as_array
 from swirl.errors import DataError
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -205,8 +205,8 @@ def _checked(data: Sequence[Any]) -> Any:
             f"a loader needs arrays, or a data set with len(data) and data[i], not {first!r}", location=user_location()
         )
     try:
-        arrays = [np.asarray(array) if not isinstance(array, np.ndarray) else array for array in data]
-    except ValueError as error:
+        arrays = [as_array(array) if not isinstance(array, np.ndarray) else array for array in data]
+    except UNREADABLE as error:
         raise DataError(f"a loader needs arrays: {error}", location=user_location()) from error
     if any(array.ndim == 0 for array in arrays):
         raise DataError("a loader needs arrays (items, …)", location=user_location())

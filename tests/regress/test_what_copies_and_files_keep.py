@@ -12,6 +12,7 @@ import pytest
 from latte import FullyConnectedLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net
 from latte.data import DataLoader
 from latte.errors import LatteError
+from latte.runtime.checkpoint import Checkpoint, read_file, write_file
 from latte.solver import SGD
 
 X = np.arange(24.0).reshape(8, 3) / 10
@@ -76,6 +77,17 @@ def test_the_state_of_another_loader(changed: dict[str, int], told: str) -> None
         other.load_state(loader.state())
 
 
+def test_files_from_before_weights_of_losses_were_saved(tmp_path: Path) -> None:
+    net = compiled()
+    net.save(tmp_path / "saved")
+    content = read_file(tmp_path / "saved")
+    about = {name: value for name, value in content.about.items() if name != "loss_weights"}
+    write_file(tmp_path / "saved", Checkpoint(content.tensors, about))
+    net["loss"].loss_weight = 0.25
+    net.load(tmp_path / "saved")
+    assert net["loss"].loss_weight == 0.25
+
+
 def test_a_metric_with_the_name_of_a_loss() -> None:
     with pytest.raises(LatteError, match="loss is a layer of the net"):
         compiled().evaluate(X, Y, metrics={"loss": lambda scores, labels: 1.0})
@@ -98,5 +110,9 @@ def test_tensors_of_types_that_numpy_lacks() -> None:
     assert (net["fc"].get_weights() == 1).all()
     ((first, _),) = DataLoader(list(zip(*short, strict=True)), batch_size=8, shuffle=False)
     np.testing.assert_array_equal(first, long[0])
+    ((first, _),) = DataLoader(*short, batch_size=8, shuffle=False)
+    np.testing.assert_array_equal(first, long[0])
+    with pytest.raises(LatteError, match="a loader needs arrays"):
+        DataLoader(short[0], short[1].float().to_sparse(), batch_size=8)
     with pytest.raises(LatteError, match="set_weights"):
         net["fc"].set_weights(torch.ones((2, 3)).to_sparse())
