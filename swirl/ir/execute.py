@@ -1,10 +1,9 @@
 """Running programs: the definition of what a nest means.
 
-Plain execution compiles the printed nests with Python definitions of the loop kinds and calls. *Checking*
-execution makes wrong schedules visible: ``parallel`` loops run in a seeded shuffled order and what an
-iteration touches is compared with the others; ``vector`` loops run each statement for all lanes before the
-next; locals read before they are written are NaN. *Rational* arithmetic executes over ``fractions.Fraction``, where
-equality is exact.
+Execution compiles the printed nests with Python definitions of the loop kinds and calls; ``vector`` loops run each
+statement for all lanes before the next one. *Checking* execution makes wrong schedules visible: ``parallel`` loops run
+in a seeded shuffled order and what an iteration touches is compared with the others; locals read before they are
+written are NaN. *Rational* arithmetic executes over ``fractions.Fraction``, where equality is exact.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from swirl.ir.arithmetic import Literals, calls
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
-from swirl.ir.trees import Transformer, declared_in, located
+from swirl.ir.trees import Transformer, as_value, declared_in, located
 from swirl.ir.types import Conversions
 
 
@@ -157,8 +156,8 @@ def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: obje
 
 
 class _Lanes(Transformer):
-    """Distributes each vector loop over its statements; a local declared in one becomes an array with one element for
-    each lane."""
+    """Distributes each vector loop over its statements, and each statement over what it computes and what it stores; a
+    local declared in one becomes an array with one element for each lane."""
 
     def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
         loop = loop_of(node)
@@ -166,7 +165,7 @@ class _Lanes(Transformer):
             self.generic_visit(node)
             return node
         declared = declared_in(node)
-        result: list[ast.stmt] = [ast.parse(f"{name} = dict()").body[0] for name in sorted(declared)]
+        result = [ast.parse(f"{name} = dict()").body[0] for name in ("of_lanes", *sorted(declared))]
         result += self._each(node.body, loop.node, loop.var, declared)
         return result
 
@@ -190,8 +189,21 @@ class _Lanes(Transformer):
                         guard = ast.parse(f"{name}{mask}[{lane}]", mode="eval").body
                         result.append(head([ast.If(guard, inner.body, [])]))
             else:
-                result.append(head([_subscript_locals(clone(statement), declared, lane)]))
+                result += map(head, _in_steps(_subscript_locals(clone(statement), declared, lane), lane))
         return result
+
+
+def _in_steps(statement: ast.stmt, lane: str) -> list[list[ast.stmt]]:
+    """The parts of a statement that all lanes do one after the other: all have read before the first one stores."""
+    if isinstance(statement, ast.Assign):
+        (target,), value = statement.targets, statement.value
+    elif isinstance(statement, ast.AugAssign):
+        target = statement.target
+        value = ast.BinOp(as_value(target), statement.op, statement.value)
+    else:
+        return [[statement]]
+    computed = ast.Subscript(ast.Name("of_lanes", ast.Load()), ast.Name(lane, ast.Load()), ast.Store())
+    return [[ast.Assign([computed], value)], [ast.Assign([target], as_value(computed))]]
 
 
 def _subscript_locals(tree: Any, declared: set[str], lane: str) -> Any:
@@ -224,8 +236,7 @@ def execute(
         program: nests that reference buffers logically (or physically, after layouts).
         arrays: name in the nests → array of the buffer's shape; object arrays of ``Fraction`` for rational
             arithmetic. Temporary buffers may be left out.
-        checking: shuffle parallel loops and find races, run vector loops statement by statement, check
-            subscripts.
+        checking: shuffle parallel loops and find races, check subscripts.
         arithmetic: ``typed``, each expression in its own type, as ``docs/ir.md`` says; ``float64``, every
             floating-point number a double; or ``rational``, every one a fraction, ``sqrt`` and its like stand-ins.
         seed: of the shuffling.
@@ -243,11 +254,8 @@ def execute(
         for nest in program.nests:
             literals = Literals({dtype: environment[dtype] for dtype in DTYPES}, rational)
             body = Conversions(literals.leaf, fold=not rational).block(nest.body, around)
-            function: ast.AST = clone(nest.with_body(body).function)
-            if checking:
-                function = _Lanes().visit(function)
-            function = _Python(rational).visit(function)
-            module = ast.Module([located(function)], [])  # type: ignore[list-item]
+            function = _Python(rational).visit(_Lanes().visit(clone(nest.with_body(body).function)))
+            module = ast.Module([located(function)], [])
             scope = environment | literals.numbers
             exec(compile(module, f"<{nest.label}>", "exec"), scope)
             scope[nest.label](*(given[name] for name in nest.arguments))

@@ -22,6 +22,7 @@ SHAPES = (
     "places",
     "whole",
     "counts",
+    "met",
 )
 
 Made = tuple[list[str], dict[str, tuple[int, ...]]]
@@ -341,3 +342,17 @@ class Shapes:
         )
         side = (max(3, self.rows), max(3, self.columns))
         return self.two([update], self.rows, self.columns), {"x": side, "y": side, "z": (3,), "m": (max(side),)}
+
+    def met(self) -> Made:
+        """Statements that add to elements of one row, which those of other iterations add to, set or read."""
+        last, half = self.columns - 1, self.columns // 2
+        places = ("j", "j + 1", f"{last} - j", f"(j + {half}) % {self.columns}", "j // 2", "2 * j", "0")
+        elements = [f"y[i, {self.pick(places)}]" for _ in range(2)]
+        body = []
+        for number in range(self.pick((3, 2, 4))):
+            value = self.pick(("x[i, j]", "2.0 * x[i, j]", f"x[i, {last} - j]", f"{self.pick(elements)} * w[j]"))
+            body.append(f"{elements[number % 2]} {self.pick(('+=', '+=', '+=', '='))} {value}")
+        if self.pick((False, False, True)):
+            body[-1:] = ["if x[i, j] > 0.0:", f"    {body[-1]}"]
+        side = (self.rows, self.columns)
+        return self.two(body, *side), {"x": side, "y": (self.rows, 2 * self.columns), "w": (self.columns,)}

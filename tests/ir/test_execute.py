@@ -121,3 +121,21 @@ def test_what_nothing_has_set_may_be_computed_with_and_stored_but_not_compared()
 def test_what_is_undefined_is_not_compared(value: str) -> None:
     with pytest.raises(ZeroDivisionError, match="a quotient by zero is compared"):
         rational(f"for i in range(3):\n    t: float32 = 1.0 / x[i]\n    y[i] = {value}", x=[1, 0, 2], y=[5, 5, 5])
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("y[v + 1] = y[v]", [1, 1, 2, 3, 4]),  # not 1, 1, 1, 1, 1: all lanes have read
+        ("y[v // 2] += x[v]", [1 + 2, 2 + 4, 3, 4, 5]),  # the last one of two lanes that store to an element
+        ("y[v] = y[3 - v] + x[v]", [4 + 1, 3 + 2, 2 + 3, 1 + 4, 5]),
+    ],
+)
+def test_all_lanes_read_before_one_stores(statement: str, expected: list[float]) -> None:
+    buffers = {"y": Buffer("net.y", (5,)), "x": Buffer("net.x", (4,))}
+    program = parse_program(f"for v in vector(4):\n    {statement}", buffers)
+    for arithmetic in ("typed", "rational"):
+        dtype = object if arithmetic == "rational" else np.float32
+        arrays = {"y": np.arange(1, 6).astype(dtype), "x": np.arange(1, 5).astype(dtype)}
+        execute(program, arrays, checking=True, arithmetic=arithmetic)
+        assert arrays["y"].tolist() == expected

@@ -21,7 +21,6 @@ OTHERS = {"next": "c + 1", "mirrored": "{last} - c", "rolled": "(c + {half}) % {
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_what_other_lanes_add_is_kept(lanes: int, other: str) -> None:
-    """Programs are executed lane by lane, which hides it: the text must not have it in a local."""
     index = OTHERS[other].format(last=lanes - 1, half=lanes // 2, size=lanes)
     text = f"for c in range({lanes}):\n y[c] += x[c]\n y[{index}] += 2.0 * x[c]\n y[c] += x[c] * x[c]"
     before = program(text, y=(lanes + 1,), x=(lanes,))
