@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from os import PathLike
+from types import FunctionType
 from typing import Any
 
 from latte.model.checks import is_flag, is_integer, is_number, takes
-from latte.model.source_location import user_location
+from latte.model.source_location import location_of, user_location
 from latte.runtime.checkpoint import save
 from latte.runtime.evaluation import Evaluation
 from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
-from swirl.errors import DeclarationError, TrainingError
+from swirl.errors import DeclarationError, TrainingError, nearest
 
 
 @dataclass(repr=False)
@@ -226,18 +228,12 @@ def as_callbacks(given: Any) -> list[Callback]:
     """Callbacks and functions, as callbacks.
 
     Raises:
-        TrainingError: something is neither.
+        TrainingError: something is neither, or has methods that would not be called.
     """
     each = list(given) if isinstance(given, (list, tuple)) else [given]
     for callback in each:
         if isinstance(callback, Callback):
-            wrong = next((name for name in _MOMENTS if not takes(getattr(callback, name), 1)), None)
-            if wrong is not None:
-                raise TrainingError(
-                    f"{type(callback).__name__}.{wrong} does not take the run",
-                    location=user_location(),
-                    way_out=f"def {wrong}(self, run)",
-                )
+            _check(callback)
         elif isinstance(callback, type) or not (callable(callback) and takes(callback, 1)):
             raise TrainingError(
                 f"a callback is a function of the run or an object of latte.training.Callback, not {callback!r}",
@@ -245,3 +241,27 @@ def as_callbacks(given: Any) -> list[Callback]:
                 way_out="callbacks=[EarlyStopping(patience=3), lambda run: print(run.epoch, run.epoch_loss)]",
             )
     return [callback if isinstance(callback, Callback) else AfterEpoch(callback) for callback in each]
+
+
+def _check(callback: Callback) -> None:
+    kind = type(callback)
+    for name in _MOMENTS:
+        if not (callable(method := getattr(callback, name)) and takes(method, 1)):
+            raise TrainingError(
+                f"{kind.__name__}.{name} does not take the run",
+                location=user_location(),
+                way_out=f"def {name}(self, run)",
+            )
+    for base in kind.__mro__[: kind.__mro__.index(Callback)]:
+        for name, method in vars(base).items():
+            if isinstance(method, FunctionType) and name not in _MOMENTS and _seems_meant(name):
+                raise TrainingError(
+                    f"fit never calls {kind.__name__}.{name}",
+                    location=location_of(method.__code__),
+                    way_out=f"{nearest(name, _MOMENTS)}fit calls {', '.join(_MOMENTS)}",
+                )
+
+
+def _seems_meant(name: str) -> bool:
+    """Whether who defines a method of this name expects ``fit`` to call it."""
+    return name.startswith(("on_", "before_", "after_")) or bool(get_close_matches(name, _MOMENTS, 1, cutoff=0.8))

@@ -352,12 +352,29 @@ def test_functions_that_do_not_fit() -> None:
         def after_epoch(self) -> None:  # type: ignore[override]
             pass
 
+    class Number(Callback):
+        after_epoch = 5  # type: ignore[assignment]
+
+    class Misspelt(Callback):
+        def after_epochs(self, run: Run) -> None:
+            pass
+
+    class Other(EarlyStopping):
+        def on_epoch_end(self, run: Run) -> None:
+            pass
+
     array = EarlyStopping(by="m")
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"metrics": {"m": lambda scores, labels: 1}}, r"metrics \(m\)(.|\n)*validation=\(images, labels\)"),
         ({"metrics": {"m": lambda scores: 1}, "validation": HELD}, "'m' is called with 2 arrays: scores of .*, data2;"),
         ({"callbacks": [lambda: 1]}, "a callback is a function of the run"),
         ({"callbacks": Wrong()}, r"Wrong.after_epoch does not take the run\n  def after_epoch\(self, run\)"),
+        ({"callbacks": Number()}, r"Number.after_epoch does not take the run"),
+        ({"callbacks": Misspelt()}, r"fit never calls Misspelt.after_epochs\n  did you mean 'after_epoch'\? fit calls"),
+        (
+            {"callbacks": Other()},
+            r"test_loops.py:\d+: fit never calls Other.on_epoch_end\n(.*)fit calls before_training",
+        ),
         ({"after_epoch": lambda epoch: 1}, "after_epoch is a function of the epoch's number and the history"),
         (
             {"metrics": {"m": lambda scores, labels: [1, 2]}, "validation": HELD, "callbacks": array},
