@@ -53,7 +53,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
-from swirl.ir.trees import as_value, changed, name_of, statements_in
+from swirl.ir.trees import as_value, changed, name_of, nodes, statements_in
 
 NOBODY, BEATEN = -1, -2
 """Mask values: the target still has its first value; another reduction of the same target won."""
@@ -209,7 +209,7 @@ def _saving(found: Reduction, own: list[str], others: list[str], masks: _Masks) 
 
 def _is_cheap(candidate: ast.expr) -> bool:
     """Whether a candidate may be written twice: a name, or an element."""
-    calls = any(isinstance(node, ast.Call) for node in ast.walk(candidate))
+    calls = any(isinstance(node, ast.Call) for node in nodes(candidate))
     return isinstance(candidate, (ast.Name, ast.Subscript)) and not calls
 
 

@@ -15,7 +15,7 @@ from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
-from swirl.ir.trees import name_of, statements_in, target_of
+from swirl.ir.trees import name_of, nodes, statements_in, target_of
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _elements(program: Program, name: str, statement: str) -> Nest:
         variables.append(fresh(f"i{position}", taken))
         taken.add(variables[-1])
     body = stmts(statement)
-    for node in ast.walk(body[0]):
+    for node in nodes(body[0]):
         if isinstance(node, ast.Subscript) and name_of(node) != "accumulate":
             node.slice = reference("", [ast.Name(variable, ast.Load()) for variable in variables]).slice
     body = nested(counting(variables, program.buffers[name].shape), body)

@@ -22,7 +22,7 @@ from swirl.ir.nest import names_in, references, substitute
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.statements import statements
-from swirl.ir.trees import name_of
+from swirl.ir.trees import name_of, nodes
 
 
 def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer]) -> tuple[Body, list[str]]:
@@ -96,7 +96,7 @@ def _term(body: Body, first: Use, left: Path, right: Path) -> ast.expr | None:
     inside = at(body, left)
     declared = {
         s.target.id: s.value
-        for s in ast.walk(inside)
+        for s in nodes(inside)
         if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.value
     }
     changed = set(stored_in([inside]))
@@ -114,7 +114,7 @@ def _available(body: Body, term: ast.expr, name: str, left: Path, right: Path) -
     loops = {
         node.target.id
         for s in between
-        for node in ast.walk(s)
+        for node in nodes(s)
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name)
     }
     return not names_in(term) & (changed_in(*between) - loops) and name not in names_in(term)
@@ -127,7 +127,7 @@ def _bytes_saved(term: ast.expr, second: ast.stmt, first: Use, buffers: Mapping[
     again = {unparse(r): buffers[name_of(r)].nbytes for r in references(term)}
     dear = [
         node
-        for node in ast.walk(term)
+        for node in nodes(term)
         if isinstance(node, ast.Call) and any(buffers[name_of(r)].nbytes >= gradient for r in references(node))
     ]
     return 0 if dear else 2 * gradient - sum(size for text, size in again.items() if text not in there)

@@ -12,6 +12,7 @@ from swirl.errors import DerivativeError
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import LocalType, declare, expr
 from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 RESULT = "result__"
 """A placeholder for the value of the whole expression; the caller replaces it by the target or the expression."""
@@ -133,7 +134,7 @@ class Partials:
             self.walk(args[0], term)
         elif name in FUNCTIONS and (derivative := FUNCTIONS[name].derivative) is not None:
             slope = expr(derivative)
-            uses = sum(isinstance(part, ast.Name) and part.id == "r" for part in ast.walk(slope))
+            uses = sum(isinstance(part, ast.Name) and part.id == "r" for part in nodes(slope))
             if uses > 1 and is_call(result, name):
                 result = self.share(Term(over=(result,))).product()
             self.walk(args[0], term.times(expr(slope, x=args[0], r=result)))

@@ -12,6 +12,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements
+from swirl.ir.trees import nodes
 
 
 def check_bounds(scope: BodyScope, body: Sequence[ast.stmt], buffers: Mapping[str, Buffer]) -> None:
@@ -42,7 +43,7 @@ def _check(scope: BodyScope, statement: Statement, access: Access, shape: tuple[
         except NotProved:
             continue
         if found is not None:
-            used = {node.id for node in ast.walk(index) if isinstance(node, ast.Name)}
+            used = {node.id for node in nodes(index) if isinstance(node, ast.Name)}
             where = ", ".join(f"{name} = {value}" for name, value in found.items() if name in used)
             scope.fail(
                 statement.node,

@@ -12,6 +12,7 @@ from latte.model.checks import is_number
 from latte.model.index import as_index
 from swirl.ir.nest import CALLS
 from swirl.ir.printing import unparse
+from swirl.ir.trees import clone, nodes
 
 # Names that bodies may call → the intermediate representation's.
 FUNCTIONS = {
@@ -58,7 +59,7 @@ class Expressions:
                 return self._name(node, name)
             case ast.Attribute() | ast.Subscript():
                 found = self.references.element(node)
-                for part in ast.walk(found):
+                for part in nodes(found):
                     if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name):
                         self._check_read(node, part.value.id)
                 return found
@@ -118,6 +119,10 @@ class Expressions:
     def _name(self, node: ast.expr, name: str) -> ast.expr:
         if name in self.scope.loops:
             return ast.Name(name, ast.Load())
+        if name in self.scope.ranges:
+            return self.scope.ranges[name].tree
+        if name in self.scope.conditions:
+            return clone(self.scope.conditions[name])
         if name in self.scope.locals:
             return ast.Name(self.scope.locals[name], ast.Load())
         if name in self.scope.many:

@@ -11,7 +11,7 @@ from typing import Literal, NoReturn, TypeVar
 from swirl.ir.names import Named
 from swirl.ir.nest import LocalType, constant, declare, expr, names_in
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of
+from swirl.ir.trees import name_of, nodes
 from swirl.ir.types import CASTS, DEFAULT, ORDER, arithmetic, dtype_of, is_float, joint, resolved
 
 N = TypeVar("N", bound=ast.AST)
@@ -36,7 +36,7 @@ def written(node: ast.AST) -> str:
 
 def mentions(tree: ast.AST, name: str) -> bool:
     """Whether ``name`` (a local or a buffer) occurs in ``tree``."""
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+    return name in names_in(tree)
 
 
 def first_use(statements: list[ast.stmt], name: str) -> Use | None:
@@ -89,7 +89,7 @@ class Types:
         self.fail = fail
         stores: list[tuple[str, ast.expr]] = []
         for statement in body:
-            for node in ast.walk(statement):
+            for node in nodes(statement):
                 match node:
                     case ast.Assign([ast.Name(name)], value):
                         stores.append((name, value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from swirl.ir.printing import unparse
-from swirl.ir.trees import target_of
+from swirl.ir.trees import nodes, target_of
 
 # A tree node's attribute that holds the conditions under which a padded read is inside its source.
 INSIDE = "latte_inside"
@@ -59,7 +59,7 @@ def _padded_factors(node: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _is_padded(node: ast.AST) -> bool:
-    return any(hasattr(part, INSIDE) for part in ast.walk(node))
+    return any(hasattr(part, INSIDE) for part in nodes(node))
 
 
 class _Select(ast.NodeTransformer):

@@ -20,6 +20,7 @@ from latte.model.index import Index, as_index, maximum, minimum
 from latte.model.mapping import Window
 from swirl.ir.nest import clone, reference
 from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 Position = Index | ast.Subscript
 """A subscript: quasi-affine, or an element of integers."""
@@ -83,11 +84,11 @@ class References(ABC):
         scope, text = self.scope, unparse(index)
         if isinstance(index, ast.Name):
             found: ast.expr | None = scope.elements.get(index.id)
-            if found is None and index.id in scope.locals and index.id not in scope.loops:
+            if found is None and index.id in scope.locals and index.id not in scope.ranges:
                 scope.fail(
                     index,
-                    f"{text} cannot be a subscript here: such a local is an element of integers with a range, assigned "
-                    "once, before and in the same block or one around it",
+                    f"{text} cannot be a subscript here: such a local is affine in loop variables, or an element of "
+                    "integers with a range; assigned once, before and in the same block or one around it",
                     f"{text} = … in a line before, or the element itself in place of {text}",
                 )
         elif isinstance(index, (ast.Subscript, ast.Attribute)) and scope.constants.fold(index) is MISSING:
@@ -101,7 +102,7 @@ class References(ABC):
         if scope.buffers[name].dtype != "int32":
             dtype = scope.buffers[name].dtype
             scope.fail(index, f"{text} is {dtype}, and subscripts are integers", "dtype='int32', below=… declares some")
-        if any(isinstance(part, ast.Subscript) for part in ast.walk(found.slice)) or hasattr(found, INSIDE):
+        if any(isinstance(part, ast.Subscript) for part in nodes(found.slice)) or hasattr(found, INSIDE):
             scope.fail(index, f"{text} cannot be a subscript: it is itself read at such a subscript, or padded")
         if extent is None:
             scope.fail(
@@ -126,6 +127,20 @@ class NeuronReferences(References):
         self.specs = ensemble.fields(source.batch_size)
         for dim, extent in zip(self.dims, (source.batch_size, *ensemble.shape), strict=True):
             self.scope.enter(dim, Window(as_index(0), as_index(extent)))
+        self._check_dimensions(source)
+
+    def _check_dimensions(self, source: Source) -> None:
+        """Refuse a name that is a dimension and also a constant of the Python code around: which is meant?"""
+        for node in nodes(source.body.tree):
+            if isinstance(node, ast.Name) and node.id in self.dims:
+                value = self.scope.constants.fold(node)
+                if value is not MISSING or node.id in source.body.arrays:
+                    around = "an array" if value is MISSING else repr(value)
+                    self.scope.fail(
+                        node,
+                        f"{node.id} is a dimension of the layer, and {around} in the Python code around",
+                        "choose another name for one of them",
+                    )
 
     def _connection(self, attribute: str) -> tuple[Connection, str] | None:
         """The connection of ``inputs``, ``inputs1``, ``grad_inputs``, ``input``, … and the buffer's name."""

@@ -15,11 +15,12 @@ from latte.model.ensemble import Ensemble
 from latte.model.index import Index, variable
 from latte.model.mapping import Window
 from latte.model.ranges import ranges
-from latte.model.variables import loop_names, store_counts
+from latte.model.variables import loop_names, read_where_assigned, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 _NAMES = {
     ast.While: "while",
@@ -118,6 +119,11 @@ class BodyScope:
         self.constants = Constants(body, fixed, known, set(stores) | set(body.parameters))
         self.loops: dict[str, Window] = {}
         self.ranges: dict[str, Index] = {}
+        """Loop variables, and locals that are made of these: ``row = 2 * y + k``."""
+        self.conditions: dict[str, ast.expr] = {}
+        """Locals that are conditions on loop variables: ``inside = row >= 0``."""
+        self.read_where_assigned = read_where_assigned(body.tree)
+        """Locals that may be one or the other."""
         self.many: dict[str, list[str]] = {}
         """Variables of loops over several dimensions, each with the variables of these."""
         self.locals: dict[str, str] = {}
@@ -128,7 +134,7 @@ class BodyScope:
         """Locals that are an element of these, up to the end of the block in which they are assigned."""
         self.conditional = 0
         """How many conditions on data are around: a local assigned under one is not a constant."""
-        for node in ast.walk(body.tree):
+        for node in nodes(body.tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.check_name(node.id, node)
 

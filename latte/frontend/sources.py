@@ -16,6 +16,7 @@ from latte.model.checks import is_integer, is_number
 from latte.model.ensemble import Ensemble
 from swirl.ir.nest import fresh, names_in
 from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 WAY_OUT = "for source in sources: …; for source, first in zip(sources, self.firsts): …; sources[0]; len(sources)"
 
@@ -160,6 +161,6 @@ class _Replacement(ast.NodeTransformer):
 
 def _locals(node: ast.AST) -> Counter[str]:
     """How often each local is assigned inside of a node; variables of loops are not locals."""
-    loops = {id(part) for loop in ast.walk(node) if isinstance(loop, ast.For) for part in ast.walk(loop.target)}
-    names = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+    loops = {id(part) for loop in nodes(node) if isinstance(loop, ast.For) for part in nodes(loop.target)}
+    names = (part for part in nodes(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
     return Counter(part.id for part in names if id(part) not in loops)

@@ -25,6 +25,7 @@ from latte.model.phases import PhaseMethods
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import expr, fresh, reference
 from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 MEAN, LIMIT, SHRINK = "mean", "limit", "shrink"
 """What is done to a gradient before ``update`` reads it, in this order: divided by the number of batches, cut off,
@@ -111,7 +112,7 @@ def lower_step(rule: Rule, dtype: str, loops: Collection[str], adjustments: Coll
     dtypes = dict.fromkeys([*step.arrays.values(), *step.numbers, *step.adjusted.values()], dtype)
     types = Types(statements, dtypes, step.scope.fail)
     statements = declare_locals(statements, types.locals, types, step.scope.fail)
-    used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    used = {node.id for statement in statements for node in nodes(statement) if isinstance(node, ast.Name)}
     return Step(
         [types.statement(statement) for statement in statements],
         {name: own for name, own in step.arrays.items() if own in used},
@@ -141,7 +142,7 @@ def _check(rule: Rule) -> None:
     if body.parameters:
         body.fail(body.tree, f"update of {rule.name} has arguments", "def update(self): …")
     stores = False
-    for node in ast.walk(body.tree):
+    for node in nodes(body.tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             stores = stores or node.attr == "parameter"
             if self_attribute(node) not in writable:
@@ -186,7 +187,7 @@ class _StepReferences(References):
     def __init__(self, rule: Rule, loops: Collection[str], adjustments: Collection[str]):
         body = rule.body
         self.rule, self.loops = rule, loops
-        self._taken = {node.id for node in ast.walk(body.tree) if isinstance(node, ast.Name)} | {*loops, *WORDS}
+        self._taken = {node.id for node in nodes(body.tree) if isinstance(node, ast.Name)} | {*loops, *WORDS}
         self.arrays = {name: self._own(name) for name in ("parameter", "gradient", *rule.kept)}
         self.adjusted = {name: self._own(name) for name in adjustments}
         self.numbers: dict[str, Number] = {}
@@ -201,7 +202,7 @@ class _StepReferences(References):
         return found
 
     def whole(self, node: ast.expr) -> ast.expr | None:
-        own = {self_attribute(part) for part in ast.walk(node) if isinstance(part, ast.expr)}
+        own = {self_attribute(part) for part in nodes(node) if isinstance(part, ast.expr)}
         settings = tuple(name for name in self.rule.settings if name in own)
         if not settings:
             return None

@@ -27,13 +27,19 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
         scope.fail(node, f"{what} must be affine in loop variables, {unparse(node)} is not: {error}")
 
 
-def bounds_of(scope: BodyScope, node: ast.expr) -> Bounds | None:
-    """The least and the greatest value of a quasi-affine expression; None for others."""
+def affine(scope: BodyScope, node: ast.expr) -> Index | None:
+    """A quasi-affine expression of 32 bits; None for others."""
     try:
         found = _index(scope, node)
     except NotAffine:
         return None
-    return found.low, found.high
+    return found if found.low >= -(2**31) and found.high < 2**31 else None
+
+
+def bounds_of(scope: BodyScope, node: ast.expr) -> Bounds | None:
+    """The least and the greatest value of a quasi-affine expression; None for others."""
+    found = affine(scope, node)
+    return None if found is None else (found.low, found.high)
 
 
 def combined(operation: ast.operator, a: Bounds | None, b: Bounds | None) -> Bounds | None:

@@ -10,7 +10,7 @@ from latte.frontend.expressions import Expressions
 from latte.frontend.locals import from_source
 from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
-from latte.frontend.subscripts import Bounds, bounds_of, combined, index_of, union
+from latte.frontend.subscripts import Bounds, affine, bounds_of, combined, index_of, union
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
 from latte.model.checks import is_number
@@ -18,9 +18,9 @@ from latte.model.index import as_index
 from latte.model.instances import stored_names
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
-from swirl.ir.nest import Loop, fresh
+from swirl.ir.nest import Loop, fresh, names_in
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of
+from swirl.ir.trees import name_of, nodes
 
 
 class Translator:
@@ -99,12 +99,31 @@ class Translator:
             known = self.scope.constants.fold(value)
             if known is not MISSING:
                 return self._constant(node, target, known)
-        translated, new = self.expressions.expression(value), self.target(target)
+        translated = self.expressions.expression(value)
+        if isinstance(target, ast.Name) and self._stands_for(target, value, translated):
+            return []
+        new = self.target(target)
         if isinstance(new, ast.Subscript):
             self._check_in_range(node, new, value)
         elif isinstance(target, ast.Name) and target.id not in self.scope.variables and self._has_range(translated):
             self.scope.elements[target.id] = translated
         return [ast.Assign([new], translated)]
+
+    def _stands_for(self, target: ast.Name, value: ast.expr, translated: ast.expr) -> bool:
+        """Whether the local is a name for something affine in loop variables, or for a condition on such."""
+        if target.id not in self.scope.read_where_assigned:
+            return False
+        if (index := affine(self.scope, value)) is not None:
+            self._check_local(target)
+            self.scope.ranges[target.id] = index
+            return True
+        of_data = any(isinstance(part, (ast.Subscript, ast.Call)) for part in nodes(translated))
+        is_condition = isinstance(value, (ast.Compare, ast.BoolOp)) or isinstance(translated, ast.UnaryOp)
+        if not is_condition or of_data or not names_in(translated) <= self.scope.loops.keys():
+            return False
+        self._check_local(target)
+        self.scope.conditions[target.id] = translated
+        return True
 
     def _has_range(self, node: ast.expr) -> TypeGuard[ast.Subscript]:
         """Whether it is an element of integers with a range, which the body does not change."""
@@ -151,10 +170,7 @@ class Translator:
     def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""
         if isinstance(node, ast.Name):
-            if node.id in self.scope.buffers and node.id in self.scope.body.parameters:
-                self.scope.fail(node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …")
-            if node.id in self.scope.loops or node.id in self.scope.many:
-                self.scope.fail(node, f"the loop variable {node.id} cannot be assigned")
+            self._check_local(node)
             return ast.Name(self.scope.local(node.id), ast.Store())
         new = self.references.element(node)
         if not isinstance(new, ast.Subscript):
@@ -163,6 +179,12 @@ class Translator:
         self._check_written(node, new.value.id)
         new.ctx = ast.Store()
         return from_source(new, node)
+
+    def _check_local(self, node: ast.Name) -> None:
+        if node.id in self.scope.buffers and node.id in self.scope.body.parameters:
+            self.scope.fail(node, f"{node.id} is a whole array; only elements can be assigned", f"{node.id}[…] = …")
+        if node.id in self.scope.loops or node.id in self.scope.many:
+            self.scope.fail(node, f"the loop variable {node.id} cannot be assigned")
 
     def _check_written(self, node: ast.expr, name: str) -> None:
         """Refuse stores to what this phase must not compute: it would change while others read it."""

@@ -174,6 +174,18 @@ def _first_read(code: CodeType, _: str) -> tuple[tuple[str, ...], int]:
     return tuple(lines), first
 
 
+@cache
+def _parsed(code: CodeType, _: str) -> ast.stmt:
+    """The definition, which nothing changes: bodies share it."""
+    lines, first = source_of(code)
+    # Parsed inside a block, so that the indentation of the class body is right.
+    indented = lines[0][:1].isspace()
+    module = ast.parse("if True:\n" + "".join(lines) if indented else "".join(lines))
+    ast.increment_lineno(module, max(first, 1) - (2 if indented else 1))
+    outer = module.body[0]
+    return outer.body[0] if isinstance(outer, ast.If) else outer
+
+
 def read_function(function: Callable[..., Any], known: Known | None = None) -> Body:
     """The body of a function; ``known`` as in :class:`Body`.
 
@@ -185,19 +197,13 @@ def read_function(function: Callable[..., Any], known: Known | None = None) -> B
         raise BodyError(f"{name} is not a plain method", way_out="write def forward(self): …")
     code = function.__code__
     try:
-        lines, first = source_of(inspect.unwrap(function).__code__)
+        definition = _parsed(inspect.unwrap(function).__code__, code.co_filename)
     except (OSError, TypeError):
         raise BodyError(
             f"the source of {name} is not available, and a body's source is what gets compiled",
             location=f"{code.co_filename}:{code.co_firstlineno}",
             way_out="write the layer in a file: interactive sessions and python -c keep no source",
         ) from None
-    # Parsed inside a block, so that the indentation of the class body is right.
-    indented = lines[0][:1].isspace()
-    module = ast.parse("if True:\n" + "".join(lines) if indented else "".join(lines))
-    ast.increment_lineno(module, max(first, 1) - (2 if indented else 1))
-    outer = module.body[0]
-    definition = outer.body[0] if isinstance(outer, ast.If) else outer
     body = Body(function, definition, code.co_filename, known={} if known is None else known)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):
         raise BodyError(

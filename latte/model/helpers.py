@@ -15,10 +15,11 @@ from typing import Any, NoReturn, TypeGuard
 
 from latte.model.body import LINES, MISSING, Body, Origin, read_function
 from latte.model.substitution import Uses, is_field
-from latte.model.variables import Renamed, assigned_once, located, only_loop_names, store_counts
+from latte.model.variables import Renamed, assigned_once, located, moved, only_loop_names, store_counts
 from latte.model.variables import names as names_of
 from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
+from swirl.ir.trees import nodes
 
 
 def with_helpers(body: Body, owner: type, avoid: Collection[str] = ()) -> Body:
@@ -57,7 +58,7 @@ class _Caller:
         self.certain: set[str] = set(body.certain)
         self.changed = False
         self.stored = set(store_counts(body.tree)) | {
-            part.arg for part in ast.walk(body.tree) if isinstance(part, ast.arg)
+            part.arg for part in nodes(body.tree) if isinstance(part, ast.arg)
         }
         """Variables and parameters."""
         self.loops = only_loop_names(body.tree)
@@ -98,7 +99,7 @@ class _Caller:
                 new.value = self.expression(value, place)
             case ast.For(target, iterator, body):
                 new.iter = self.expression(iterator, place)
-                names = tuple(part.id for part in ast.walk(target) if isinstance(part, ast.Name))
+                names = tuple(part.id for part in nodes(target) if isinstance(part, ast.Name))
                 new.body = self.block(body, (*place.around, *names))
             case ast.If(test, body, orelse):
                 new.test = self.expression(test, place)
@@ -149,7 +150,7 @@ class _Caller:
     # --- expressions ----------------------------------------------------------------------------------------
     def expression(self, node: ast.expr, place: _Place) -> ast.expr:
         """An expression without calls of helpers; what has to run before it goes to ``place``."""
-        if not any(isinstance(part, ast.Call) and self.helper(part) is not None for part in ast.walk(node)):
+        if not any(isinstance(part, ast.Call) and self.helper(part) is not None for part in nodes(node)):
             return node
         match node:
             case ast.Call() if self.helper(node) is not None:
@@ -249,7 +250,7 @@ class _Caller:
         helper = _expanded(helper, self.owner, (), (*self.stack, function))
         given = self._arguments(call, function, is_method)
         given = {parameter: self.expression(value, place) for parameter, value in given.items()}
-        writes = any(is_field(node) and isinstance(node.ctx, ast.Store) for node in ast.walk(helper.tree))  # type: ignore[attr-defined]
+        writes = any(is_field(node) and isinstance(node.ctx, ast.Store) for node in nodes(helper.tree))  # type: ignore[attr-defined]
         if writes and use == "value":
             way_out = f"a line of its own: result = {text}"
             self.fail(call, f"{name} writes elements of fields, and is called inside of an expression", way_out)
@@ -290,12 +291,11 @@ class _Caller:
         self, helper: Body, call: ast.Call, given: dict[str, ast.expr], writes: bool, place: _Place
     ) -> list[ast.stmt]:
         """The statements of a helper as they stand in the caller."""
-        tree = copy.deepcopy(helper.tree)
         offset, here = len(self.origins) + 1, self.body.location(call)
         self.origins += [
             Origin(origin.filename, (*origin.callers, here)) for origin in (Origin(helper.filename), *helper.origins)
         ]
-        ast.increment_lineno(tree, offset * LINES)
+        tree = moved(helper.tree, offset * LINES)
         names: dict[str, ast.expr | str] = {}
         stored, uses = set(store_counts(tree)), Uses(tree)
         for parameter, value in given.items():
@@ -320,7 +320,7 @@ class _Caller:
                     self.certain.discard(str(names[name]))
         # Functions of the language are known by their names.
         functions = {
-            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            node.func.id for node in nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         for name in sorted(names_of(tree) - stored - given.keys() - functions):
             value = helper.lookup(name)
@@ -351,7 +351,7 @@ def _check(helper: Body) -> None:
             helper.tree, f"{helper.function.__name__} has a decorator, which would not be compiled", "remove it"
         )
     last = helper.tree.body[-1]
-    for node in ast.walk(helper.tree):
+    for node in nodes(helper.tree):
         if isinstance(node, ast.Return) and node is not last:
             helper.fail(
                 node,

@@ -21,6 +21,7 @@ from latte.model.neuron import RESERVED, Constant, Declaration, Field, Neuron, P
 from latte.model.phases import PhaseMethods
 from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
+from swirl.ir.trees import nodes
 
 # Attributes that stand for the connections, not for storage.
 CONNECTION_NAMES = ("value", "grad", "input", "inputs", "grad_input", "grad_inputs")
@@ -74,7 +75,7 @@ def constant_arrays(
     found: dict[str, Declaration] = {}
     array: Any
     for body in bodies:
-        for node in ast.walk(body.tree):
+        for node in nodes(body.tree):
             match node:
                 case ast.Name(name, ast.Load()) if name in body.arrays and name not in loops:
                     array = body.arrays[name]
@@ -136,7 +137,7 @@ def kind_of(owner: type) -> str:
 def stored_names(tree: ast.AST) -> set[str]:
     """Names (``x``, ``self.x``) that the statements in ``tree`` store to, whole or by element."""
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(getattr(node, "ctx", None), ast.Store):
             target: Any = node.value if isinstance(node, ast.Subscript) else node
             if isinstance(target, ast.Attribute):

@@ -29,6 +29,7 @@ class PhaseMethods:
         self.ensemble_class, self.neuron_class = ensemble_class, neuron_class
         self.known: Known = {}  # what names in bodies stood for when the net was compiled
         self.numbers: dict[str, Any] = {}  # what attributes of ``self`` were then
+        self._bodies: dict[tuple[str, frozenset[str]], Body] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PhaseMethods:
         made = PhaseMethods(self.ensemble_class, self.neuron_class)
@@ -39,6 +40,7 @@ class PhaseMethods:
         """Ask again what names in bodies stand for: the net is about to be compiled."""
         self.known.clear()
         self.numbers.clear()
+        self._bodies.clear()
 
     @cached_property
     def in_python(self) -> bool:
@@ -78,7 +80,10 @@ class PhaseMethods:
         if method is None:
             return None
         owner = self.ensemble_class if self.is_explicit(phase) else self.neuron_class
-        return with_helpers(read_body(method, self.known), owner, avoid)
+        key = phase, frozenset(avoid)
+        if key not in self._bodies:
+            self._bodies[key] = with_helpers(read_body(method, self.known), owner, avoid)
+        return self._bodies[key]
 
     def bodies(self) -> list[Body]:
         """The sources of all phases."""

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection
 
 from latte.model.variables import names
+from swirl.ir.trees import nodes
 
 _ITERATORS = ("eachindex", "range_dim", "enumerate_dim")
 
@@ -16,7 +17,7 @@ class Uses:
     def __init__(self, tree: ast.FunctionDef):
         self.counts: dict[str, int] = {}
         self.arrays: set[str] = set()
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             match node:
                 case ast.Name(name):
                     self.counts[name] = self.counts.get(name, 0) + 1
@@ -42,7 +43,7 @@ class Uses:
             return True
         if writes:
             return False
-        if not any(isinstance(part, ast.Call) for part in ast.walk(value)) and is_field(value):
+        if not any(isinstance(part, ast.Call) for part in nodes(value)) and is_field(value):
             return True
         return self.is_expression and self.counts.get(parameter, 0) <= 1
 

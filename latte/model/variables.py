@@ -6,20 +6,27 @@ import ast
 import copy
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from swirl.ir.trees import nodes
+
+T = TypeVar("T", bound=ast.AST)
 
 
 def names(tree: ast.AST) -> set[str]:
     """Every plain name, arguments included."""
-    arguments = {part.arg for part in ast.walk(tree) if isinstance(part, ast.arg)}
-    return arguments | {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
+    return {
+        part.id if isinstance(part, ast.Name) else part.arg
+        for part in nodes(tree)
+        if isinstance(part, (ast.Name, ast.arg))
+    }
 
 
 def store_counts(tree: ast.AST) -> Counter[str]:
     """How often each plain name is assigned, or is a loop's; an update counts twice, since its target cannot be a
     constant."""
     counts: Counter[str] = Counter()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             counts[node.id] += 1
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -28,8 +35,8 @@ def store_counts(tree: ast.AST) -> Counter[str]:
 
 
 def _looping(tree: ast.AST) -> Counter[str]:
-    targets = (node.target for node in ast.walk(tree) if isinstance(node, ast.For))
-    return Counter(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    targets = (node.target for node in nodes(tree) if isinstance(node, ast.For))
+    return Counter(part.id for target in targets for part in nodes(target) if isinstance(part, ast.Name))
 
 
 def loop_names(tree: ast.AST) -> set[str]:
@@ -50,6 +57,25 @@ def assigned_once(function: ast.FunctionDef) -> set[str]:
     return {name for statement in always for name in store_counts(statement) if counts[name] == 1}
 
 
+def read_where_assigned(function: ast.FunctionDef) -> set[str]:
+    """Names that are assigned once, and read only by later statements of the same block, and what is inside these."""
+    counts, reads = store_counts(function), _reads(function)
+    blocks = (getattr(node, part, None) for node in nodes(function) for part in ("body", "orelse"))
+    return {
+        statement.targets[0].id
+        for block in blocks
+        if isinstance(block, list)
+        for place, statement in enumerate(block)
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        if counts[name := statement.targets[0].id] == 1 and _reads(*block[place + 1 :])[name] == reads[name]
+    }
+
+
+def _reads(*trees: ast.AST) -> Counter[str]:
+    parts = (node for tree in trees for node in nodes(tree))
+    return Counter(node.id for node in parts if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+
+
 class Renamed(ast.NodeTransformer):
     """Names get other names, or expressions in their places; changes the tree."""
 
@@ -65,7 +91,25 @@ class Renamed(ast.NodeTransformer):
 
 def located(node: Any, like: ast.AST) -> Any:
     """A new tree, all of it at the place of ``like``; parts that have a place keep it."""
-    for part in ast.walk(node):
+    for part in nodes(node):
         if isinstance(part, (ast.stmt, ast.expr)) and not hasattr(part, "lineno"):
             ast.copy_location(part, like)
     return node
+
+
+def moved(tree: T, lines: int) -> T:
+    """A copy that shares no node with ``tree``, so many lines further down."""
+    kind = tree.__class__
+    new = kind.__new__(kind)
+    attributes = new.__dict__
+    attributes.update(tree.__dict__)
+    for name in kind._fields:
+        value = attributes.get(name)
+        if value.__class__ is list:
+            attributes[name] = [moved(item, lines) if isinstance(item, ast.AST) else item for item in value]
+        elif isinstance(value, ast.AST):
+            attributes[name] = moved(value, lines)
+    for name in ("lineno", "end_lineno"):
+        if attributes.get(name) is not None:
+            attributes[name] += lines
+    return new

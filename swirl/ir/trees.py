@@ -16,7 +16,8 @@ _LEAVES = {"ctx", "op", "ops", "id", "attr", "kind", "type_comment", "name", "ar
 class _Fields(dict[type[ast.AST], tuple[str, ...]]):
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
         skipped = _LEAVES | {"value"} if kind is ast.Constant else _LEAVES
-        self[kind] = tuple(name for name in kind._fields if name not in skipped)
+        fields = getattr(kind, "_fields", ())  # None, in the place of a key, has none
+        self[kind] = tuple(name for name in fields if name not in skipped)
         return self[kind]
 
 
