@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from swirl.codegen.emit import KernelSource, emit
 from swirl.errors import CompilerFailed
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
-from swirl.ir.nest import parse_program
-from swirl.jit import build, load
+from swirl.ir.nest import Program, parse_program
+from swirl.jit import Built, build, load
 from swirl.runner import Runner
 from swirl.target import TARGETS, Target, why_not
 from swirl.translation_unit import TranslationUnit
@@ -73,6 +75,13 @@ def run_source(
 ) -> dict[str, np.ndarray]:
     """The arrays after the kernel ran on copies of them; where it cannot run, it is compiled and the test skipped."""
     (built,) = build([source], target, contract=contract)
+    return run_built(source, built, arrays, target, threads)
+
+
+def run_built(
+    source: KernelSource, built: Built, arrays: Mapping[str, np.ndarray], target: Target, threads: int = 2
+) -> dict[str, np.ndarray]:
+    """The same of a kernel that has been compiled."""
     if reason := why_not(target):
         pytest.skip(f"{target.name}: compiled, not run: {reason}")
     copies = {name: aligned(array) for name, array in arrays.items()}
@@ -92,39 +101,108 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         pytest.skip(f"{target.name}: compiled, not run: {reason}")
 
 
-Check = Callable[..., dict[str, np.ndarray]]
+class Check(Protocol):
+    """``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for bit."""
 
-
-@pytest.fixture
-def check(target: Target) -> Check:
-    """``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for
-    bit."""
-
-    def run(
+    def __call__(
+        self,
         text: str,
         buffers: Mapping[str, Buffer],
         arrays: Mapping[str, np.ndarray] | None = None,
         *,
         tolerance: float = 0.0,
-    ) -> dict[str, np.ndarray]:
-        program = parse_program(text, buffers)
-        given = {**arrays_for(buffers), **(arrays or {})}
-        expected = {name: array.copy() for name, array in given.items()}
-        execute(program, expected)
-        source = emit(program, target, contract=False)
-        packed = {name: buffers[name].layout.pack(array) for name, array in given.items()}
-        got = run_source(source, packed, target)
-        for name, buffer in buffers.items():
-            if name not in source.buffers:
-                continue
-            result = buffer.layout.unpack(got[name], buffer.shape)
-            if tolerance:
-                np.testing.assert_allclose(result, expected[name], rtol=tolerance, err_msg=name)
-            else:
-                assert_same_bits(result, expected[name], name)
-        return got
+    ) -> None: ...
 
-    return run
+
+class Checks:
+    """Programs that are compiled in one run of the compiler, and then compared."""
+
+    def __init__(self, target: Target):
+        self.target = target
+        self.cases: list[tuple[str, Program, Mapping[str, np.ndarray], float]] = []
+
+    def of(self, label: str) -> Check:
+        """A check that is made later; ``label`` names it where it fails."""
+
+        def later(
+            text: str,
+            buffers: Mapping[str, Buffer],
+            arrays: Mapping[str, np.ndarray] | None = None,
+            *,
+            tolerance: float = 0.0,
+        ) -> None:
+            given = {**arrays_for(buffers), **(arrays or {})}
+            self.cases.append((label, parse_program(text, buffers), given, tolerance))
+
+        return later
+
+    def run(self) -> None:
+        """Compile all programs, and compare each."""
+        sources = [emit(program, self.target, contract=False) for _, program, _, _ in self.cases]
+        wrong = []
+        for (label, program, given, tolerance), source, built in zip(
+            self.cases, sources, build(sources, self.target, contract=False), strict=True
+        ):
+            packed = {name: program.buffers[name].layout.pack(array) for name, array in given.items()}
+            got = run_built(source, built, packed, self.target)
+            try:
+                _compare(program, given, got, source, tolerance)
+            except (AssertionError, pytest.fail.Exception) as error:
+                wrong.append(f"{label}: {error}\n{program.text}")
+        assert not wrong, "\n\n".join(wrong)
+
+
+def _compare(
+    program: Program,
+    given: Mapping[str, np.ndarray],
+    got: Mapping[str, np.ndarray],
+    source: KernelSource,
+    tolerance: float,
+) -> None:
+    expected = {name: array.copy() for name, array in given.items()}
+    execute(program, expected)
+    for name, buffer in program.buffers.items():
+        if name not in source.buffers:
+            continue
+        result = buffer.layout.unpack(got[name], buffer.shape)
+        if tolerance:
+            np.testing.assert_allclose(result, expected[name], rtol=tolerance, err_msg=name)
+        else:
+            assert_same_bits(result, expected[name], name)
+
+
+@pytest.fixture
+def checks(target: Target) -> Checks:
+    """Programs for the target, see :class:`Checks`."""
+    return Checks(target)
+
+
+@pytest.fixture
+def check(checks: Checks) -> Check:
+    """See :class:`Check`."""
+
+    def now(*arguments: Any, **options: Any) -> None:
+        checks.of("program")(*arguments, **options)
+        checks.run()
+
+    return now
+
+
+def together(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[Checks], None]]:
+    """As ``pytest.mark.parametrize``, but the programs of all values (of all combinations, where there are several
+    parameters) are compiled at once: a run of the compiler takes longer to start than to compile a small program."""
+    combinations = [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+    def decorated(test: Callable[..., None]) -> Callable[[Checks], None]:
+        def run(checks: Checks) -> None:
+            for each in combinations:
+                test(checks.of(", ".join(f"{name} = {value}" for name, value in each.items())), **each)
+            checks.run()
+
+        run.__doc__ = test.__doc__
+        return run
+
+    return decorated
 
 
 def buffer(*shape: int, dtype: str = "float32") -> Buffer:

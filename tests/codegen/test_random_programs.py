@@ -6,9 +6,9 @@ Inputs are only read and outputs are written at the loops' own index, so every p
 import random
 
 import numpy as np
-import pytest
 
 from swirl.ir.buffers import Buffer
+from tests.codegen.conftest import together
 from tests.fuzz.floats import data
 
 ROWS, LANES = 3, 40
@@ -130,7 +130,7 @@ class Programs:
         return "\n".join(lines)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@together(seed=range(12))
 def test_random_vector_loops(check, seed):
     shape = (ROWS, LANES)
     buffers = {

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from swirl.ir.buffers import Buffer, Layout
+from tests.codegen.conftest import together
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
 
@@ -48,9 +49,8 @@ for i in range(9):
     )
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+@together(
+    call=[
         "max(x[i], y[j])",
         "min(x[i], y[j])",
         "max(0.0, x[i])",

@@ -11,7 +11,7 @@ from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
 from swirl.target import TARGETS
-from tests.codegen.conftest import assert_same_bits, run_source
+from tests.codegen.conftest import assert_same_bits, run_source, together
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
 PAIRS = np.array([(a, b) for a in SPECIAL for b in SPECIAL], np.float32)
@@ -21,7 +21,7 @@ def buffer(*shape: int, dtype: str = "float32", layout: Layout | None = None) ->
     return Buffer("storage", shape, dtype, layout=layout or Layout())
 
 
-@pytest.mark.parametrize("lanes", [*range(1, 18), 31, 32, 33])
+@together(lanes=[*range(1, 18), 31, 32, 33])
 def test_any_number_of_lanes(check, lanes):
     check(
         f"""
@@ -48,7 +48,7 @@ for i in parallel(3):
     )
 
 
-@pytest.mark.parametrize("extent", [1, 7, 15, 16, 17, 37])
+@together(extent=[1, 7, 15, 16, 17, 37])
 def test_ragged_tails(check, extent):
     check(
         f"""
@@ -127,7 +127,7 @@ for n in parallel(2):
     )
 
 
-@pytest.mark.parametrize("lanes", [5, 16, 21])
+@together(lanes=[5, 16, 21])
 def test_conditions_of_which_parts_are_decided(check, lanes):
     """By unrolled variables and by the ranges of others; the opposites, too, and what is left of three parts."""
     check(
@@ -192,7 +192,7 @@ for n in parallel(2):
 """
 
 
-@pytest.mark.parametrize("extent", [17, 27, 32])
+@together(extent=[17, 27, 32])
 def test_copies_of_a_ragged_row(check, extent):
     """What becomes of lanes that no loop has does not matter: no assignment to a register has a mask for them."""
     buffers = {
@@ -223,7 +223,7 @@ for n in parallel(2):
     )
 
 
-@pytest.mark.parametrize("extent", [2, 7, 16, 37])
+@together(extent=[2, 7, 16, 37])
 def test_lanes_beside_a_row_in_registers(check, extent):
     """What a condition excludes may be in a register before the first one, or after the last."""
     check(
@@ -268,7 +268,7 @@ for n in parallel(2):
     )
 
 
-@pytest.mark.parametrize("lanes", [5, 8, 16, 21])
+@together(lanes=[5, 8, 16, 21])
 def test_gathers_and_scatters(check, lanes):
     generator = np.random.default_rng(2)
     check(
@@ -294,8 +294,7 @@ for i in range(3):
     )
 
 
-@pytest.mark.parametrize("lanes", [1, 5, 8, 15, 16, 17, 21])
-@pytest.mark.parametrize("stride", [2, 3, 4, 5])
+@together(stride=[2, 3, 4, 5], lanes=[1, 5, 8, 15, 16, 17, 21])
 def test_elements_of_a_row_that_stand_apart(check, stride, lanes):
     """Nothing in between is written, and nothing after the last lane is touched: there the arrays end."""
     row = stride * (lanes - 1) + 1
@@ -322,7 +321,7 @@ for i in range(3):
     )
 
 
-@pytest.mark.parametrize("lanes", [1, 7, 8, 16, 19, 32])
+@together(lanes=[1, 7, 8, 16, 19, 32])
 def test_truth_values_in_registers(check, lanes):
     check(
         f"""
@@ -384,9 +383,8 @@ for n in parallel(2):
     )
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+@together(
+    call=[
         "max(a[v], b[v])",
         "min(a[v], b[v])",
         "max(0.0, a[v])",
@@ -417,9 +415,8 @@ for v in vector(81):
     )
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+@together(
+    call=[
         "a[v] // 4",
         "a[v] % 4",
         "a[v] // 3",
@@ -509,7 +506,7 @@ def sums_of_some_lanes(updates, begin, condition):
     return text, {name: buffer(*shape) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("condition", ["v % 6 > i", "v + i >= 9"])
+@together(condition=["v % 6 > i", "v + i >= 9"])
 def test_sums_of_some_lanes_leave_the_others_alone(check, condition):
     """Their signs of zero, infinities and NaN, whatever the terms that are left out."""
     terms = ["a[v]", "a[v] * b[v]", "c[0] * a[v]", "-(a[v] * b[v])"]
