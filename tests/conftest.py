@@ -1,10 +1,33 @@
 """For all tests."""
 
 import gc
+from collections import Counter
+
+import pytest
 
 # Programs are trees without cycles. Python looks for cycles after so many allocations, and so through all trees again
 # and again: an eighth of the time. Instead it does after each test, and only through what the test has made.
 gc.disable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N", help="of each test's cases the first, and each Nth after"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what ``--every`` leaves out."""
+    every: int = config.getoption("--every")
+    seen: Counter[str] = Counter()
+    kept, left_out = [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        (left_out if seen[name] % every else kept).append(item)
+        seen[name] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
 
 
 def pytest_runtest_logfinish() -> None:
