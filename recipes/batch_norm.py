@@ -3,16 +3,13 @@
 Lanes run along the pixels of an image; after a source in blocks of channels, and for vectors, along the channels. Long
 sums are made of short ones, over a few images each, so that they keep their digits."""
 
-from math import prod
-
 from swirl.recipe import Schedule
 from swirl.target import Target
 
 LARGE = 2**22  # elements from which on a result is stored past the caches
 FEW = 400  # elements of an image below which many of its cache lines are not whole: it is stored in the caches
-AHEAD = 8  # such images that are fetched ahead: too short for the processor to notice where the next one is
-LINE = 16  # elements of a cache line: of shorter images, the next ones are in it
-NEIGHBOURS = 2048  # elements of channels beside each other that a thread takes at once, as they share lines
+NEIGHBOURS = 6144  # elements of such images, of channels beside each other, that a thread takes at once
+PIECE = 1024  # fewer are not worth it
 SHAPED = {
     **dict.fromkeys(("forward", "inference"), ("inputs", "value")),
     "backward": ("inputs", "grad", "grad_inputs"),
@@ -68,9 +65,32 @@ def passes(s: Schedule, phase: str) -> None:
         s.moments(phase, _few_images(s, phase, lanes))
 
 
+def _side_by_side(s: Schedule, phase: str, row: int) -> str:
+    """The loop over groups of channels, where each pass over the images takes whole groups: what it reads of an image
+    is one piece of memory then, which the processor fetches ahead; the row of one channel is too short for that."""
+    channels = s.extent(phase, "c")
+    most = min(NEIGHBOURS // row, channels // 8)  # so that there is enough for all threads
+    group = max(size for size in range(1, max(1, most) + 1) if channels % size == 0)
+    if group * row < PIECE:
+        return "c"
+    s.tile_loop(phase, "c", group)
+    for images in ("n", "n_outer", "n_inner"):
+        if images in s.loops(phase):
+            if names := s.locals(phase, "c_inner"):
+                s.scalar_expand(phase, list(names), "c_inner")
+            s.distribute(phase, "c_inner")
+            s.interchange(phase, ["c_inner", images])
+    return "c_outer"
+
+
+def _partial_sums(s: Schedule, phase: str, loops: tuple[str, ...]) -> None:
+    if phase != "forward" and ("n_outer" in loops or "hw" in loops):
+        s.partial_sums(phase, "n_outer" if "n_outer" in loops else "n")
+
+
 def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None) -> None:
     """Vectors, four at a time; the second pass begins with what the first one has left in the caches; a large result
-    is stored past them. Of small images a thread takes channels beside each other, whose lines they share."""
+    is stored past them."""
     lanes, loops = _lanes(s, phase), s.loops(phase)
     channel = "c_outer" if "c_outer" in loops else "c"
     if lanes is None:
@@ -82,6 +102,9 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     row = _extent(s, phase, "hw") if lanes == "hw" else 0
     short = 0 < row < FEW
     s.vectorize(phase, lanes, target.simd_width)
+    if short and phase != "inference":
+        _partial_sums(s, phase, loops)
+        channel = _side_by_side(s, phase, row)
     if inner:
         s.unroll(phase, inner[0], 4)
     if stored and elements >= LARGE and not short:
@@ -89,17 +112,12 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     if phase == "inference":
         s.parallelize(phase, ["n", channel] if inner else "n")
         return
-    if phase != "forward" and ("n_outer" in loops or "hw" in loops):
-        s.partial_sums(phase, "n_outer" if "n_outer" in loops else "n")
+    if not short:
+        _partial_sums(s, phase, loops)
     for loop in ("n", "n_outer", "n_inner"):
         if loop in loops and phase != "update":
             s.reverse(phase, loop, occurrence=-1)
-    for name in SHAPED[phase] if short else ():
-        image = prod(s.shape(name)) if name in s.buffers(phase) and name not in ("value", "grad_inputs") else 0
-        if image >= LINE:
-            s.prefetch(phase, name, "n_inner" if "n_inner" in s.loops(phase) else "n", AHEAD)
-    together = min(NEIGHBOURS // row, s.extent(phase, channel) // 16) if short else 1
-    s.parallelize(phase, channel, schedule=f"dynamic,{max(1, together)}")
+    s.parallelize(phase, channel, schedule="dynamic,1")
 
 
 def forward(s: Schedule, target: Target) -> None:

@@ -42,6 +42,15 @@ class Questions:
         program = self._asked.get(self._phase(phase))
         return tuple(loop_names(program)) if program is not None else ()
 
+    def locals(self, phase: str, loop_var: str) -> tuple[str, ...]:
+        """The names of the locals that are declared in the body of a loop, of all loops of that name, but not in loops
+        inside: what connects its statements, for ``scalar_expand``. None without such a loop."""
+        program = self._asked.get(self._phase(phase))
+        if program is None or loop_var not in loop_names(program):
+            return ()
+        bodies = (loop_at(program, site).body for site in reversed(find_loops(program, loop_var)))
+        return tuple(dict.fromkeys(name_of(s.target) for body in bodies for s in body if isinstance(s, ast.AnnAssign)))
+
     def nests(self, phase: str) -> tuple[str, ...]:
         """The labels of the nests of a phase as they are now, in order of execution; none without the phase."""
         program = self._asked.get(self._phase(phase))

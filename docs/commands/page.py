@@ -61,6 +61,7 @@ QUERIES = (
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase is blocked"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),
+    ('s.locals("forward", "n")', "the locals that the body of a loop declares: for `scalar_expand`"),
     ('s.nests("forward")', "the labels of the nests, in order of execution: for `nest=`, as their numbers are"),
     ('s.buffers("forward")', "the buffers that the nests touch"),
     ('s.sets("forward", "value")', "whether a buffer gets its first values there, and is not only added to"),

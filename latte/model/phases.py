@@ -31,6 +31,9 @@ class PhaseMethods:
         self.numbers: dict[str, Any] = {}  # what attributes of ``self`` were then
         self._bodies: dict[tuple[str, frozenset[str]], Body] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bodies": {}}  # read again where they are needed
+
     def __deepcopy__(self, memo: dict[int, Any]) -> PhaseMethods:
         made = PhaseMethods(self.ensemble_class, self.neuron_class)
         made.known, made.numbers = dict(self.known), dict(self.numbers)

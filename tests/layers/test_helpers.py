@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
+from latte.model.body import read_function
 from latte.neuron import Neuron, Param, eachindex, exp, log1p, tanh, uniform_fan_in
 from swirl.target import TARGETS, why_not
 from tests.layers.references import assert_within
@@ -132,3 +135,15 @@ def test_arrays_are_constants_of_the_net(tmp_path) -> None:
     np.testing.assert_array_equal(layer.get_value(), [[6, 12]])
     net.save(tmp_path / "net")
     assert net.state_dict() == {}
+
+
+def test_compiling_changes_no_definition() -> None:
+    """Bodies of one function share its tree."""
+    functions = (softplus, MishNeuron.forward, Recurrent.cell, Recurrent.forward, BlurNeuron.forward)
+    before = [ast.dump(read_function(function).tree, include_attributes=True) for function in functions]
+    for declare, shape in ((mish, (3,)), (recurrent, (5,))):
+        net = Net(2)
+        declare(net, MemoryDataLayer(net, shape))
+        net.compile()
+    assert [ast.dump(read_function(function).tree, include_attributes=True) for function in functions] == before
+    assert all(read_function(function).tree is read_function(function).tree for function in functions)

@@ -16,6 +16,7 @@ from swirl.target import TARGETS, why_not
 from tests.layers.references import alone, assert_within
 
 torch = pytest.importorskip("torch")
+# Nets with several recurrent layers have three items of four features and five units: equal steps are compiled once.
 NAMES = {
     field: f"{field.replace('weights', 'weight')}_l0" for field in ("weights_ih", "weights_hh", "bias_ih", "bias_hh")
 }
@@ -116,13 +117,13 @@ def test_an_encoder_backwards(name: str) -> None:
     """It ends with the first element of its sequence, however its values are given."""
     layer, found = CASES[name][0], []
     for whole in (True, False):
-        net = Net(2, seed=1)
-        data = [MemoryDataLayer(net, (steps, 3)) for steps in (6, 2)]
+        net = Net(3, seed=1)
+        data = [MemoryDataLayer(net, (steps, 4)) for steps in (6, 2)]
         encoder = layer(net, data[0], 5, return_sequence=whole, reverse=True)
         decoder = layer(net, data[1], 5, initial=encoder)
         net.compile(threads=1)
         generator = np.random.default_rng(0)
-        net.set_batch(*(generator.standard_normal((2, *each.shape)) for each in data))
+        net.set_batch(*(generator.standard_normal((3, *each.shape)) for each in data))
         net.forward()
         found.append(decoder.get_value())
         if whole:
@@ -142,13 +143,13 @@ def test_an_encoder_backwards(name: str) -> None:
 def test_an_encoder_and_a_decoder(name: str, whole: bool) -> None:
     """A layer stands for its last state: two of them, with the same parameters, are one over the whole sequence."""
     layer, _, options, _ = CASES[name]
-    x = np.random.default_rng(0).standard_normal((2, 9, 3)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((3, 9, 4)).astype(np.float32)
     values = []
     for parts in ((9,), (4, 5)):
-        net = Net(2, seed=1)
+        net = Net(3, seed=1)
         ends: list[Ensemble] = []
         for number, steps in enumerate(parts):
-            data = MemoryDataLayer(net, (steps, 3))
+            data = MemoryDataLayer(net, (steps, 4))
             last = number == len(parts) - 1
             before = {"initial": ends[-1]} if ends else {}
             ends.append(layer(net, data, 5, return_sequence=whole or last, **before, **options))

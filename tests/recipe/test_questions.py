@@ -90,3 +90,23 @@ def test_the_first_of_several_loops_of_a_name() -> None:
 def test_an_unknown_loop(question: str) -> None:
     with pytest.raises(CommandError, match=r"(?s)no loop .*'z'"):
         getattr(convolution(), question)("forward", "z")
+
+
+def test_locals_of_a_loop() -> None:
+    text = """
+for n in range(4):
+    t: float32 = x[n]
+    lanes: float32[8] = empty(8)
+    for i in range(8):
+        u: float32 = t * 2.0
+        lanes[i] = u
+    y[n] = lanes[3] + t
+for n in range(4):
+    v: float32 = y[n]
+    t: float32 = v * v
+    y[n] = v + t
+"""
+    s = Schedule.alone({"forward": program(text, x=(4,), y=(4,))}, get_target("avx512"))
+    assert s.locals("forward", "n") == ("t", "lanes", "v")
+    assert s.locals("forward", "i") == ("u",)
+    assert s.locals("forward", "z") == s.locals("backward", "n") == ()
