@@ -10,6 +10,7 @@ LARGE = 2**22  # elements from which on a result is stored past the caches
 FEW = 400  # elements of an image below which many of its cache lines are not whole: it is stored in the caches
 NEIGHBOURS = 6144  # elements of such images, of channels beside each other, that a thread takes at once
 PIECE = 1024  # fewer are not worth it
+MOST = 512  # channels of a group: their sums are on a thread's stack
 SHAPED = {
     **dict.fromkeys(("forward", "inference"), ("inputs", "value")),
     "backward": ("inputs", "grad", "grad_inputs"),
@@ -65,14 +66,15 @@ def passes(s: Schedule, phase: str) -> None:
         s.moments(phase, _few_images(s, phase, lanes))
 
 
-def _side_by_side(s: Schedule, phase: str, row: int) -> str:
+def _side_by_side(s: Schedule, phase: str, row: int) -> tuple[str, int]:
     """The loop over groups of channels, where each pass over the images takes whole groups: what it reads of an image
-    is one piece of memory then, which the processor fetches ahead; the row of one channel is too short for that."""
+    is one piece of memory then, which the processor fetches ahead; the row of one channel is too short for that. Where
+    no such group divides the channels: their loop, and how many of them share cache lines."""
     channels = s.extent(phase, "c")
-    most = min(NEIGHBOURS // row, channels // 8)  # so that there is enough for all threads
-    group = max(size for size in range(1, max(1, most) + 1) if channels % size == 0)
+    most = max(1, min(NEIGHBOURS // row, channels // 8, MOST))  # at least eight groups for the threads
+    group = max(size for size in range(1, most + 1) if channels % size == 0)
     if group * row < PIECE:
-        return "c"
+        return "c", most
     s.tile_loop(phase, "c", group)
     for images in ("n", "n_outer", "n_inner"):
         if images in s.loops(phase):
@@ -80,7 +82,7 @@ def _side_by_side(s: Schedule, phase: str, row: int) -> str:
                 s.scalar_expand(phase, list(names), "c_inner")
             s.distribute(phase, "c_inner")
             s.interchange(phase, ["c_inner", images])
-    return "c_outer"
+    return "c_outer", 1
 
 
 def _partial_sums(s: Schedule, phase: str, loops: tuple[str, ...]) -> None:
@@ -100,11 +102,11 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
         elements *= _extent(s, phase, loop)
     inner = [loop for loop in ("hw", "n_inner") if _extent(s, phase, loop) > 1]
     row = _extent(s, phase, "hw") if lanes == "hw" else 0
-    short = 0 < row < FEW
+    short, together = 0 < row < FEW, 1
     s.vectorize(phase, lanes, target.simd_width)
     if short and phase != "inference":
         _partial_sums(s, phase, loops)
-        channel = _side_by_side(s, phase, row)
+        channel, together = _side_by_side(s, phase, row)
     if inner:
         s.unroll(phase, inner[0], 4)
     if stored and elements >= LARGE and not short:
@@ -117,7 +119,7 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     for loop in ("n", "n_outer", "n_inner"):
         if loop in loops and phase != "update":
             s.reverse(phase, loop, occurrence=-1)
-    s.parallelize(phase, channel, schedule="dynamic,1")
+    s.parallelize(phase, channel, schedule=f"dynamic,{together}")
 
 
 def forward(s: Schedule, target: Target) -> None:
