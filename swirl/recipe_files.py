@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from swirl.errors import RecipeError
@@ -21,8 +23,8 @@ def read_recipe(path: str | Path) -> Recipe:
     neighbouring layers of these kinds. Other recipes that it imports are read again, too.
 
     Raises:
-        RecipeError: the file cannot be read, is not Python, raises, has no function of a phase, or declares an invalid
-            chain.
+        RecipeError: the file cannot be read, is not Python, raises, has no function of a phase or one whose name is
+            nearly a phase's, or declares an invalid chain.
     """
     path = Path(path)
     name = shown(str(path))
@@ -44,7 +46,9 @@ def read_recipe(path: str | Path) -> Recipe:
             location=raised_at(error, name, path),
             way_out="of a layer without a shipped recipe: s.default(phase)" if gone else None,
         ) from error
-    functions = {phase: scope[phase] for phase in (*PHASES, INFERENCE) if callable(scope.get(phase))}
+    phases = (*PHASES, INFERENCE)
+    functions = {phase: scope[phase] for phase in phases if callable(scope.get(phase))}
+    _check_spelling(scope, functions, name)
     for phase, function in functions.items():
         _check_takes_two(function, phase, name)
     chain = scope.get("chain", ())
@@ -60,6 +64,17 @@ def read_recipe(path: str | Path) -> Recipe:
             "defines no phase", location=name, way_out="def forward(s, target): …, or backward, or update"
         )
     return Recipe(name, functions, tuple(chain), path.absolute())
+
+
+def _check_spelling(scope: Mapping[str, Any], functions: Mapping[str, Any], name: str) -> None:
+    """Refuse a function whose name is nearly that of a phase which has none: the phase would get the default
+    schedule."""
+    missing = [phase for phase in (*PHASES, INFERENCE) if phase not in functions]
+    for own, value in scope.items():
+        meant = get_close_matches(own, missing, 1, cutoff=0.8)
+        if meant and isinstance(value, FunctionType):
+            line = value.__code__.co_firstlineno
+            raise RecipeError(f"nothing calls {own}", location=f"{name}:{line}", way_out=f"did you mean {meant[0]!r}?")
 
 
 def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> None:

@@ -57,6 +57,8 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     buffers = body_buffers(ensemble, batch_size)
     explicit = ensemble.phase_is_explicit(phase)
     body = ensemble.body(phase)
+    if phase == "forward" and "value" not in stored_names(body.tree):
+        body.fail(body.tree, f"forward of {ensemble!r} never assigns value: it would be zero", "self.value = …")
     source = Source(ensemble, spelled_out(body, ensemble) if explicit else body, buffers, batch_size, training, phase)
     to_clear = _clearable(ensemble, phase)
     if explicit:
@@ -91,23 +93,29 @@ def _clearable(ensemble: Ensemble, phase: str) -> list[str]:
 def _neuron_blocks(translator: Translator, neuron: NeuronReferences, to_clear: list[str]) -> list[list[ast.stmt]]:
     scope = translator.scope
     body = translator.block(scope.body.statements)
-    if not body:
-        return []
     types = _types(scope, body, scope.buffers)
     body = declare_locals(body, types.locals, types, scope.fail)
     body = [types.statement(statement) for statement in body]
     clearing: list[ast.stmt] = []
     blocks = []
     for name in to_clear:
-        if first_use(body, name) in ("read", "maybe"):
+        if _is_cleared(scope, body, name):
             spec = neuron.specs[name]
             if spec.dims == neuron.dims and len(spec.shape) == len(spec.dims):
                 indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in neuron.dims]
                 clearing.append(_zero(name, indices, spec.dtype))
             else:
                 blocks.append([_clear_nest(name, scope.buffers[name], body)])
+    body = [*clearing, *body]
     loops = (loop_over(dim, scope.loops[dim]) for dim in neuron.dims)
-    return [*blocks, nested(loops, [*clearing, *body])]
+    return [*blocks, nested(loops, body)] if body else blocks
+
+
+def _is_cleared(scope: BodyScope, body: list[ast.stmt], name: str) -> bool:
+    """Whether a field is set to zero first: some way adds to it, or keeps it; or it is the value, and all that stores
+    to it has been left out, as it depends on ``self.training``: readers would get that of another batch."""
+    use = first_use(body, name)
+    return use in ("read", "maybe") or (use is None and name == "value")
 
 
 def _types(scope: BodyScope, body: list[ast.stmt], buffers: Mapping[str, Buffer]) -> Types:
@@ -132,9 +140,10 @@ def _array_blocks(
         blocks.append([types.statement(part) for part in block])
     everything = [statement for block in blocks for statement in block]
     for name in to_clear:
-        if first_use(everything, name) in ("read", "maybe"):
-            where = next(i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block))
-            blocks.insert(where, [_clear_nest(name, buffers[name], blocks[where])])
+        if _is_cleared(scope, everything, name):
+            where = next((i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block)), len(blocks))
+            near = blocks[where] if where < len(blocks) else []
+            blocks.insert(where, [_clear_nest(name, buffers[name], near)])
     aliases = _structural_aliases(scope.ensemble, [s for block in blocks for s in block])
     return blocks, buffers, aliases
 

@@ -130,15 +130,14 @@ class NeuronReferences(References):
         self._check_dimensions(source)
 
     def _check_dimensions(self, source: Source) -> None:
-        """Refuse a name that is a dimension and also a constant of the Python code around: which is meant?"""
+        """Refuse a name that is a dimension and also a number of the Python code around: which is meant?"""
         for node in nodes(source.body.tree):
             if isinstance(node, ast.Name) and node.id in self.dims:
                 value = self.scope.constants.fold(node)
-                if value is not MISSING or node.id in source.body.arrays:
-                    around = "an array" if value is MISSING else repr(value)
+                if value is not MISSING:
                     self.scope.fail(
                         node,
-                        f"{node.id} is a dimension of the layer, and {around} in the Python code around",
+                        f"{node.id} is a dimension of the layer, and {value!r} in the Python code around",
                         "choose another name for one of them",
                     )
 

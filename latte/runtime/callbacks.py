@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from latte.model.checks import is_flag, is_integer, is_number, takes
+from latte.model.ensemble_kinds import AccuracyEnsemble
 from latte.model.source_location import location_of, user_location
 from latte.runtime.checkpoint import save
 from latte.runtime.evaluation import Evaluation
@@ -109,9 +111,9 @@ class EarlyStopping(Callback):
 
     Args:
         patience: number of epochs without improvement after which training ends.
-        by: ``"loss"`` or ``"accuracy"``, or the name of a metric: of the validation, and without validation data of the
-            training epochs (``"loss"`` only).
-        larger_is_better: by default for all but ``"loss"``.
+        by: ``"loss"`` or ``"accuracy"``, or the name of a metric, or of a loss or accuracy layer: of the validation,
+            and without validation data of the training epochs (``"loss"`` only).
+        larger_is_better: by default for accuracies, and not for losses; to be given for a metric.
         least_change: what counts as improvement.
         restore: whether parameters and running statistics of the best epoch are taken back at the end.
 
@@ -148,7 +150,7 @@ class EarlyStopping(Callback):
             if not good:
                 raise DeclarationError(f"{name} must be {wanted}, not {value!r}", location=user_location())
         self.patience, self.by, self.least_change, self.restore = int(patience), by, least_change, restore
-        self._sign = 1.0 if larger_is_better or (larger_is_better is None and by != "loss") else -1.0
+        self._larger_is_better, self._sign = larger_is_better, 1.0
         self._best, self._best_epoch = -math.inf, -1
         self._learned: dict[str, Any] = {}
 
@@ -164,6 +166,7 @@ class EarlyStopping(Callback):
 
     def before_training(self, run: Run) -> None:
         self._best, self._best_epoch, self._learned = -math.inf, -1, {}
+        self._sign = 1.0 if self._is_larger_better(run) else -1.0
         if self.by == "accuracy" and not run.session.has_accuracy:
             raise TrainingError(
                 "EarlyStopping by 'accuracy': the net has no accuracy layer",
@@ -182,6 +185,22 @@ class EarlyStopping(Callback):
     def after_training(self, run: Run) -> None:
         if self._learned:
             load_state_dict(run.session, self._learned)
+
+    def _is_larger_better(self, run: Run) -> bool:
+        if self._larger_is_better is not None:
+            return bool(self._larger_is_better)
+        if self.by == "loss" or any(layer.name == self.by for layer in run.session.graph.losses()):
+            return False
+        layers = run.session.graph.ensembles
+        if self.by == "accuracy" or any(
+            layer.name == self.by and isinstance(layer, AccuracyEnsemble) for layer in layers
+        ):
+            return True
+        raise TrainingError(
+            f"EarlyStopping by {self.by!r}: is a larger one better, or a smaller one?",
+            location=user_location(),
+            way_out="larger_is_better=True, or False",
+        )
 
     def _measure(self, run: Run) -> float:
         validation = run.validation
@@ -206,6 +225,12 @@ class EarlyStopping(Callback):
                 f"EarlyStopping: the validation has no number {self.by!r}",
                 location=user_location(),
                 way_out=f"it has {', '.join(name for name, value in known.items() if is_number(value))}",
+            )
+        if math.isnan(value):
+            raise TrainingError(
+                f"EarlyStopping: {self.by!r} is not a number in epoch {run.epoch}",
+                location=user_location(),
+                way_out=f"see what {self.by!r} computes, or stop by another measure",
             )
         return float(value)
 
@@ -252,14 +277,23 @@ def _check(callback: Callback) -> None:
                 location=user_location(),
                 way_out=f"def {name}(self, run)",
             )
-    for base in kind.__mro__[: kind.__mro__.index(Callback)]:
-        for name, method in vars(base).items():
-            if isinstance(method, FunctionType) and name not in _MOMENTS and _seems_meant(name):
-                raise TrainingError(
-                    f"fit never calls {kind.__name__}.{name}",
-                    location=location_of(method.__code__),
-                    way_out=f"{nearest(name, _MOMENTS)}fit calls {', '.join(_MOMENTS)}",
-                )
+        if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+            raise TrainingError(
+                f"{kind.__name__}.{name} would not run when it is called: it yields or awaits",
+                location=user_location(),
+                way_out=f"def {name}(self, run)",
+            )
+    own = [each for base in kind.__mro__[: kind.__mro__.index(Callback)] for each in vars(base).items()]
+    methods = [(name, method) for name, method in own if isinstance(method, FunctionType)]
+    called = {name for _, method in methods for name in method.__code__.co_names}
+    for name, method in methods:
+        if name not in _MOMENTS and name not in called and _seems_meant(name):
+            alike = [moment for moment in _MOMENTS if not name.startswith("before_") or moment.startswith("before_")]
+            raise TrainingError(
+                f"fit never calls {kind.__name__}.{name}",
+                location=location_of(method.__code__),
+                way_out=f"{nearest(name, alike)}fit calls {', '.join(_MOMENTS)}",
+            )
 
 
 def _seems_meant(name: str) -> bool:

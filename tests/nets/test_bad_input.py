@@ -320,7 +320,8 @@ RECIPES = {
     "raises": ("def forward(s, target):\n    1 / 0\n", "ZeroDivisionError", ":2"),
     "raises at import": ("import nothing_of_this_name\n" + GOOD, "ModuleNotFoundError", ":1"),
     "is not Python": ("def forward(s, target)\n    pass\n", "not Python", ":1"),
-    "defines no phase": ("def foreward(s, target):\n    pass\n", "no phase", None),
+    "defines no phase": ("def schedule(s, target):\n    pass\n", "no phase", None),
+    "misspelt": ("def foreward(s, target):\n    pass\n", "did you mean 'forward'", ":1"),
     "unknown command": ("def forward(s, target):\n    s.paralelize('forward', 'n')\n", "parallelize", ":2"),
     "unknown loop": (
         "def forward(s, target):\n    s.parallelize('forward', 'm')\n",

@@ -160,7 +160,7 @@ def test_a_callback_stops_training_and_saves(tmp_path: Path) -> None:
 def test_early_stopping_takes_the_best_back() -> None:
     net = reused(BATCH)
     best: list[dict[str, np.ndarray]] = []
-    rule = EarlyStopping(patience=2, by="score")
+    rule = EarlyStopping(patience=2, by="score", larger_is_better=True)
     scores = iter([0.1, 0.9, 0.5, 0.9, 2.0])
 
     def remember(run: Run) -> None:
@@ -178,15 +178,19 @@ def test_early_stopping_takes_the_best_back() -> None:
 
 def test_early_stopping_by_other_measures() -> None:
     net = reused(BATCH)
-    kept = EarlyStopping(1, by="right", restore=False)
+    kept = EarlyStopping(1, by="right", larger_is_better=True, restore=False)
     history = fitted(net, 0.0, epochs=5, validation=HELD, metrics={"right": lambda scores, labels: 1}, callbacks=[kept])
     assert len(history.validations) == 2 and kept.best == 1
     history = fitted(net, 0.0, epochs=9, callbacks=[EarlyStopping(3, least_change=10)])
     assert len(history.losses) == 4 * 3  # by the loss of the training epochs
+    for by, best in (("softmax_loss1", min), ("accuracy1", max)):
+        rule = EarlyStopping(9, by=by)
+        history = fitted(net, 0.1, epochs=3, validation=HELD, callbacks=[rule])
+        assert rule.best == best(each.metrics[by] for each in history.validations)
     with pytest.raises(TrainingError, match="EarlyStopping by 'accuracy' needs validation data"):
         fitted(net, callbacks=[EarlyStopping(by="accuracy")])
     with pytest.raises(TrainingError, match=r"no number 'f1'\n  it has loss, accuracy, softmax_loss1, accuracy1"):
-        fitted(net, callbacks=[EarlyStopping(by="f1")], validation=HELD)
+        fitted(net, callbacks=[EarlyStopping(by="f1", larger_is_better=True)], validation=HELD)
 
 
 def test_gradients_of_several_batches_make_one_step() -> None:
@@ -359,17 +363,37 @@ def test_functions_that_do_not_fit() -> None:
         def after_epochs(self, run: Run) -> None:
             pass
 
+    class Waiting(Callback):
+        async def after_step(self, run: Run) -> None:  # type: ignore[override]
+            pass
+
+    class Helped(Callback):
+        def after_epoch(self, run: Run) -> None:
+            self.on_new_best()
+
+        def on_new_best(self) -> None:
+            pass
+
     class Other(EarlyStopping):
         def on_epoch_end(self, run: Run) -> None:
             pass
 
-    array = EarlyStopping(by="m")
+    array = EarlyStopping(by="m", larger_is_better=True)
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"metrics": {"m": lambda scores, labels: 1}}, r"metrics \(m\)(.|\n)*validation=\(images, labels\)"),
         ({"metrics": {"m": lambda scores: 1}, "validation": HELD}, "'m' is called with 2 arrays: scores of .*, data2;"),
         ({"callbacks": [lambda: 1]}, "a callback is a function of the run"),
         ({"callbacks": Wrong()}, r"Wrong.after_epoch does not take the run\n  def after_epoch\(self, run\)"),
         ({"callbacks": Number()}, r"Number.after_epoch does not take the run"),
+        ({"callbacks": Waiting()}, r"Waiting.after_step would not run when it is called: it yields or awaits"),
+        (
+            {"callbacks": EarlyStopping(by="m")},
+            r"by 'm': is a larger one better, or a smaller one\?\n  larger_is_better",
+        ),
+        (
+            {"metrics": {"m": lambda scores, labels: np.nan}, "validation": HELD, "callbacks": array},
+            "EarlyStopping: 'm' is not a number in epoch 0",
+        ),
         ({"callbacks": Misspelt()}, r"fit never calls Misspelt.after_epochs\n  did you mean 'after_epoch'\? fit calls"),
         (
             {"callbacks": Other()},
@@ -385,6 +409,7 @@ def test_functions_that_do_not_fit() -> None:
         with pytest.raises((TrainingError, DataError), match=message) as caught:
             fitted(reused(BATCH), **options)
         assert __file__ in str(caught.value.location)
+    fitted(reused(BATCH), callbacks=Helped())  # what a callback calls itself may have any name
 
 
 def test_accumulating_needs_a_solver_that_takes_batches() -> None:

@@ -290,6 +290,7 @@ def update(s, target):
         ("def forward(s, target)\n    pass\n", "is not Python", 1),
         ("\n1 / 0\n", "raised ZeroDivisionError: division by zero", 2),
         ("x = 1\n", "defines no phase", None),
+        ("def forward(s, target):\n    pass\ndef backwrd(s, target):\n    pass\n", "nothing calls backwrd", 3),
         ("\ndef forward(s):\n    pass\n", "forward(s) is given a schedule and a target", 2),
         ("\ndef forward(s, target):\n    yield\n", "would not run when it is called", 2),
     ],

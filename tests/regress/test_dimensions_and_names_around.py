@@ -13,7 +13,6 @@ from latte.neuron import Neuron
 from swirl.errors import BodyError
 
 c = 2
-table = np.zeros(3)
 
 
 def compiled(neuron: type, dim: str) -> Net:
@@ -37,11 +36,6 @@ class Number(Neuron):
         self.value = self.inputs[0] + 100.0 * c
 
 
-class Array(Neuron):
-    def forward(self) -> None:
-        self.value = self.inputs[0] + table[1]
-
-
 def closure() -> type:
     n = 3
 
@@ -57,7 +51,6 @@ def closure() -> type:
     [
         (lambda: Subscript, "c", "c is a dimension of the layer, and 2"),
         (lambda: Number, "c", "c is a dimension of the layer, and 2"),
-        (lambda: Array, "table", "table is a dimension of the layer, and an array"),
         (closure, "k", "n is a dimension of the layer, and 3"),
     ],
 )
