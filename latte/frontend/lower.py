@@ -57,9 +57,9 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     buffers = body_buffers(ensemble, batch_size)
     explicit = ensemble.phase_is_explicit(phase)
     body = ensemble.body(phase)
+    source = Source(ensemble, spelled_out(body, ensemble) if explicit else body, buffers, batch_size, training, phase)
     if phase == "forward" and "value" not in stored_names(body.tree):
         body.fail(body.tree, f"forward of {ensemble!r} never assigns value: it would be zero", "self.value = …")
-    source = Source(ensemble, spelled_out(body, ensemble) if explicit else body, buffers, batch_size, training, phase)
     to_clear = _clearable(ensemble, phase)
     if explicit:
         translator = Translator(ArrayReferences(source))
