@@ -116,6 +116,12 @@ class Graph:
         if not isinstance(ensemble, Ensemble):
             raise DeclarationError(f"add_ensemble takes an Ensemble, not {ensemble!r}", location=location)
         self._check_not_compiled(location)
+        if "phase_methods" not in vars(ensemble):
+            raise DeclarationError(
+                f"{type(ensemble).__name__}.__init__ has not called that of Ensemble",
+                location=location,
+                way_out="super().__init__(shape=…, dims=…)",
+            )
         if ensemble.settings is not None:
             which = "this net" if ensemble in self else "another net"
             raise DeclarationError(f"{ensemble!r} is in {which} already", location=location)

@@ -148,6 +148,12 @@ class Solver:
     @property
     def session(self) -> Session:
         """Of the net that it trains."""
+        if not self.built:
+            raise TrainingError(
+                f"{type(self).__name__}.__init__ has not called that of Solver",
+                location=user_location(),
+                way_out="super().__init__(net)",
+            )
         return self._session
 
     @property
@@ -178,7 +184,7 @@ class Solver:
             raise DataError(
                 f"the number of batches must be a whole number, at least 1, not {batches!r}", location=user_location()
             )
-        with self._session.lock:
+        with self.session.lock:
             self._step(batches)
 
     def _step(self, batches: int) -> None:
@@ -212,7 +218,7 @@ class Solver:
         """Settings, number of steps and what is kept, as :meth:`latte.net.Net.save` stores them."""
         held = {name: each.held(self) for name, each in _settings(type(self)).items()}
         settings = {name: value.saved() if isinstance(value, Schedule) else value for name, value in held.items()}
-        with self._session.lock:
+        with self.session.lock:
             return SolverState(type(self).__name__, {**settings, "steps": self._steps}, self._updates.read())
 
     def load_state(self, state: SolverState) -> None:
@@ -253,7 +259,7 @@ class Solver:
                     location=user_location(),
                     way_out=f"{type(self).__name__}(net, …, {name}={value})",
                 )
-        with self._session.lock:
+        with self.session.lock:
             for name, value in settings.items():
                 if not own[name].switch:
                     setattr(self, name, value)

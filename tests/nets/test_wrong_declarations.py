@@ -13,7 +13,7 @@ import pytest
 from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
 from latte.data import Crop, DataLoader, Flip, Normalise
 from latte.ensemble import Ensemble, LossEnsemble
-from latte.errors import LatteError
+from latte.errors import DeclarationError, LatteError, TrainingError
 from latte.neuron import Constant, Field, Neuron, Param, State
 from latte.solver import SGD, Adam, AdamW, CosineDecay, OneCycle, RMSProp, Setting, StepDecay, WarmUp
 from latte.solvers import sgd_update
@@ -144,3 +144,23 @@ def test_commands_on_an_ensemble(name: str) -> None:
         if what is not None:
             found.append(f"{wrong!r}: {what}")
     assert not found, "\n".join(found)
+
+
+def test_a_constructor_that_does_not_call_its_base() -> None:
+    class Layer(Ensemble):
+        def __init__(self) -> None:
+            pass
+
+    class Own(SGD):
+        def __init__(self, net: Net) -> None:
+            pass
+
+    net = Net(2)
+    with pytest.raises(DeclarationError, match=r"Layer.__init__ has not called that of Ensemble\n  super\(\).__init__"):
+        net.add_ensemble(Layer())
+    data, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, data, 2), label)
+    net.compile(threads=1)
+    batch = np.ones((2, 3)), np.zeros((2, 1))
+    with pytest.raises(TrainingError, match=r"Own.__init__ has not called that of Solver\n  super\(\).__init__\(net\)"):
+        net.fit(*batch, solver=Own(net), progress=False)
