@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +17,7 @@ from latte.runtime.callbacks import Callback, History, Run, as_callbacks
 from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, whole_batches_after
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
-from swirl.errors import DataError, TrainingError
+from swirl.errors import DataError, LatteError, TrainingError
 from swirl.jit import progress_console
 
 
@@ -99,7 +100,8 @@ def fit(
             else:
                 loop.end()
                 if checked is not None:
-                    found = evaluate(session, *checked, metrics=asked, stop_on_nan=stop_on_nan)
+                    with _about_validation():
+                        found = evaluate(session, *checked, metrics=asked, stop_on_nan=stop_on_nan)
                     run.history.validations.append(found)
                 if after_epoch is not None:
                     after_epoch(run.epoch, run.history)
@@ -184,8 +186,19 @@ def _tell(callbacks: list[Callback], what: str, run: Run) -> None:
 def _validation(session: Session, given: Any, finite: bool) -> tuple[Any, ...]:
     """The data of ``validation``, checked before training begins."""
     data = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    Batches(session, data, finite=finite).prepare()
+    with _about_validation():
+        Batches(session, data, finite=finite).prepare()
     return data
+
+
+@contextmanager
+def _about_validation() -> Iterator[None]:
+    """Errors inside say that they are about the validation, not the data that are trained on."""
+    try:
+        yield
+    except LatteError as error:
+        error.message = f"validation: {error.message}"
+        raise
 
 
 def _check_training(session: Session, solver: Any, epochs: int, accumulate: int) -> None:

@@ -384,6 +384,8 @@ def test_functions_that_do_not_fit() -> None:
         ({"metrics": {"m": lambda scores: 1}, "validation": HELD}, "'m' is called with 2 arrays: scores of .*, data2;"),
         ({"callbacks": [lambda: 1]}, "a callback is a function of the run"),
         ({"callbacks": Wrong()}, r"Wrong.after_epoch does not take the run\n  def after_epoch\(self, run\)"),
+        ({"validation": (np.full_like(HELD[0], np.nan), HELD[1])}, "validation: the data have nan"),
+        ({"validation": HELD[0]}, "validation: 2 arrays are needed"),
         ({"callbacks": Number()}, r"Number.after_epoch does not take the run"),
         ({"callbacks": Waiting()}, r"Waiting.after_step would not run when it is called: it yields or awaits"),
         (
