@@ -292,7 +292,8 @@ class Translator:
         start, stop = (as_index(0), parts[0]) if len(parts) == 1 else parts[:2]
         step = parts[2].value if len(parts) == 3 else 1
         if step is None or step <= 0:
-            self.scope.fail(call, f"the step of {unparse(call)} must be a positive constant")
+            way_out = "for i in range(n), and n - 1 - i in its place" if step is not None and step < 0 else None
+            self.scope.fail(call, f"the step of {unparse(call)} must be a positive constant", way_out)
         return Window(start, stop, step)
 
 

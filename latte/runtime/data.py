@@ -202,4 +202,5 @@ def check_value(
                 f"{'' if sink.ignored_label is None else f', or {sink.ignored_label:g}'}; "
                 f"{_place(where, values, numbers)} is {values[where]}",
                 location=user_location(),
+                way_out=None if sink.ignored_label is not None else "ignore_label=… of the layer leaves such items out",
             )
