@@ -131,7 +131,8 @@ class Mean:
     """What a loss or an accuracy says of a data set.
 
     Args:
-        layer: whose value for a batch is a mean over its items, or over what its field ``counted`` says.
+        layer: whose value for a batch is a mean over its items, or over what its field ``counted`` says; where that is
+            0, it is the sum: label smoothing has terms of items whose class has no weight.
     """
 
     def __init__(self, layer: LossEnsemble):
@@ -144,13 +145,13 @@ class Mean:
         """Count the batch that has run."""
         executable = session.executable
         weight = items if self.counted is None else float(executable.read(self.counted)[0])
-        self.total += weight * float(executable.arrays[f"{self.layer.name}.value"][0])
+        self.total += (weight or 1) * float(executable.arrays[f"{self.layer.name}.value"][0])
         self.weight += weight
 
     @property
     def result(self) -> float:
-        """Their mean; 0 where nothing counts."""
-        return self.total / self.weight if self.weight else 0.0
+        """Their mean; the sum where nothing counts."""
+        return self.total / (self.weight or 1)
 
 
 @one_at_a_time

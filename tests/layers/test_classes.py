@@ -189,3 +189,18 @@ def test_arguments_that_do_not_fit(make: Callable[[Net], Any], message: str) -> 
     with pytest.raises(DeclarationError) as caught:
         make(Net(2))
     assert message in str(caught.value) and "test_classes.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_evaluation_of_batches_whose_classes_have_no_weight(batch_size: int) -> None:
+    """With label smoothing they have terms, which are divided by the weights of all batches."""
+    scores = np.random.default_rng(3).normal(size=(5, 3)).astype(np.float32)
+    labels = np.array([0, 0, 0, 1, 0])
+    net = Net(batch_size, seed=0)
+    x, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
+    SoftmaxLossLayer(net, x, label, class_weights=[0, 1, 2], label_smoothing=0.3)
+    net.compile(threads=1)
+    expected = F.cross_entropy(
+        torch.tensor(scores), torch.tensor(labels), torch.tensor([0.0, 1.0, 2.0]), label_smoothing=0.3
+    )
+    assert abs(net.evaluate(scores, labels[:, None]).loss - float(expected)) < 1e-5
