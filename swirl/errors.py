@@ -37,6 +37,12 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}? " if close else ""
 
 
+def misspelt(name: str, known: Iterable[str]) -> str | None:
+    """The known name that this one is nearly: nobody means another thing by it."""
+    close = get_close_matches(name, list(known), 1, cutoff=0.8)
+    return close[0] if close else None
+
+
 class DeclarationError(LatteError):
     """A layer, ensemble, field or connection is declared wrongly (shapes, names, cycles, batch size)."""
 

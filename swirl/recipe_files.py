@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from swirl.errors import RecipeError
+from swirl.errors import RecipeError, misspelt
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule
 from swirl.recipe_imports import fresh_imports, raised_at
@@ -71,10 +70,10 @@ def _check_spelling(scope: Mapping[str, Any], functions: Mapping[str, Any], name
     schedule."""
     missing = [phase for phase in (*PHASES, INFERENCE) if phase not in functions]
     for own, value in scope.items():
-        meant = get_close_matches(own, missing, 1, cutoff=0.8)
-        if meant and isinstance(value, FunctionType):
+        meant = misspelt(own, missing)
+        if meant is not None and isinstance(value, FunctionType):
             line = value.__code__.co_firstlineno
-            raise RecipeError(f"nothing calls {own}", location=f"{name}:{line}", way_out=f"did you mean {meant[0]!r}?")
+            raise RecipeError(f"nothing calls {own}", location=f"{name}:{line}", way_out=f"did you mean {meant!r}?")
 
 
 def _check_takes_two(function: Callable[..., Any], phase: str, name: str) -> None:

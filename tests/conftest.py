@@ -16,6 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)  # of those that -k and -m have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what ``--every`` leaves out."""
     every: int = config.getoption("--every")

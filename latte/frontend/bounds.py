@@ -12,7 +12,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.deps import NotProved, instance
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements
-from swirl.ir.trees import nodes
+from swirl.ir.trees import names_in
 
 
 def check_bounds(scope: BodyScope, body: Sequence[ast.stmt], buffers: Mapping[str, Buffer]) -> None:
@@ -43,7 +43,7 @@ def _check(scope: BodyScope, statement: Statement, access: Access, shape: tuple[
         except NotProved:
             continue
         if found is not None:
-            used = {node.id for node in nodes(index) if isinstance(node, ast.Name)}
+            used = names_in(index)
             where = ", ".join(f"{name} = {value}" for name, value in found.items() if name in used)
             scope.fail(
                 statement.node,

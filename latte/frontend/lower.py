@@ -99,7 +99,7 @@ def _neuron_blocks(translator: Translator, neuron: NeuronReferences, to_clear: l
     clearing: list[ast.stmt] = []
     blocks = []
     for name in to_clear:
-        if _is_cleared(scope, body, name):
+        if _is_cleared(body, name):
             spec = neuron.specs[name]
             if spec.dims == neuron.dims and len(spec.shape) == len(spec.dims):
                 indices: list[ast.expr] = [ast.Name(dim, ast.Load()) for dim in neuron.dims]
@@ -111,7 +111,7 @@ def _neuron_blocks(translator: Translator, neuron: NeuronReferences, to_clear: l
     return [*blocks, nested(loops, body)] if body else blocks
 
 
-def _is_cleared(scope: BodyScope, body: list[ast.stmt], name: str) -> bool:
+def _is_cleared(body: list[ast.stmt], name: str) -> bool:
     """Whether a field is set to zero first: some way adds to it, or keeps it; or it is the value, and all that stores
     to it has been left out, as it depends on ``self.training``: readers would get that of another batch."""
     use = first_use(body, name)
@@ -140,7 +140,7 @@ def _array_blocks(
         blocks.append([types.statement(part) for part in block])
     everything = [statement for block in blocks for statement in block]
     for name in to_clear:
-        if _is_cleared(scope, everything, name):
+        if _is_cleared(everything, name):
             where = next((i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block)), len(blocks))
             near = blocks[where] if where < len(blocks) else []
             blocks.insert(where, [_clear_nest(name, buffers[name], near)])

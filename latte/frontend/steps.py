@@ -25,7 +25,7 @@ from latte.model.phases import PhaseMethods
 from swirl.ir.hints import WORDS
 from swirl.ir.nest import expr, fresh, reference
 from swirl.ir.printing import unparse
-from swirl.ir.trees import nodes
+from swirl.ir.trees import names_in, nodes
 
 MEAN, LIMIT, SHRINK = "mean", "limit", "shrink"
 """What is done to a gradient before ``update`` reads it, in this order: divided by the number of batches, cut off,
@@ -112,7 +112,7 @@ def lower_step(rule: Rule, dtype: str, loops: Collection[str], adjustments: Coll
     dtypes = dict.fromkeys([*step.arrays.values(), *step.numbers, *step.adjusted.values()], dtype)
     types = Types(statements, dtypes, step.scope.fail)
     statements = declare_locals(statements, types.locals, types, step.scope.fail)
-    used = {node.id for statement in statements for node in nodes(statement) if isinstance(node, ast.Name)}
+    used = set().union(*map(names_in, statements))
     return Step(
         [types.statement(statement) for statement in statements],
         {name: own for name, own in step.arrays.items() if own in used},
@@ -187,7 +187,7 @@ class _StepReferences(References):
     def __init__(self, rule: Rule, loops: Collection[str], adjustments: Collection[str]):
         body = rule.body
         self.rule, self.loops = rule, loops
-        self._taken = {node.id for node in nodes(body.tree) if isinstance(node, ast.Name)} | {*loops, *WORDS}
+        self._taken = names_in(body.tree) | {*loops, *WORDS}
         self.arrays = {name: self._own(name) for name in ("parameter", "gradient", *rule.kept)}
         self.adjusted = {name: self._own(name) for name in adjustments}
         self.numbers: dict[str, Number] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from difflib import get_close_matches
 from functools import cached_property
 from types import FunctionType
 from typing import Any
@@ -14,7 +13,7 @@ from latte.model.checks import PHASES, check_phase
 from latte.model.helpers import with_helpers
 from latte.model.neuron import Neuron
 from latte.model.source_location import location_of
-from swirl.errors import DeclarationError
+from swirl.errors import DeclarationError, misspelt
 
 
 class PhaseMethods:
@@ -118,7 +117,7 @@ class PhaseMethods:
             if self.find(phase) is not None:
                 continue
             for name, method in methods.items():
-                if get_close_matches(name.lower(), spellings, 1, cutoff=0.8):
+                if misspelt(name.lower(), spellings):
                     raise DeclarationError(
                         f"{owner.__name__} has no {phase}, but {name}, which nothing would call",
                         location=location_of(method.__code__),

@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from os import PathLike
 from types import FunctionType
 from typing import Any
@@ -18,7 +17,7 @@ from latte.runtime.checkpoint import save
 from latte.runtime.evaluation import Evaluation
 from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
-from swirl.errors import DeclarationError, TrainingError, nearest
+from swirl.errors import DeclarationError, TrainingError, misspelt, nearest
 
 
 @dataclass(repr=False)
@@ -298,4 +297,4 @@ def _check(callback: Callback) -> None:
 
 def _seems_meant(name: str) -> bool:
     """Whether who defines a method of this name expects ``fit`` to call it."""
-    return name.startswith(("on_", "before_", "after_")) or bool(get_close_matches(name, _MOMENTS, 1, cutoff=0.8))
+    return name.startswith(("on_", "before_", "after_")) or misspelt(name, _MOMENTS) is not None

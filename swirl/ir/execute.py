@@ -165,7 +165,7 @@ class _Lanes(Transformer):
             self.generic_visit(node)
             return node
         declared = declared_in(node)
-        result = [ast.parse(f"{name} = dict()").body[0] for name in ("of_lanes", *sorted(declared))]
+        result = [ast.parse(f"{name} = dict()").body[0] for name in (_computed(loop.var), *sorted(declared))]
         result += self._each(node.body, loop.node, loop.var, declared)
         return result
 
@@ -202,8 +202,13 @@ def _in_steps(statement: ast.stmt, lane: str) -> list[list[ast.stmt]]:
         value = ast.BinOp(as_value(target), statement.op, statement.value)
     else:
         return [[statement]]
-    computed = ast.Subscript(ast.Name("of_lanes", ast.Load()), ast.Name(lane, ast.Load()), ast.Store())
+    computed = ast.Subscript(ast.Name(_computed(lane), ast.Load()), ast.Name(lane, ast.Load()), ast.Store())
     return [[ast.Assign([computed], value)], [ast.Assign([target], as_value(computed))]]
+
+
+def _computed(lane: str) -> str:
+    """What the lanes have computed and not yet stored."""
+    return f"computed_by_{lane}"
 
 
 def _subscript_locals(tree: Any, declared: set[str], lane: str) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,17 +102,8 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         pytest.skip(f"{target.name}: compiled, not run: {reason}")
 
 
-class Check(Protocol):
-    """``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for bit."""
-
-    def __call__(
-        self,
-        text: str,
-        buffers: Mapping[str, Buffer],
-        arrays: Mapping[str, np.ndarray] | None = None,
-        *,
-        tolerance: float = 0.0,
-    ) -> None: ...
+Check = Callable[..., None]
+"""``check(text, buffers, arrays)``: the compiled program computes what the executed one does, bit for bit."""
 
 
 class Checks:
@@ -121,20 +113,18 @@ class Checks:
         self.target = target
         self.cases: list[tuple[str, Program, Mapping[str, np.ndarray], float]] = []
 
-    def of(self, label: str) -> Check:
-        """A check that is made later; ``label`` names it where it fails."""
-
-        def later(
-            text: str,
-            buffers: Mapping[str, Buffer],
-            arrays: Mapping[str, np.ndarray] | None = None,
-            *,
-            tolerance: float = 0.0,
-        ) -> None:
-            given = {**arrays_for(buffers), **(arrays or {})}
-            self.cases.append((label, parse_program(text, buffers), given, tolerance))
-
-        return later
+    def add(
+        self,
+        label: str,
+        text: str,
+        buffers: Mapping[str, Buffer],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        *,
+        tolerance: float = 0.0,
+    ) -> None:
+        """Check a program later; ``label`` names it where it fails."""
+        given = {**arrays_for(buffers), **(arrays or {})}
+        self.cases.append((label, parse_program(text, buffers), given, tolerance))
 
     def run(self) -> None:
         """Compile all programs, and compare each."""
@@ -182,7 +172,7 @@ def check(checks: Checks) -> Check:
     """See :class:`Check`."""
 
     def now(*arguments: Any, **options: Any) -> None:
-        checks.of("program")(*arguments, **options)
+        checks.add("program", *arguments, **options)
         checks.run()
 
     return now
@@ -196,7 +186,8 @@ def together(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callabl
     def decorated(test: Callable[..., None]) -> Callable[[Checks], None]:
         def run(checks: Checks) -> None:
             for each in combinations:
-                test(checks.of(", ".join(f"{name} = {value}" for name, value in each.items())), **each)
+                label = ", ".join(f"{name} = {value}" for name, value in each.items())
+                test(partial(checks.add, label), **each)
             checks.run()
 
         run.__doc__ = test.__doc__
