@@ -58,8 +58,6 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     explicit = ensemble.phase_is_explicit(phase)
     body = ensemble.body(phase)
     source = Source(ensemble, spelled_out(body, ensemble) if explicit else body, buffers, batch_size, training, phase)
-    if phase == "forward" and "value" not in stored_names(body.tree):
-        body.fail(body.tree, f"forward of {ensemble!r} never assigns value: it would be zero", "self.value = …")
     to_clear = _clearable(ensemble, phase)
     if explicit:
         translator = Translator(ArrayReferences(source))
@@ -71,6 +69,8 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         aliases = {f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"}
     for block in blocks:
         check_bounds(translator.scope, block, buffers)
+    if phase == "forward" and "value" not in stored_names(body.tree):
+        body.fail(body.tree, f"forward of {ensemble!r} never assigns value: it would be zero", "self.value = …")
     for count, names in enumerate(translator.eachindex_loops):
         aliases[f"__unique_loopvar{count}"] = names
     label = name.replace(".", "_")
