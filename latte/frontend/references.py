@@ -89,7 +89,8 @@ class References(ABC):
                     index,
                     f"{text} cannot be a subscript here: such a local is affine in loop variables, or an element of "
                     "integers with a range; assigned once, before and in the same block or one around it",
-                    f"{text} = … in a line before, or the element itself in place of {text}",
+                    f"{text} = … in a line before, or the element itself in place of {text}; what is computed from "
+                    "data goes by way of a Field(…, dtype='int32', below=…)",
                 )
         elif isinstance(index, (ast.Subscript, ast.Attribute)) and scope.constants.fold(index) is MISSING:
             found = self.element(index)

@@ -13,6 +13,8 @@ from swirl.ir.printing import unparse
 
 Bounds = tuple[int, int]
 """The least and the greatest value."""
+ALL: Bounds = (-(2**31), 2**31 - 1)
+"""Of any integer: arithmetic wraps, and a conversion of what does not fit gives the least one."""
 
 
 def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Index:
@@ -24,7 +26,9 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
     try:
         return _index(scope, node)
     except NotAffine as error:
-        scope.fail(node, f"{what} must be affine in loop variables, {unparse(node)} is not: {error}")
+        by_field = "what is computed from data goes by way of a Field(…, dtype='int32', below=…)"
+        way_out = by_field if what == "a subscript" else None
+        scope.fail(node, f"{what} must be affine in loop variables, {unparse(node)} is not: {error}", way_out)
 
 
 def affine(scope: BodyScope, node: ast.expr) -> Index | None:
@@ -42,12 +46,9 @@ def bounds_of(scope: BodyScope, node: ast.expr) -> Bounds | None:
     return None if found is None else (found.low, found.high)
 
 
-def combined(operation: ast.operator, a: Bounds | None, b: Bounds | None) -> Bounds | None:
-    """The bounds of a sum, difference or product of integers, or of a quotient or remainder by a positive constant;
-    None where they are unknown, or leave 32 bits."""
-    if a is None or b is None:
-        return None
-    found: Bounds | None = None
+def combined(operation: ast.operator, a: Bounds, b: Bounds) -> Bounds:
+    """The bounds of what an operation makes of two integers."""
+    found = ALL
     match operation:
         case ast.Add():
             found = a[0] + b[0], a[1] + b[1]
@@ -60,12 +61,22 @@ def combined(operation: ast.operator, a: Bounds | None, b: Bounds | None) -> Bou
             found = a[0] // b[0], a[1] // b[0]
         case ast.Mod() if b[0] == b[1] > 0:
             found = a if a[0] >= 0 and a[1] < b[0] else (0, b[0] - 1)
-    return found if found is not None and found[0] >= -(2**31) and found[1] < 2**31 else None
+    return found if found[0] >= ALL[0] and found[1] <= ALL[1] else ALL  # it wraps
 
 
-def union(a: Bounds | None, b: Bounds | None) -> Bounds | None:
-    """The bounds of one of two values."""
-    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+def union(bounds: Sequence[Bounds]) -> Bounds:
+    """The bounds of one of several values."""
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+def least(bounds: Sequence[Bounds]) -> Bounds:
+    """The bounds of the least of several values."""
+    return min(low for low, _ in bounds), min(high for _, high in bounds)
+
+
+def greatest(bounds: Sequence[Bounds]) -> Bounds:
+    """The bounds of the greatest of several values."""
+    return max(low for low, _ in bounds), max(high for _, high in bounds)
 
 
 def _index(scope: BodyScope, node: ast.expr) -> Index:

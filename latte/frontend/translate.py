@@ -10,7 +10,7 @@ from latte.frontend.expressions import Expressions
 from latte.frontend.locals import from_source
 from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
-from latte.frontend.subscripts import Bounds, affine, bounds_of, combined, index_of, union
+from latte.frontend.subscripts import ALL, Bounds, affine, bounds_of, combined, greatest, index_of, least, union
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
 from latte.model.checks import is_number
@@ -21,6 +21,8 @@ from swirl.ir.hints import WORDS
 from swirl.ir.nest import Loop, fresh, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes
+
+_EXTREMES = {"min": least, "max": greatest}
 
 
 class Translator:
@@ -133,28 +135,33 @@ class Translator:
     def _check_in_range(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> None:
         """Refuse stores that might leave the range of a field: it may be a subscript."""
         below = self.scope.below.get(name_of(target))
-        if below is None or (found := self._bounds(value)) is not None and found[0] >= 0 and found[1] < below:
+        if below is None:
             return
-        self.scope.fail(
-            node,
-            f"{unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
-            f"assign loop variables, constants, integers with such a range, or a sum of these % {below}",
-        )
+        low, high = self._bounds(value)
+        if low < 0 or high >= below:
+            self.scope.fail(
+                node,
+                f"{unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
+                f"assign loop variables, constants, integers with such a range, or any integer % {below}, or "
+                f"min(max(…, 0), {below - 1})",
+            )
 
-    def _bounds(self, node: ast.expr) -> Bounds | None:
-        """The least and the greatest value of an integer expression, by interval arithmetic; None where unknown."""
+    def _bounds(self, node: ast.expr) -> Bounds:
+        """The least and the greatest value of an integer expression, by interval arithmetic."""
         if (known := bounds_of(self.scope, node)) is not None:
             return known
         match node:
             case ast.BinOp(left, operation, right):
                 return combined(operation, self._bounds(left), self._bounds(right))
             case ast.IfExp(_, body, orelse):
-                return union(self._bounds(body), self._bounds(orelse))
+                return union([self._bounds(body), self._bounds(orelse)])
+            case ast.Call(function, [_, _, *_] as arguments) if called(function) in _EXTREMES:
+                return _EXTREMES[called(function)]([self._bounds(argument) for argument in arguments])
             case ast.Subscript() | ast.Attribute():
                 element = self.references.element(node)
                 below = self.scope.below.get(name_of(element)) if isinstance(element, ast.Subscript) else None
-                return (0, below - 1) if below is not None else None
-        return None
+                return (0, below - 1) if below is not None else ALL
+        return ALL
 
     def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
         """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from latte import EmbeddingLayer, FullyConnectedLayer, MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.errors import BodyError, DataError, DeclarationError
-from latte.neuron import Constant, Field, Neuron, Param, State, eachindex, given
+from latte.neuron import Constant, Field, Neuron, Param, State, eachindex, floor, given, int32, normal
 from latte.solver import SGD
 from swirl.target import TARGETS, why_not
 
@@ -275,6 +276,82 @@ def test_a_ring() -> None:
     np.testing.assert_array_equal(queue.get_rows()[:2], items[7:9])
 
 
+PIECES = 6
+
+
+class Piecewise(Neuron):
+    """A function of its own for each channel, linear in pieces, which go on outside of -1 to 1."""
+
+    values = Param("c", shape=(PIECES + 1,), init=normal(0.5))
+    piece = Field("n", "c", dtype="int32", below=PIECES)
+    end = Field("n", "c", dtype="int32", below=PIECES + 1)
+
+    def forward(self):
+        place = (self.input + 1.0) * (0.5 * PIECES)
+        self.piece = min(max(int32(floor(place)), 0), PIECES - 1)
+        self.end = self.piece + 1
+        share = place - self.piece
+        self.value = (1.0 - share) * self.values[self.piece] + share * self.values[self.end]
+
+
+class Periodic(Neuron):
+    values = Param("c", shape=(PIECES,), init=normal(0.5))
+    piece = Field("n", "c", dtype="int32", below=PIECES)
+
+    def forward(self):
+        self.piece = int32(floor(self.input * 3.0)) % PIECES
+        self.value = self.values[self.piece] * self.input
+
+
+def computed(kind: type[Neuron], images: np.ndarray, target: str) -> tuple[Net, Ensemble, Ensemble]:
+    """A net of such neurons that has seen the images."""
+    if reason := why_not(TARGETS[target]):
+        pytest.skip(reason)
+    net = Net(len(images), seed=0)
+    net.force_backward = True
+    data = MemoryDataLayer(net, images.shape[1:])
+    layer = net.add_ensemble(Ensemble(kind, images.shape[1:], dims=("c",)))
+    net.add_one_to_one_connections(data, layer)
+    net.compile(threads=2, target=target)
+    net.set_batch(images, finite=False)
+    net.forward()
+    return net, data, layer
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", [Piecewise, Periodic])
+def test_subscripts_computed_from_data(kind: type[Neuron], target: str) -> None:
+    generator = np.random.default_rng(3)
+    images = generator.uniform(-1.6, 1.6, (5, 17)).astype(np.float32)
+    images[0, :3] = -1, 1, 0
+    net, data, layer = computed(kind, images, target)
+    x = torch.tensor(images, requires_grad=True)
+    values = torch.tensor(layer.get_values(), requires_grad=True)
+    channels = torch.arange(17).expand(5, 17)
+    if kind is Piecewise:
+        place = (x + 1) * (0.5 * PIECES)
+        piece = place.floor().long().clamp(0, PIECES - 1)
+        expected = torch.lerp(values[channels, piece], values[channels, piece + 1], place - piece)
+    else:
+        expected = values[channels, (x * 3).floor().long() % PIECES] * x
+    gradient = generator.normal(size=images.shape).astype(np.float32)
+    layer.set_grad(gradient)
+    net.backward()
+    expected.backward(torch.tensor(gradient))
+    close = partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+    close(layer.get_value(), expected.detach().numpy())
+    close(data.get_grad(), x.grad)
+    close(layer.get_grad_values(), values.grad)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_no_integer_is_stays_in_range(target: str) -> None:
+    strange = np.array([[np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0, 1e-40]], np.float32)
+    for kind, expected in ((Piecewise, [0, 0, 0, 0, 0, 3, 3, 3]), (Periodic, [4, 4, 4, 4, 4, 0, 0, 0])):
+        _, _, layer = computed(kind, strange, target)
+        np.testing.assert_array_equal(layer.get_piece()[0], expected)  # what is out of range is -2**31
+
+
 class Leaving(Ensemble):
     at = State(shape=(1,), dtype="int32", below=7)
 
@@ -282,6 +359,26 @@ class Leaving(Ensemble):
         for n, t, e in eachindex(value):
             value[n, t, e] = inputs[n, t, e]
         at[0] = (at[0] + 1) % 8
+
+
+class Clamped(Ensemble):
+    place = Field("t", dtype="int32", below=5)
+
+    def forward(self, inputs, inputs1, value, place):
+        for n, t, e in eachindex(value):
+            place[t] = min(max(int32(inputs[0, t, 0]), 0), 5)
+            value[n, t, e] = inputs[n, place[t], e]
+
+
+class HalfClamped(Ensemble):
+    """A product that wraps may be less than zero."""
+
+    place = Field("t", dtype="int32", below=5)
+
+    def forward(self, inputs, inputs1, value, place):
+        for n, t, e in eachindex(value):
+            place[t] = min(inputs1[0, t] * 2000000000, 4)
+            value[n, t, e] = inputs[n, place[t], e]
 
 
 class Added(Ensemble):
@@ -313,7 +410,13 @@ class After(Ensemble):
         (Read, 6, r"inputs1\[n, t\] is below 6, dimension 1 of inputs has 5 elements"),
         (Twice, 4, "cannot be a subscript: it is itself read at such a subscript"),
         (Computed, 5, r"place\[t\] = t \+ 2: the numbers of place are below 5, these may not be"),
-        (Leaving, 5, r"at\[0\] = \(at\[0\] \+ 1\) % 8: the numbers of at are below 7(.|\n)*a sum of these % 7"),
+        (
+            Leaving,
+            5,
+            r"at\[0\] = \(at\[0\] \+ 1\) % 8: the numbers of at are below 7(.|\n)*% 7, or min\(max\(…, 0\), 6\)",
+        ),
+        (Clamped, 5, r"place\[t\] = min\(max\(int32\(.*\), 0\), 5\): the numbers of place are below 5"),
+        (HalfClamped, 5, r"place\[t\] = min\(.* \* 2000000000, 4\): the numbers of place are below 5"),
         (Added, 5, "might leave the range of place"),
         (After, 5, "row cannot be a subscript here"),
     ],
