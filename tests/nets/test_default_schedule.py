@@ -579,10 +579,10 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     """Of a fully connected layer whose weights fit no cache: lanes run along the items of a copy of the source;
     backward adds to strips while weights pass by; update reads strips of the source."""
     monkeypatch.setattr(blocking, "STRIP", 32)
-    net = Net(24, seed=1)
+    net = Net(16, seed=1)
     net.force_backward = True
-    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (256,)), 40)
-    applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=2**14, l2_bytes=2**15))
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (192,)), 40)
+    applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=2**13, l2_bytes=2**14))
     assert {"pack('forward', 'inputs')", "transpose('inputs_packed', order=[1, 0])"} <= set(applied["forward"])
     assert "vectorize('forward', 'n', 8, strided='gather', nest=2)" in applied["forward"]
     assert "reorder('backward', ['i_1_outer', 'k_outer', 'i_1_inner', 'n', 'k_inner'], nest=1)" in applied["backward"]
@@ -591,21 +591,23 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("batch", "l2", "passing", "own_sums"),
+    ("shape", "batch", "l2", "passing", "own_sums"),
     [
-        (17, 2**16, ["n"], True),  # an image at a time
-        (17, 2**15, ["n", "h_outer"], True),  # a few rows
-        (3, 2**16, ["n"], False),  # too few images for the threads
-        (2, 2**20, [], False),  # the caches have it all
-        (17, 2**13, [], False),  # they do not have the weights
+        ((2, 4, 7), 17, 2**14, ["n"], True),  # an image at a time
+        ((2, 6, 7), 17, 2**14, ["n", "h_outer"], True),  # a few rows
+        ((8, 3, 7), 2, 2**14, ["n"], False),  # too few images for the threads
+        ((8, 3, 7), 3, 2**16, [], False),  # the caches have it all
+        ((2, 6, 7), 17, 2**11, [], False),  # they do not have the weights
     ],
 )
-def test_terms_pass_by_once_for_all_results(batch: int, l2: int, passing: list[str], own_sums: bool) -> None:
+def test_terms_pass_by_once_for_all_results(
+    shape: tuple[int, ...], batch: int, l2: int, passing: list[str], own_sums: bool
+) -> None:
     """The gradient of weights: what the caches have of the images is read for each of them."""
     net = Net(batch, seed=1)
     net.force_backward = True
-    layer = TransposedConvLayer(net, MemoryDataLayer(net, (8, 12, 7)), 16, 2, 2)
-    update = applied_in("update", net, layer, replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=l2))
+    layer = TransposedConvLayer(net, MemoryDataLayer(net, shape), 16, 2, 2)
+    update = applied_in("update", net, layer, replace(TARGETS["avx2"], l1_bytes=2**10, l2_bytes=l2))
     orders = [text for text in update if text.startswith("reorder('update', ['n', ")]
     assert [text.startswith(f"reorder('update', {[*passing, 'k_outer']}"[:-1]) for text in orders] == [True][
         : len(passing)
