@@ -24,6 +24,7 @@ from swirl.config import MAX_THREADS, settings
 from swirl.errors import DeclarationError, TargetError
 from swirl.jit import Progress, progress_bar
 from swirl.memo import Memos
+from swirl.phases import INFERENCE
 from swirl.pipeline import uncollected
 from swirl.runner import Runner
 from swirl.target import Target, resolve_target
@@ -40,6 +41,7 @@ def compile_graph(
     *,
     seeded: frozenset[str] = frozenset(),
     shared: Executable | None = None,
+    trains: bool = True,
     show_progress: bool = False,
 ) -> tuple[Executable, CompileReport]:
     """The executable of a net for one batch size, and what it took.
@@ -50,7 +52,8 @@ def compile_graph(
         target: what code is made for; it need not run here.
         runner: whose threads run the phases.
         seeded: names of inner ensembles whose gradient the user sets.
-        shared: another batch size of the net, whose parameters and state are used.
+        shared: another executable of the net, whose parameters and state are used.
+        trains: whether it has all phases; otherwise inference alone.
         show_progress: whether to show progress bars.
 
     Raises:
@@ -62,9 +65,9 @@ def compile_graph(
         differentiated = differentiate(graph, lowered, seeded)
         plan = make_plan(graph, differentiated, target, memos, scheduling)
         planned = perf_counter() - start
-        generated = _Timed(generate_kernels(plan, dump))
+        generated = _Timed(generate_kernels(plan, dump, None if trains else (INFERENCE,)))
         kernels = build_kernels(generated, target, compiling, dump)
-        executable = bind(graph, plan, batch_size, kernels, runner, shared)
+        executable = bind(graph, plan, batch_size, kernels, runner, shared, trains)
     built = (kernel.built for kernel in kernels)
     return executable, make_report(built, perf_counter() - start, planned + generated.seconds, plan.untuned)
 

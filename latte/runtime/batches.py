@@ -42,6 +42,7 @@ class Batches:
         data: arrays for the data layers, or one loader.
         layers: that are given; all data layers by default.
         finite: whether NaN and infinities are refused.
+        trains: whether it is trained on them; otherwise they are for inference.
 
     Attributes:
         finite: whether a batch is still to be checked for them, when a loader has made it.
@@ -51,9 +52,15 @@ class Batches:
     """
 
     def __init__(
-        self, session: Session, data: Sequence[Any], layers: Sequence[DataEnsemble] | None = None, *, finite: bool
+        self,
+        session: Session,
+        data: Sequence[Any],
+        layers: Sequence[DataEnsemble] | None = None,
+        *,
+        finite: bool,
+        trains: bool = False,
     ):
-        self._session, self.finite = session, finite
+        self._session, self.finite, self._trains = session, finite, trains
         self.layers = session.graph.data() if layers is None else list(layers)
         self._loader: Loader | None = None
         self._arrays: dict[str, np.ndarray] = {}
@@ -85,7 +92,7 @@ class Batches:
             check_finite(self._arrays)
             self.finite = False
         for size in {min(self.size, self.items), self.items % self.size} - {0, self._session.batch_size}:
-            self._session.prepare(size)
+            self._session.prepare(size, self._trains)
 
     def epoch(self, shuffle: bool) -> Iterator[Batch]:
         """The batches of an epoch of training: each is another one, in a sequence that the net's seed fixes."""

@@ -109,7 +109,7 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
     labels: list[list[np.ndarray]] = []
     with whole_batches_after(session):
         for numbers, arrays in batches.in_order():
-            session.set_batch(*arrays, numbers=numbers, finite=batches.finite)
+            session.set_batch(*arrays, numbers=numbers, finite=batches.finite, trains=False)
             session.test()
             for mean in means:
                 mean.add(session, len(numbers))
@@ -187,7 +187,7 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
     loss, accuracy = session.loss, session.accuracy
     with whole_batches_after(session):
         for numbers, arrays in batches.in_order():
-            session.set_batch(*arrays, numbers=numbers, finite=batches.finite, layers=layers)
+            session.set_batch(*arrays, numbers=numbers, finite=batches.finite, layers=layers, trains=False)
             session.infer()
             collected.append(session.executable.read(f"{chosen.name}.value"))
     session.loss, session.accuracy = loss, accuracy  # without labels, those of these batches mean nothing

@@ -35,6 +35,7 @@ class Executable:
         compiled: the kernels.
         phases: ``forward``, ``inference`` and ``backward``, ready to run.
         order: the kernels of each of them.
+        trains: whether it has all phases; otherwise the kernels of inference alone.
         has_run: those of them that have run on the current batch.
         missing: storage that has been fused away in the phases that ran last.
         views: what users hold of blocked storage.
@@ -49,6 +50,7 @@ class Executable:
     compiled: list[CompiledPhase]
     phases: dict[str, Phase]
     order: dict[str, list[CompiledPhase]]
+    trains: bool = True
     has_run: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
     views: BlockedViews = field(default_factory=BlockedViews)
@@ -169,6 +171,7 @@ def bind(
     compiled: list[CompiledPhase],
     runner: Runner,
     shared: Executable | None = None,
+    trains: bool = True,
 ) -> Executable:
     """A net for one batch size with its buffers, ready to run.
 
@@ -178,7 +181,8 @@ def bind(
         batch_size: items in a batch.
         compiled: its kernels.
         runner: whose threads run the phases.
-        shared: another batch size of the same net, whose parameters and state are used.
+        shared: another executable of the same net, whose parameters and state are used.
+        trains: whether these are the kernels of all phases.
 
     Raises:
         TrainingError: parameters would have another layout than those of ``shared``.
@@ -187,7 +191,7 @@ def bind(
     arrays = _arrays(buffers, shared, runner)
     order = _order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
-    made = Executable(graph, plan, batch_size, buffers, arrays, compiled, phases, order)
+    made = Executable(graph, plan, batch_size, buffers, arrays, compiled, phases, order, trains)
     made.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
     if shared is not None:
         made.views = shared.views

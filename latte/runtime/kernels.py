@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,18 +59,23 @@ class CompiledPhase(GeneratedPhase):
         return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
 
 
-def generate_kernels(plan: Plan, dump: Path | None = None) -> Iterator[GeneratedPhase]:
+def generate_kernels(
+    plan: Plan, dump: Path | None = None, phases: Collection[str] | None = None
+) -> Iterator[GeneratedPhase]:
     """The C++ of every phase of every unit, one after the other.
 
     Args:
         plan: of the net.
         dump: a folder for the stages, each a file that runs.
+        phases: those that are wanted; all by default.
 
     Raises:
         Unsupported: there is none for this target; with the layer, the phase, and the location of the body.
     """
     for item in plan.scheduled:
         for phase in item.result.stages:
+            if phases is not None and phase not in phases:
+                continue
             stages = item.finished(phase, plan.state, plan.target)
             if dump is not None:
                 dump_stages(dump / item.unit.name / phase, stages)

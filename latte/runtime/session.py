@@ -30,7 +30,7 @@ class Compile(Protocol):
     """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
 
     def __call__(
-        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None
+        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None, trains: bool
     ) -> tuple[Executable, CompileReport]: ...
 
 
@@ -91,11 +91,18 @@ class Session:
         """The executable for whole batches: it knows all of a state that has elements for each item."""
         return self._for(self.batch_size)
 
-    def _for(self, batch_size: int) -> Executable:
-        """The executable for a batch size, compiled where needed; parameters are shared."""
-        if batch_size not in self._executables:
-            self._executables[batch_size] = self._made(batch_size, self.executable)
-        return self._executables[batch_size]
+    def _for(self, batch_size: int, trains: bool = True) -> Executable:
+        """The executable for a batch size, compiled where needed; parameters are shared.
+
+        Args:
+            batch_size: items in a batch.
+            trains: whether all phases are needed; otherwise inference alone.
+        """
+        found = self._executables.get(batch_size)
+        if found is None or (trains and not found.trains):
+            shared = next(each for each in self._executables.values() if each.trains)
+            self._executables[batch_size] = found = self._made(batch_size, shared, trains)
+        return found
 
     @property
     def report(self) -> CompileReport:
@@ -106,8 +113,8 @@ class Session:
         """Count what was compiled for this net elsewhere, by a solver."""
         self._reports.append(report)
 
-    def _made(self, batch_size: int, shared: Executable | None) -> Executable:
-        executable, report = self._compile(batch_size, seeded=self.seeds.inner, shared=shared)
+    def _made(self, batch_size: int, shared: Executable | None, trains: bool = True) -> Executable:
+        executable, report = self._compile(batch_size, seeded=self.seeds.inner, shared=shared, trains=trains)
         self._reports.append(report)
         if report.untuned and not self._untuned_said:
             self._untuned_said = True
@@ -120,21 +127,20 @@ class Session:
             )
         return executable
 
-    def use(self, batch_size: int) -> Executable:
-        """Make the executable for a batch size current, compiling it where needed."""
-        chosen = self._for(batch_size)
+    def use(self, batch_size: int, trains: bool = True) -> Executable:
+        """Make the executable for a batch size current, compiling it where needed: all of it, or inference alone."""
+        chosen = self._for(batch_size, trains)
         if chosen is not self.executable:
             self.executable = chosen
-            self.seeds.start(self.executable)
+            if chosen.trains:
+                self.seeds.start(chosen)
         return self.executable
 
     @one_at_a_time
-    def prepare(self, batch_size: int) -> None:
-        """See :meth:`latte.net.Net.prepare`."""
+    def prepare(self, batch_size: int, trains: bool = True) -> None:
+        """See :meth:`latte.net.Net.prepare`; without ``trains``, for inference alone."""
         self._check_size(batch_size)
-        current = self.executable
-        self.use(batch_size)
-        self.executable = current
+        self._for(batch_size, trains)
 
     @one_at_a_time
     def seed(self, ensemble: Ensemble, gradient: np.ndarray) -> None:
@@ -180,6 +186,7 @@ class Session:
         finite: bool = True,
         numbers: Sequence[int] | np.ndarray | None = None,
         layers: Sequence[DataEnsemble] | None = None,
+        trains: bool = True,
     ) -> None:
         """See :meth:`latte.net.Net.set_batch`.
 
@@ -188,6 +195,7 @@ class Session:
             finite: whether NaN and infinities are refused.
             numbers: of the items in their data set, for messages.
             layers: the data layers; all by default.
+            trains: whether more than inference may follow.
         """
         check_flags(DataError, finite=finite)
         checked = check_data(self.graph, arrays, layers, numbers)
@@ -195,7 +203,7 @@ class Session:
             check_finite(checked, numbers)
         count = len(next(iter(checked.values())))
         self._check_size(count)
-        executable = self.use(count)
+        executable = self.use(count, trains)
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
         self.given.update(checked)

@@ -62,7 +62,7 @@ def fit(
         DataError: the data do not fit, or hold NaN or infinity. For arrays, the net is as it was then.
         TrainingError: NaN in the loss, or no loss; a solver or a callback that is none; metrics without validation.
     """
-    batches = Batches(session, data, finite=stop_on_nan)
+    batches = Batches(session, data, finite=stop_on_nan, trains=True)
     _check_training(session, solver, epochs, accumulate)
     check_flags(TrainingError, shuffle=shuffle, stop_on_nan=stop_on_nan, progress=progress)
     told, asked = as_callbacks(callbacks), check_metrics(session.graph, metrics)

@@ -10,6 +10,9 @@ import pytest
 
 from latte import (
     AccuracyLayer,
+    BatchNormLayer,
+    ConvLayer,
+    DropoutLayer,
     FullyConnectedLayer,
     MeanSquaredErrorLayer,
     MemoryDataLayer,
@@ -448,3 +451,69 @@ def test_evaluate_weights_batches_by_what_counts(batch_size: int) -> None:
     assert found.metrics["plain"] == pytest.approx(each.mean(), rel=1e-5)
     assert found.accuracy == pytest.approx((scores.argmax(1) == labels)[counts].mean())
     assert net.evaluate(scores[1:2], labels[1:2]).loss == 0.0
+
+
+def small_net() -> tuple[Net, list[Any]]:
+    net = Net(BATCH, seed=1)
+    data = MemoryDataLayer(net, (3, 5, 5))
+    first = ReLULayer(net, BatchNormLayer(net, ConvLayer(net, data, num_filters=4, kernel=3, stride=1, pad=1)))
+    scores = FullyConnectedLayer(net, DropoutLayer(net, first, 0.5), 4)
+    SoftmaxLossLayer(net, scores, MemoryDataLayer(net, (1,)))
+    net.compile(threads=1)
+    return net, [first, scores]
+
+
+def trained(net: Net, data: Any, labels: Any) -> dict[str, np.ndarray]:
+    net.fit(data, labels, solver=SGD(net, 0.1, momentum=0.9), progress=False, shuffle=False)
+    return net.state_dict()
+
+
+def test_prediction_of_other_numbers_of_items_compiles_inference_alone() -> None:
+    generator = np.random.default_rng(0)
+    data, labels = generator.standard_normal((BATCH + 2, 3, 5, 5)), generator.integers(0, 4, BATCH + 2)
+    net, _ = small_net()
+    whole = net.report.kernels
+    predicted = net.predict(data)
+    loss = net.evaluate(data, labels).loss  # of the size that is there
+    inference = net.report.kernels - whole
+    assert 0 < 3 * inference <= whole
+    np.testing.assert_array_equal(predicted[-2:], net.predict(data[-2:]))
+    assert net.report.kernels == whole + inference
+    net.prepare(2)
+    assert net.report.kernels >= whole + 2 * inference  # all phases
+
+    other, twin = small_net()[0], small_net()[0]
+    assert other.evaluate(data, labels).loss == loss
+    learned, expected = trained(other, data, labels), trained(twin, data, labels)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(learned[name], values, err_msg=name)
+
+
+def test_training_on_what_has_been_predicted() -> None:
+    """Also where the net was compiled again for a gradient, from a smaller batch."""
+    generator = np.random.default_rng(0)
+    data, labels = generator.standard_normal((BATCH, 3, 5, 5)), generator.integers(0, 4, BATCH)
+    found = []
+    for predicts in (False, True):
+        net, (first, scores) = small_net()
+        if predicts:
+            net.predict(data[:4])
+        net.set_batch(data[:4], labels[:4])
+        net.forward()
+        first.set_grad(np.ones((4, *first.shape)))
+        if predicts:
+            net.predict(data)
+            net.predict(data[:2])
+        net.set_batch(data[:4], labels[:4])
+        net.forward()
+        net.backward()
+        if predicts:
+            net.predict(data)
+        found.append([scores.get_grad_weights(), *net.state_dict().values()])
+        net.set_batch(data, labels)
+        first.set_grad(np.zeros((BATCH, *first.shape)))
+        net.forward()
+        net.backward()
+        found[-1] += [scores.get_grad_weights(), net.loss]
+    for without, after in zip(*found, strict=True):
+        np.testing.assert_array_equal(without, after)
