@@ -10,9 +10,10 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.memory import LaneIndices, LaneMemory
 from swirl.codegen.to_c import Statements
 from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type
+from swirl.ir.accesses import is_empty_array
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import references
-from swirl.ir.trees import nodes
+from swirl.ir.trees import names_in, nodes
 from swirl.ir.types import CASTS
 
 
@@ -27,14 +28,12 @@ class LaneValues(LaneIndices):
         self.memory = LaneMemory(instructions, statements, lane, self)
 
     def varies(self, node: ast.expr) -> bool:
-        for part in nodes(node):
-            if isinstance(part, ast.Name):
-                local = self.context.locals.get(part.id)
-                if part.id == self.lane or (local is not None and local.storage == "lanes"):
-                    return True
-            elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "empty":
-                raise Unsupported("an array cannot be declared in a vector loop", node)
-        return False
+        names = names_in(node)
+        if "empty" in names and any(map(is_empty_array, nodes(node))):
+            raise Unsupported("an array cannot be declared in a vector loop", node)
+        return self.lane in names or any(
+            local.storage == "lanes" for name in names if (local := self.context.locals.get(name)) is not None
+        )
 
     def parted(self, test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
         """``a and b`` as the part on loop variables that all lanes share, and the rest; None unless it has both. The

@@ -89,9 +89,9 @@ def accesses_of(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
     if isinstance(node, ast.If):
         reads = [node.test]
     elif isinstance(node, ast.AnnAssign):
-        if not _is_empty(node.value):
+        if not is_empty_array(node.value):
             yield access(node.target, "write", scope)
-        reads = [node.value] if node.value is not None and not _is_empty(node.value) else []
+        reads = [node.value] if node.value is not None and not is_empty_array(node.value) else []
     elif isinstance(node, ast.AugAssign):
         kinds: dict[type, str] = {ast.Add: "add", ast.Sub: "add", ast.Mult: "mul", ast.Div: "mul"}
         kind = kinds.get(type(node.op))
@@ -114,7 +114,8 @@ def accesses_of(node: ast.stmt, scope: LocalLoops) -> Iterator[Access]:
         yield access(part, "read", scope, when)
 
 
-def _is_empty(value: ast.expr | None) -> bool:
+def is_empty_array(value: ast.AST | None) -> bool:
+    """Whether it is ``empty(…)``: a declared array without values."""
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "empty"
 
 

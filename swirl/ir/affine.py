@@ -34,12 +34,16 @@ class Affine:
     def add(self, other: Affine, factor: int = 1) -> Affine:
         result = Affine(dict(self.terms), self.constant + factor * other.constant, {**self.atoms, **other.atoms})
         for atom, coefficient in other.terms.items():
-            total = result.terms.get(atom, 0) + factor * coefficient
-            if total:
-                result.terms[atom] = total
-            else:
-                result.terms.pop(atom, None)
+            result.add_term(atom, factor * coefficient)
         return result
+
+    def add_term(self, atom: str, coefficient: int) -> None:
+        """Add a multiple of an atom, in place."""
+        total = self.terms.get(atom, 0) + coefficient
+        if total:
+            self.terms[atom] = total
+        else:
+            self.terms.pop(atom, None)
 
     def scale(self, factor: int) -> Affine:
         return Affine().add(self, factor)
@@ -92,33 +96,52 @@ def affine(node: ast.expr, ranges: Ranges | None = None, *, fix: bool = False) -
         fix: replace a variable of one value by that value. By default it stays: the subscripts of a loop that happens
             to run once still show that they move with it.
     """
-    ranges = ranges or {}
+    form = Affine()
+    return form if _add_to(form, node, 1, ranges or {}, fix) else None
+
+
+def _add_to(form: Affine, node: ast.expr, factor: int, ranges: Ranges, fix: bool) -> bool:
+    """Add a multiple of an expression to a form, without a form for each of its parts; whether it is quasi-affine."""
+    part: Affine | None = None
     if isinstance(node, ast.Constant):
-        return Affine(constant=node.value) if type(node.value) is int else None
+        if type(node.value) is not int:
+            return False
+        form.constant += factor * node.value
+        return True
     if isinstance(node, ast.Name):
-        if fix:
-            low, high = ranges.get(node.id, (0, 1))
-            if low == high:
-                return Affine(constant=low)
-        return _atom(as_value(node))
+        low, high = ranges.get(node.id, (0, 1)) if fix else (0, 1)
+        if low == high:
+            form.constant += factor * low
+        else:
+            form.atoms[node.id] = as_value(node)
+            form.add_term(node.id, factor)
+        return True
     if isinstance(node, ast.BinOp):
-        return _binary(node, ranges, fix)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = affine(node.operand, ranges, fix=fix)
-        return inner and inner.scale(-1)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        return _extremum(node.func.id, node.args, ranges, fix)
-    return None
+        operation = node.op.__class__
+        if operation is ast.Add or operation is ast.Sub:
+            second = factor if operation is ast.Add else -factor
+            return _add_to(form, node.left, factor, ranges, fix) and _add_to(form, node.right, second, ranges, fix)
+        if operation is ast.Mult and (scale := constant(node.right)) is not None:
+            return _add_to(form, node.left, factor * scale, ranges, fix)
+        part = _binary(node, ranges, fix)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _add_to(form, node.operand, -factor, ranges, fix)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        part = _extremum(node.func.id, node.args, ranges, fix)
+    if part is None:
+        return False
+    form.constant += factor * part.constant
+    form.atoms.update(part.atoms)
+    for atom, coefficient in part.terms.items():
+        form.add_term(atom, factor * coefficient)
+    return True
 
 
 def _binary(node: ast.BinOp, ranges: Ranges, fix: bool) -> Affine | None:
+    """A product, quotient or remainder."""
     left, right = affine(node.left, ranges, fix=fix), affine(node.right, ranges, fix=fix)
     if left is None or right is None:
         return None
-    if isinstance(node.op, ast.Add):
-        return left.add(right)
-    if isinstance(node.op, ast.Sub):
-        return left.add(right, -1)
     if isinstance(node.op, ast.Mult):
         if not right.terms:
             return left.scale(right.constant)

@@ -156,8 +156,8 @@ def loop_of(node: ast.For) -> Loop:
     start, stop = (args[0], args[1]) if len(args) > 1 else (_ZERO, args[0])
     step = constant(args[2]) if len(args) > 2 else 1
     assert step is not None
-    given = tuple([(o.arg or "", str(o.value.value)) for o in options if isinstance(o.value, ast.Constant)])
-    return Loop(node.target.id, node.iter.func.id, start, stop, step, given, getattr(node, "mark", None))
+    given = [(o.arg or "", str(o.value.value)) for o in options if isinstance(o.value, ast.Constant)] if options else ()
+    return Loop(node.target.id, node.iter.func.id, start, stop, step, tuple(given), getattr(node, "mark", None))
 
 
 _ZERO = ast.Constant(0)
