@@ -8,7 +8,7 @@ from latte.layers.arguments import choice, names_of_dimensions, one_to_one, sour
 from latte.model.checks import check_number
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Neuron, Param, constant, erf, exp, expm1, tanh
+from latte.neuron import Neuron, Param, constant, erf, expm1, sigmoid, tanh
 
 
 class ReLUNeuron(Neuron):
@@ -30,12 +30,6 @@ class TanhNeuron(Neuron):
 
     def forward(self) -> None:
         self.value = tanh(self.input)
-
-
-def sigmoid(x):
-    """``1 / (1 + exp(-x))``; neither it nor its derivative has an infinite intermediate value."""
-    decay = exp(-x if x > 0.0 else x)
-    return (1.0 if x > 0.0 else decay) / (1.0 + decay)
 
 
 class SigmoidNeuron(Neuron):

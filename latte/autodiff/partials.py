@@ -112,11 +112,7 @@ class Partials:
         if isinstance(node.op, ast.Mult) and same(left, right):
             self.walk(left, term.scaled(Fraction(2)).times(left))
         elif isinstance(node.op, ast.Div):
-            quotient = term.divided(right)
-            quotient = self.share(quotient) if both else quotient
-            self.walk(left, quotient)
-            down = quotient.scaled(Fraction(-1))
-            self.walk(right, down.times(left).divided(right) if result is None else down.times(result))
+            self._quotient(left, right, term, result)
         elif isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
             term = self.share(term) if both else term
             if isinstance(node.op, ast.Mult):
@@ -127,6 +123,28 @@ class Partials:
                 self.walk(right, term.scaled(Fraction(-1)) if isinstance(node.op, ast.Sub) else term)
         else:
             raise DerivativeError(f"no derivative of `{unparse(node)}`")
+
+    def _quotient(self, left: ast.expr, right: ast.expr, term: Term, result: ast.expr | None) -> None:
+        """Of ``left / right``. In ``y = 1 / (c + exp(u))``, the share of ``u`` is ``-y * e / (c + e)``, where ``e`` may
+        be infinite: written as ``-y / (c / e + 1)``, it is zero then."""
+
+        def less(factor: Term) -> Term:
+            factor = factor.scaled(Fraction(-1))
+            return factor.times(left).divided(right) if result is None else factor.times(result)
+
+        both = active_in(left, self.is_active) and active_in(right, self.is_active)
+        growing = _growing(right)
+        if growing is not None and both:
+            term = self.share(term)
+        quotient = term.divided(right)
+        quotient = self.share(quotient) if both else quotient
+        self.walk(left, quotient)
+        if growing is None:
+            self.walk(right, less(quotient))
+        else:
+            exponential, other = growing
+            self.walk(other, less(quotient))
+            self.walk(exponential.args[0], less(term).divided(expr("c / e + 1.0", c=other, e=exponential)))
 
     def _call(self, node: ast.Call, name: str, term: Term, result: ast.expr) -> None:
         args = node.args
@@ -194,3 +212,12 @@ class Partials:
         test = expr(f"a {sign} b", a=first, b=second)
         self.walk(first, term.when(test))
         self.walk(second, term.when(test, wanted=False))
+
+
+def _growing(node: ast.expr) -> tuple[ast.Call, ast.expr] | None:
+    """The exponential and the other one of a sum of two."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            if isinstance(one, ast.Call) and is_call(one, "exp"):
+                return one, other
+    return None

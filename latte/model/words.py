@@ -37,3 +37,9 @@ floor = _only_in_bodies("floor")
 float32 = _only_in_bodies("float32")
 int32 = _only_in_bodies("int32")
 INFINITY = float("inf")
+
+
+def sigmoid(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``, a helper for bodies; neither it nor its derivative has an infinite intermediate value."""
+    decay = exp(-x if x > 0.0 else x)
+    return (1.0 if x > 0.0 else decay) / (1.0 + decay)
