@@ -79,10 +79,11 @@ class WeightedSoftmaxLossEnsemble(LossEnsemble):
             for c in range(C):
                 picked += inputs[n, c] if float32(c) == label[n, 0] else 0.0
                 weight += class_weights[c] if float32(c) == label[n, 0] else 0.0
-                spread += class_weights[c] * (whole - inputs[n, c])
-            counts = 1.0 if label[n, 0] != self.ignored else 0.0
-            value[0] += counts * (self.hard * weight * (whole - picked) + self.smooth * spread)
-            counted[0] += counts * weight
+                if self.smooth > 0.0:  # otherwise 0 · ∞ where a class is out of the question
+                    spread += class_weights[c] * (whole - inputs[n, c])
+            if label[n, 0] != self.ignored:
+                value[0] += self.hard * weight * (whole - picked) + self.smooth * spread
+                counted[0] += weight
         value[0] = value[0] / (counted[0] if counted[0] > 0.0 else 1.0)
 
 
@@ -109,10 +110,11 @@ class SequenceSoftmaxLossEnsemble(WeightedSoftmaxLossEnsemble):
                 for c in range(C):
                     picked += inputs[n, t, c] if float32(c) == label[n, t] else 0.0
                     weight += class_weights[c] if float32(c) == label[n, t] else 0.0
-                    spread += class_weights[c] * (whole - inputs[n, t, c])
-                counts = 1.0 if label[n, t] != self.ignored else 0.0
-                value[0] += counts * (self.hard * weight * (whole - picked) + self.smooth * spread)
-                counted[0] += counts * weight
+                    if self.smooth > 0.0:  # otherwise 0 · ∞ where a class is out of the question
+                        spread += class_weights[c] * (whole - inputs[n, t, c])
+                if label[n, t] != self.ignored:
+                    value[0] += self.hard * weight * (whole - picked) + self.smooth * spread
+                    counted[0] += weight
         value[0] = value[0] / (counted[0] if counted[0] > 0.0 else 1.0)
 
 
@@ -141,10 +143,11 @@ class PixelSoftmaxLossEnsemble(WeightedSoftmaxLossEnsemble):
                     for c in range(C):
                         picked += inputs[n, c, y, x] if float32(c) == wanted else 0.0
                         weight += class_weights[c] if float32(c) == wanted else 0.0
-                        spread += class_weights[c] * (whole - inputs[n, c, y, x])
-                    counts = 1.0 if wanted != self.ignored else 0.0
-                    value[0] += counts * (self.hard * weight * (whole - picked) + self.smooth * spread)
-                    counted[0] += counts * weight
+                        if self.smooth > 0.0:  # otherwise 0 · ∞ where a class is out of the question
+                            spread += class_weights[c] * (whole - inputs[n, c, y, x])
+                    if wanted != self.ignored:
+                        value[0] += self.hard * weight * (whole - picked) + self.smooth * spread
+                        counted[0] += weight
         value[0] = value[0] / (counted[0] if counted[0] > 0.0 else 1.0)
 
 

@@ -7,7 +7,8 @@ code or recipe, where there is one), and a way out.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -29,6 +30,16 @@ class LatteError(Exception):
     def __str__(self) -> str:
         text = f"{self.location}: {self.message}" if self.location else self.message
         return f"{text}\n  {self.way_out}" if self.way_out else text
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Errors inside begin with what they are about."""
+    try:
+        yield
+    except LatteError as error:
+        error.message = f"{what}: {error.message}"
+        raise
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -19,9 +19,10 @@ from latte.runtime.data import check_data, check_finite
 from latte.runtime.executable import Executable, write_loss_weights
 from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.locking import one_at_a_time
+from latte.runtime.not_finite import where_not_finite
 from latte.runtime.python_losses import run_forward
 from latte.runtime.report import CompileReport, sum_of_reports
-from swirl.errors import DataError, TrainingError
+from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
 from swirl.runner import Runner
 
@@ -101,7 +102,8 @@ class Session:
         found = self._executables.get(batch_size)
         if found is None or (trains and not found.trains):
             shared = next(each for each in self._executables.values() if each.trains)
-            self._executables[batch_size] = found = self._made(batch_size, shared, trains)
+            with about(f"compiling for {batch_size} of {self.batch_size} items"):
+                self._executables[batch_size] = found = self._made(batch_size, shared, trains)
         return found
 
     @property
@@ -301,8 +303,10 @@ class Session:
         self.accuracy = float(accuracies[-1]) if accuracies else 0.0
         if np.isnan(self.loss) and not self._nan_said:
             self._nan_said = True
+            origin = where_not_finite(self.graph, self.executable)
             warnings.warn(
-                "the loss is not a number; a smaller learning rate, or checking the data for NaN, may help",
+                f"the loss is not a number{origin and f': {origin}'}; a smaller learning rate, or checking the data "
+                "for NaN, may help",
                 LossIsNaN,
                 stacklevel=user_stacklevel(),
             )

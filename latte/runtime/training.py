@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -16,8 +15,9 @@ from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
 from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, whole_batches_after
 from latte.runtime.locking import one_at_a_time
+from latte.runtime.not_finite import where_not_finite
 from latte.runtime.session import Session
-from swirl.errors import DataError, LatteError, TrainingError
+from swirl.errors import DataError, TrainingError, about
 from swirl.jit import progress_console
 
 
@@ -100,7 +100,7 @@ def fit(
             else:
                 loop.end()
                 if checked is not None:
-                    with _about_validation():
+                    with about("validation"):
                         found = evaluate(session, *checked, metrics=asked, stop_on_nan=stop_on_nan)
                     run.history.validations.append(found)
                 if after_epoch is not None:
@@ -135,8 +135,9 @@ class _Epoch:
         session.set_batch(*arrays, numbers=numbers, finite=self.finite)
         session.forward()
         if self.stop_on_nan and np.isnan(session.loss):
+            origin = where_not_finite(session.graph, session.executable)
             raise TrainingError(
-                f"the loss is NaN in epoch {run.epoch}, step {len(history.losses)}",
+                f"the loss is NaN in epoch {run.epoch}, step {len(history.losses)}{origin and f': {origin}'}",
                 location=user_location(),
                 way_out="a smaller learning rate may help; stop_on_nan=False goes on",
             )
@@ -186,19 +187,9 @@ def _tell(callbacks: list[Callback], what: str, run: Run) -> None:
 def _validation(session: Session, given: Any, finite: bool) -> tuple[Any, ...]:
     """The data of ``validation``, checked before training begins."""
     data = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    with _about_validation():
+    with about("validation"):
         Batches(session, data, finite=finite).prepare()
     return data
-
-
-@contextmanager
-def _about_validation() -> Iterator[None]:
-    """Errors inside say that they are about the validation, not the data that are trained on."""
-    try:
-        yield
-    except LatteError as error:
-        error.message = f"validation: {error.message}"
-        raise
 
 
 def _check_training(session: Session, solver: Any, epochs: int, accumulate: int) -> None:

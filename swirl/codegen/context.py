@@ -28,13 +28,15 @@ _RESERVED_WORDS = """
     not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short
     signed sizeof static static_assert static_cast struct switch template this thread_local throw true
     try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-    linux unix NAN INFINITY NULL main std buffers fabs fabsf
+    linux unix math_errhandling main std buffers fabs fabsf
     maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
     scatter_bool load_strided store_strided store_first interleaved stream_lanes philox in_order truncated wrapped_sum
     wrapped_difference wrapped_product plain_sum plain_difference
 """
 _RESERVED = frozenset({*_RESERVED_WORDS.split(), *FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)})
+_OF_HEADERS = re.compile("_mm|__|_ZGV|_kn|_CMP|M_|[A-Z][A-Z0-9_]{2}")
+"""How names of the compiler's headers begin: intrinsics, and macros as ``M_PI``, ``HUGE_VAL``, ``NULL``."""
 
 
 class Unsupported(LatteError):
@@ -130,7 +132,7 @@ class Context:
     def fresh(self, base: str) -> str:
         """``base`` as a C++ name that is not in use here."""
         base = re.sub(r"\W", "_", base)
-        if base in _RESERVED or base.startswith(("_mm", "__", "_ZGV", "_kn", "_CMP")):
+        if base in _RESERVED or _OF_HEADERS.match(base):
             base = f"{base.lstrip('_')}_"
         name, count = base, 0
         while name in self.taken:

@@ -20,8 +20,10 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
+from latte.ensemble import ActivationEnsemble
 from latte.errors import CommandError, DataError, DeclarationError, TrainingError
 from latte.layers import HuberLossLayer
+from latte.neuron import Neuron, exp, sqrt
 from latte.solver import SGD
 from latte.training import Callback, EarlyStopping, Run
 from tests.nets.references import CLASSES, SHAPE, DigitsNet, random_data, reused
@@ -517,3 +519,34 @@ def test_training_on_what_has_been_predicted() -> None:
         found[-1] += [scores.get_grad_weights(), net.loss]
     for without, after in zip(*found, strict=True):
         np.testing.assert_array_equal(without, after)
+
+
+class Overflows(Neuron):
+    def forward(self):
+        self.value = exp(self.input + 100.0) / exp(self.input + 100.0)
+
+
+class Root(Neuron):
+    """Has no derivative at 0."""
+
+    def forward(self):
+        self.value = sqrt(self.input * self.input)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Overflows, r"epoch 0, step 0: gate\.value is the first that is not finite"),
+        (Root, r"step 1: first\.weights is not finite; of the gradients of the step before, first\.grad is the first"),
+    ],
+)
+def test_messages_about_nan_say_where_it_begins(kind: type[Neuron], message: str) -> None:
+    net = Net(2, seed=1)
+    first = FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 4, name="first")
+    gate = net.add_ensemble(ActivationEnsemble(kind, (4,), name="gate"))
+    net.add_one_to_one_connections(first, gate)
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, gate, 2), MemoryDataLayer(net, (1,)))
+    net.compile(threads=1)
+    images = np.zeros((4, 3))
+    with pytest.raises(TrainingError, match=message):
+        net.fit(images, [[0], [1], [1], [0]], solver=SGD(net, 0.1), progress=False)
