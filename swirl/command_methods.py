@@ -266,6 +266,13 @@ class CommandMethods:
         vanish."""
         raise NotImplementedError
 
+    def store_local(
+        self, phase: str, scalar_vars: LocalNames, *, nest: NestName | None = None, optional: bool = False
+    ) -> tuple[str, ...]:
+        """Keep a local in a buffer, with one element for each iteration of the loops around it, so that distribute
+        makes nests of what is before, between and after its uses."""
+        raise NotImplementedError
+
     def stream(
         self,
         phase: str,

@@ -31,6 +31,20 @@ EXPANDED = nests(
     y=(8,),
     x=(8,),
 )
+DENSE = nests(
+    """
+    for n in range(4):
+        for k in range(8):
+            h: float32 = bias[k]
+            for i in range(16):
+                h += w[k, i] * x[n, i]
+            y[n, k] = tanh(h)
+    """,
+    y=(4, 8),
+    bias=(8,),
+    w=(8, 16),
+    x=(4, 16),
+)
 CARRIED = nests(
     """
     for n in range(16):
@@ -75,6 +89,17 @@ EXAMPLES = [
             "A value that goes from iteration to iteration stays one local.",
             CARRIED,
         ),
+    ),
+    Example(
+        "store_local",
+        DENSE,
+        's.store_local("forward", "h")\ns.distribute("forward", "k")\ns.distribute("forward", "n")',
+        Refusal(
+            's.parallelize("forward", "n")\ns.store_local("forward", "h")',
+            's.store_local("forward", "h")\ns.parallelize("forward", "n")',
+            "A thread's locals are its own; what is stored before may be shared.",
+        ),
+        "The default schedule gives it to products, whose sums are locals of neurons.",
     ),
     Example(
         "hoist",

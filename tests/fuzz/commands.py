@@ -40,6 +40,7 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("locate", "parallelize", "vectorize"),
     ("interchange", "locate", "scalar_replace", "unroll"),
     ("scalar_expand", "distribute", "vectorize"),
+    ("store_local", "distribute", "distribute", "vectorize"),
     ("privatize", "parallelize", "vectorize"),
     ("reverse", "privatize", "vectorize"),
     ("scalar_replace", "privatize", "unroll"),
@@ -274,6 +275,9 @@ class CommandMaker:
         options = {} if self.pick((True, False)) else {"loop_var": self.pick(self.names)}
         return (self.pick(local_names(self.program) or ["t0"]),), options
 
+    def store_local(self) -> Any:
+        return (self.pick(local_names(self.program) or ["t0"]),), {}
+
     def private(self) -> Any:
         """A buffer that only the program needs."""
         return (self.pick([name for name in self.buffers if name in PRIVATE] or [BETWEEN]),), {}
@@ -334,6 +338,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "transpose": CommandMaker.transpose,
     "fuse_layers": CommandMaker.fuse_layers,
     "contract": CommandMaker.private,
+    "store_local": CommandMaker.store_local,
     "inline": CommandMaker.inline,
 }
 """What makes the arguments of each command and pass; a test compares it with the commands that there are."""

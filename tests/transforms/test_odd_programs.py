@@ -231,6 +231,7 @@ MAKERS: dict[str, Callable[[Arguments], tuple[tuple[Any, ...], dict[str, Any]]]]
     "scalar_replace": lambda a: ((a.pick(None, a.buffer()),), {}),
     "set_padding": lambda a: ((a.buffer(), a.pick((1, 1), 1), a.pick((0, 2), 2)), {}),
     "split": lambda a: ((a.loop(), a.cuts()), {}),
+    "store_local": lambda a: ((a.local(),), {}),
     "stream": lambda a: ((a.buffer(),), {}),
     "tile": lambda a: ((a.buffer(), a.pick(0, 1), a.number()), {}),
     "tile_loop": lambda a: ((a.loop(), a.number()), {"tail": a.pick("min", "mask", "peel")}),

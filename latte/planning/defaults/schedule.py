@@ -18,7 +18,7 @@ from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.places import go_to_places, places_of
-from latte.planning.defaults.products import join_rows, turn
+from latte.planning.defaults.products import READ_OFTEN, join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
 from swirl.ir.nest import Loop, Nest, fresh, variable_of
@@ -79,6 +79,8 @@ class PhaseSchedule:
         join(self.trials)
         self.flatten()
         self.keep_near()
+        for number in range(len(self.trials.program.nests)):
+            self.store_products(number)
         parted = 0
         while parted < len(self.trials.program.nests):  # parting a nest may make others of it
             self.part(parted)
@@ -167,6 +169,25 @@ class PhaseSchedule:
         for name, buffer in program.buffers.items():
             if buffer.role == "temporary" and name not in held:
                 self.trials.apply(f"{name} is read in the iteration that makes it", "contract", name)
+
+    def store_products(self, number: int) -> None:
+        """Locals that a contraction adds to or reads are stored if its sums are long, so that it gets loops of its own:
+        what is computed for each of its results, before and after it, wants others."""
+        own = replace(self.trials, nest=number)
+        buffers = own.program.buffers
+        wanted: list[str] = []
+        for found in contractions(own.nests[0], buffers):
+            trips = {loop.var: loop.extent or 0 for loop in found.statement.loops}
+            around = len(found.statement.loops)
+            if prod(trips[var] for var in found.sums) >= READ_OFTEN <= prod(trips[var] for var in found.results):
+                local = [a for a in found.statement.accesses if a.name not in buffers and not a.own]
+                wanted += [a.name for a in local if 0 < len(a.indices) < around]
+        names = list(dict.fromkeys(wanted))
+        trial = PhaseSchedule(own.scratch())
+        if names and trial.trials.apply("a product has loops of its own", "store_local", names):
+            shared = trial._shared_loop(trial.trials, ())
+            if shared is not None and trial.trials.scratch().apply("", "distribute", shared):
+                own.accept(trial.trials)
 
     def parted(self) -> Sequence[Nest]:
         """The nests with contractions that get loops of their own, on a copy."""

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from swirl.errors import CommandError, Refused
-from swirl.ir.affine import simplify, simplify_body
+from swirl.ir.affine import simplify_body
 from swirl.ir.deps import Conflict, find
 from swirl.ir.nest import (
     LocalType,
     Loop,
     Nest,
     Program,
-    clone,
     clones,
     declare,
-    expr,
     fresh,
     kind_of,
     local_type,
     loop_of,
     names_in,
-    substitute,
     variable_of,
 )
-from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
+from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import statements_of
 from swirl.transforms.arguments import LocalNames, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS, ExpandLocals
+from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS, ExpandedLocal, declarations, no_local
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import resolve, taken_names
 from swirl.transforms.rewrites.ways_out import step, tried
@@ -78,10 +74,10 @@ def scalar_expand(
         found = False
         for index, target in enumerate(result.nests):
             if nest is None or nest in (index, target.label):
-                found |= next(_declarations(target, name), None) is not None
+                found |= next(declarations(target, name), None) is not None
                 result = result.with_nest(index, _all_expanded(result, target, name, wanted))
         if not found:
-            raise _no_local(program, name)
+            raise no_local(program, name)
     return checked(program, result)
 
 
@@ -89,29 +85,13 @@ def _all_expanded(program: Program, nest: Nest, name: str, wanted: set[str] | No
     """The nest with every local of that name expanded."""
     body = clones(nest.body)
     nest = nest.with_body(body)
-    waiting = [at(body, path) for path in _declarations(nest, name)]
+    waiting = [at(body, path) for path in declarations(nest, name)]
     for number, declaration in enumerate(waiting):
         declaration.mark = number  # type: ignore[attr-defined]
     for number in range(len(waiting)):
-        path = next(path for path in _declarations(nest) if getattr(at(nest.body, path), "mark", None) == number)
+        path = next(path for path in declarations(nest) if getattr(at(nest.body, path), "mark", None) == number)
         nest = _expanded(program, nest, path, wanted)
     return nest
-
-
-def _declarations(nest: Nest, name: str | None = None) -> Iterator[Path]:
-    """Where locals (only those called ``name``) are declared."""
-    for path, node in walk(nest.body):
-        if isinstance(node, ast.AnnAssign) and name in (None, unparse(node.target)):
-            yield path
-
-
-def _no_local(program: Program, name: str) -> CommandError:
-    found = [at(target.body, path) for target in program.nests for path in _declarations(target)]
-    names = dict.fromkeys(unparse(node.target) for node in found if isinstance(node, ast.AnnAssign))
-    return CommandError(
-        f"no local named {name!r} in {program.name}",
-        way_out=f"the locals are {', '.join(names)}" if names else "scalar_replace and hoist make locals",
-    )
 
 
 def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | None) -> Nest:
@@ -137,11 +117,10 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     if not around:
         _check_private(program, nest, declared, path, name)
     # The array is visible around the loop: another local of that name may be, too.
-    elsewhere = sum(1 for _ in _declarations(nest, name)) > 1
-    array = _Array.over(loop, name, fresh(name, taken_names(program, [nest])) if elsewhere else name)
+    elsewhere = sum(1 for _ in declarations(nest, name)) > 1
+    array = ExpandedLocal.over(loop, name, fresh(name, taken_names(program, [nest])) if elsewhere else name)
     if around:
-        field, index = declared[-1]
-        body = edit_at(nest.body, declared[:-1], lambda owner: [array.in_block(owner, field, index)])
+        body = array.in_place(nest.body, declared)
     else:
         body = replace_at(nest.body, path, array.instead(at(nest.body, path)))
     head = declare(array.name, LocalType(type_.dtype, (loop.extent or 0, *type_.shape)))
@@ -149,41 +128,6 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     if not around:  # its first value is never read
         body = replace_at(body, declared, [])
     return nest.with_body(simplify_body(body))
-
-
-@dataclass(frozen=True)
-class _Array:
-    """A local array with an element for each iteration of a loop, instead of a local.
-
-    Args:
-        local: the local's name.
-        name: the array's.
-        expand: gives its references their subscript.
-    """
-
-    local: str
-    name: str
-    expand: ExpandLocals
-
-    @staticmethod
-    def over(loop: Loop, local: str, name: str) -> _Array:
-        position = simplify(expr("v - start", v=loop.var, start=loop.start))
-        if loop.step != 1:
-            position = simplify(expr("p // step", p=position, step=loop.step))
-        return _Array(local, name, ExpandLocals({name}, position, loop.extent or 0, last=False))
-
-    def instead(self, statement: ast.stmt) -> list[ast.stmt]:
-        """A statement with the array; its declaration is left out."""
-        found = self.expand.visit(substitute(statement, {self.local: ast.Name(self.name, ast.Load())}))
-        listed = found if isinstance(found, list) else [found]
-        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and unparse(s.target) == self.name)]
-
-    def in_block(self, owner: ast.stmt, field: str, index: int) -> ast.stmt:
-        """A loop or condition with the array in the statements of one block from ``index`` on."""
-        result = clone(owner)
-        block = getattr(result, field)
-        block[index:] = [new for statement in block[index:] for new in self.instead(statement)] or [ast.Pass()]
-        return result
 
 
 def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None) -> Path:

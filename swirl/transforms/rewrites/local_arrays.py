@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from swirl.errors import CommandError
+from swirl.ir.affine import simplify
 from swirl.ir.nest import (
     LocalType,
     Loop,
     Nest,
+    Program,
     clone,
     declare,
+    expr,
     kind_of,
     local_type,
     names_in,
     reference,
     subscripts,
+    substitute,
 )
-from swirl.ir.paths import Path, at
+from swirl.ir.paths import Path, at, edit_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, statements_in
 from swirl.ir.validate import vector_lanes
@@ -120,3 +127,60 @@ class ExpandLocals(Transformer):
         if type_.shape:
             return declaration
         return [declaration, ast.Assign([self._place(node.target.id, [], ast.Store())], node.value)]
+
+
+@dataclass(frozen=True)
+class ExpandedLocal:
+    """An array with an element for each iteration of a loop, instead of a local.
+
+    Args:
+        local: the local's name.
+        name: the array's.
+        expand: gives its references their subscript.
+    """
+
+    local: str
+    name: str
+    expand: ExpandLocals
+
+    @staticmethod
+    def over(loop: Loop, local: str, name: str) -> ExpandedLocal:
+        """Of a local that is declared in the loop."""
+        position = simplify(expr("v - start", v=loop.var, start=loop.start))
+        if loop.step != 1:
+            position = simplify(expr("p // step", p=position, step=loop.step))
+        return ExpandedLocal(local, name, ExpandLocals({name}, position, loop.extent or 0, last=False))
+
+    def instead(self, statement: ast.stmt) -> list[ast.stmt]:
+        """A statement with the array; its declaration is left out."""
+        found = self.expand.visit(substitute(statement, {self.local: ast.Name(self.name, ast.Load())}))
+        listed = found if isinstance(found, list) else [found]
+        return [s for s in listed if not (isinstance(s, ast.AnnAssign) and unparse(s.target) == self.name)]
+
+    def in_place(self, body: list[ast.stmt], declared: Path) -> list[ast.stmt]:
+        """A body with the array instead of the local that is declared at a path, in the rest of that block."""
+        field, index = declared[-1]
+        return edit_at(body, declared[:-1], lambda owner: [self._in_block(owner, field, index)])
+
+    def _in_block(self, owner: ast.stmt, field: str, index: int) -> ast.stmt:
+        result = clone(owner)
+        block = getattr(result, field)
+        block[index:] = [new for statement in block[index:] for new in self.instead(statement)] or [ast.Pass()]
+        return result
+
+
+def declarations(nest: Nest, name: str | None = None) -> Iterator[Path]:
+    """Where locals (only those called ``name``) are declared."""
+    for path, node in walk(nest.body):
+        if isinstance(node, ast.AnnAssign) and name in (None, unparse(node.target)):
+            yield path
+
+
+def no_local(program: Program, name: str) -> CommandError:
+    """The error for a local that there is not."""
+    found = [at(target.body, path) for target in program.nests for path in declarations(target)]
+    names = dict.fromkeys(unparse(node.target) for node in found if isinstance(node, ast.AnnAssign))
+    return CommandError(
+        f"no local named {name!r} in {program.name}",
+        way_out=f"the locals are {', '.join(names)}" if names else "scalar_replace and hoist make locals",
+    )
