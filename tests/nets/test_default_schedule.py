@@ -31,7 +31,7 @@ from latte import (
 )
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.neuron import Param, eachindex, ones, tanh
+from latte.neuron import Param, eachindex, normal, ones, sigmoid, tanh
 from latte.planning.defaults import blocking, nests, past_caches, products
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
@@ -588,6 +588,54 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert "reorder('backward', ['i_1_outer', 'k_outer', 'i_1_inner', 'n', 'k_inner'], nest=1)" in applied["backward"]
     assert "reorder('update', ['i_1_outer', 'k', 'i_1_inner', 'n'], nest=2)" in applied["update"]
     assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
+
+
+class Gated(Neuron):
+    """Two sums of products, and what is computed of them, for each neuron."""
+
+    gate = Param("k", shape=(40,), init=normal(0.1))
+    weights = Param("k", shape=(40,), init=normal(0.1))
+    bias = Param("k")
+
+    def forward(self):
+        opened = 0.0
+        total = self.bias
+        for i in eachindex(self.inputs):
+            opened += self.gate[i] * self.inputs[i]
+            total += self.weights[i] * self.inputs[i]
+        self.value = sigmoid(opened) * tanh(total)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_products_in_locals_of_a_neuron_have_loops_of_their_own(target: str) -> None:
+    """What a neuron computes of its sums, and of the gradients before its products, took more time than these."""
+    net = Net(9, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (40,))
+    layer = net.add_ensemble(Ensemble(Gated, (37,), dims=("k",)))
+    net.add_connections(data, layer, lambda k: range(40))
+    for phase, before, after, outcomes in scheduled(net, layer, target):
+        assert_same(before, after, seeds=(0,))
+        assert any(text.startswith("store_local(") for text in applied_texts(outcomes)), phase
+        assert not scalar(after), f"loops that are left scalar: {scalar(after)}"
+
+
+class Short(Neuron):
+    weights = Param("k", shape=(5,), init=normal(0.1))
+
+    def forward(self):
+        total = 0.0
+        for i in eachindex(self.inputs):
+            total += self.weights[i] * self.inputs[i]
+        self.value = tanh(total)
+
+
+def test_short_sums_stay_in_locals() -> None:
+    """What would be stored is no less than what is computed."""
+    net = Net(9, seed=1)
+    layer = net.add_ensemble(Ensemble(Short, (37,), dims=("k",)))
+    net.add_connections(MemoryDataLayer(net, (5,)), layer, lambda k: range(5))
+    assert not any("store_local" in text for texts in applied_of(net, layer).values() for text in texts)
 
 
 @pytest.mark.parametrize(

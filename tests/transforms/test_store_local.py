@@ -71,17 +71,17 @@ def test_compiles_to_the_same_bits(target: Target) -> None:
 def test_refusals() -> None:
     moving = program("for i in range(5):\n for j in range(i):\n  t: float32 = x[j]\n  y[i, j] = t", x=(5,), y=(5, 5))
     with pytest.raises(Refused, match="the bounds of j are not constant"):
-        STORE(moving, "t")
+        COMMANDS["store_local"](moving, "t")
     parallel = COMMANDS["parallelize"](DENSE, "n")
     with pytest.raises(Refused, match=r"n is a parallel loop(.|\n)*give this command before the one that made it so"):
-        STORE(parallel, "h")
+        COMMANDS["store_local"](parallel, "h")
     alone = program("for i in range(5):\n t: float32 = x[i]\n y[i] = t", x=(5,), y=(5,))
     with pytest.raises(Refused, match="no loop is around the declaration of t"):
-        STORE(COMMANDS["scalar_expand"](alone, "t"), "t")
+        COMMANDS["store_local"](COMMANDS["scalar_expand"](alone, "t"), "t")
     huge = program("for i in range(70000):\n for j in range(70000):\n  t: float32 = x[0]\n  y[0] = t", x=(1,), y=(1,))
     with pytest.raises(Refused, match="a buffer of 4,900,000,000 elements is too large"):
-        STORE(huge, "t")
+        COMMANDS["store_local"](huge, "t")
     with pytest.raises(CommandError, match="no local named 'g' in program\n  the locals are h"):
-        STORE(DENSE, "g")
+        COMMANDS["store_local"](DENSE, "g")
     with pytest.raises(CommandError, match="store_local takes the names of locals, not an empty list"):
-        STORE(DENSE, [])
+        COMMANDS["store_local"](DENSE, [])

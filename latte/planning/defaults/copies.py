@@ -49,6 +49,8 @@ class Copies:
         self._fill_rows(lanes)
 
     def _share(self, lanes: LoopFacts, row: str, vectors: int, single: int) -> None:
+        if any(_copies(statement) > 1 for statement in lanes.inside):
+            return  # another sum in the nest has made them, of the loops around both
         inside = {id(statement.node) for statement in lanes.inside}
         held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         window = [c for c in correlations(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
@@ -187,3 +189,9 @@ class Copies:
             if var not in taken and trips.get(var, 1) > 1 and stride(access, var, found.statement, buffers) == 0
         ]
         return [max(same, key=lambda var: (min(trips[var], LONG), found.results.index(var)))] if same else []
+
+
+def _copies(statement: Statement) -> int:
+    """Copies of a sum that have elements of their own."""
+    moving = {name for a in statement.accesses if a.kind == "add" for index in a.indices for name in names_in(index)}
+    return prod(loop.extent or 1 for loop in statement.loops if loop.kind == "unrolled" and loop.var in moving)

@@ -71,6 +71,10 @@ class PhaseSchedule:
             follow_blocks(self.trials)
         if self.trials.phase == "forward":
             block_results(self.trials)
+        stored = 0
+        while stored < len(self.trials.program.nests):  # cutting a nest may make others of it
+            self.store_products(stored)
+            stored += 1
         for number in range(len(self.trials.program.nests)):
             self.divide(number)
             go_to_places(replace(self.trials, nest=number))
@@ -79,8 +83,6 @@ class PhaseSchedule:
         join(self.trials)
         self.flatten()
         self.keep_near()
-        for number in range(len(self.trials.program.nests)):
-            self.store_products(number)
         parted = 0
         while parted < len(self.trials.program.nests):  # parting a nest may make others of it
             self.part(parted)
@@ -171,23 +173,20 @@ class PhaseSchedule:
                 self.trials.apply(f"{name} is read in the iteration that makes it", "contract", name)
 
     def store_products(self, number: int) -> None:
-        """Locals that a contraction adds to or reads are stored if its sums are long, so that it gets loops of its own:
-        what is computed for each of its results, before and after it, wants others."""
+        """Locals that a contraction adds to, or reads, are stored where each has many terms or is in many: it gets
+        loops of its own then. What is computed of its results, and of its factors before it, wants others."""
         own = replace(self.trials, nest=number)
-        buffers = own.program.buffers
-        wanted: list[str] = []
-        for found in contractions(own.nests[0], buffers):
-            trips = {loop.var: loop.extent or 0 for loop in found.statement.loops}
-            around = len(found.statement.loops)
-            if prod(trips[var] for var in found.sums) >= READ_OFTEN <= prod(trips[var] for var in found.results):
-                local = [a for a in found.statement.accesses if a.name not in buffers and not a.own]
-                wanted += [a.name for a in local if 0 < len(a.indices) < around]
-        names = list(dict.fromkeys(wanted))
+        buffers, names = own.program.buffers, dict[str, None]()
+        for statement in (found.statement for found in contractions(own.nests[0], buffers)):
+            trips = [loop.extent or 0 for loop in statement.loops]
+            for local in (a for a in statement.accesses if a.name not in buffers and not a.own):
+                around = len(local.indices)
+                if around and prod(trips[around:]) >= READ_OFTEN:
+                    names[local.name] = None
         trial = PhaseSchedule(own.scratch())
-        if names and trial.trials.apply("a product has loops of its own", "store_local", names):
-            shared = trial._shared_loop(trial.trials, ())
-            if shared is not None and trial.trials.scratch().apply("", "distribute", shared):
-                own.accept(trial.trials)
+        why = "a product has loops of its own"
+        if names and trial.trials.apply(why, "store_local", list(names)) and trial.cut(trial.trials):
+            own.accept(trial.trials)
 
     def parted(self) -> Sequence[Nest]:
         """The nests with contractions that get loops of their own, on a copy."""
@@ -205,17 +204,24 @@ class PhaseSchedule:
         """Contractions, and sums with more loops than others, get loops of their own, in the order of results, then
         terms."""
         own = replace(self.trials, nest=number)
+        self.cut(own)
+        join_rows(own)
+        if not turn(own):
+            order_products(own)
+
+    def cut(self, own: Trials) -> bool:
+        """Distribute the loops that contractions share with others; whether one was."""
         refused: set[str] = set()
+        done = False
         if self._shared_loop(own, refused) is not None:
             self.name_apart(own)
         while (shared := self._shared_loop(own, refused)) is not None:
             if own.apply("each sum has loops of its own", "distribute", shared):
                 self.name_apart(own)
+                done = True
             else:
                 refused.add(shared)
-        join_rows(own)
-        if not turn(own):
-            order_products(own)
+        return done
 
     def _shared_loop(self, own: Trials, refused: Collection[str]) -> str | None:
         """The innermost loop over what a contraction reads again and other loops, or calls of functions (they want
