@@ -93,13 +93,14 @@ EXAMPLES = [
     Example(
         "store_local",
         DENSE,
-        's.store_local("forward", "h")\ns.distribute("forward", "k")\ns.distribute("forward", "n")',
+        's.store_local("forward", "h")',
         Refusal(
             's.parallelize("forward", "n")\ns.store_local("forward", "h")',
             's.store_local("forward", "h")\ns.parallelize("forward", "n")',
             "A thread's locals are its own; what is stored before may be shared.",
         ),
-        "The default schedule gives it to products, whose sums are locals of neurons.",
+        "`distribute` on `k` and `n` then makes three nests, as the default schedule does. The sum in the midst is a "
+        "product of matrices.",
     ),
     Example(
         "hoist",
