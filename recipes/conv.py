@@ -89,7 +89,10 @@ def backward(s: Schedule, target: Target) -> None:
         s.leave_apart("backward", "few channels, whose one tap may be in the zeros around them")
     if not single:
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
-        s.reindex("backward", ix=ix)
+        if "iy" in s.loops("backward"):
+            s.reindex("backward", ix=ix)
+        if "ix" not in s.loops("backward"):
+            s.leave_apart("backward", "every tap falls outside of the image")
         pixels = ["iy", "ix"]
     around = () if zeroing else present(s, "backward", "c", "c_outer", "c_inner")
     s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])

@@ -47,6 +47,13 @@ def test_windows_as_high_as_the_image(layer: Layer) -> None:
     assert_net(NetCase(batch=2, shape=(20, 2, 6) if layer.kind == "conv" else (33, 3, 4), layers=(layer,)), "avx512")
 
 
+@pytest.mark.parametrize(("shape", "kernel"), [((1, 1, 3), (1, 5)), ((1, 3, 1), (5, 1)), ((20, 1, 3), (1, 5))])
+def test_convolutions_all_of_whose_taps_fall_outside(shape: tuple[int, int, int], kernel: tuple[int, int]) -> None:
+    """By a stride that no bound shows: 2 y is never 1."""
+    layer = Layer("conv", (0,), {"num_filters": 9, "kernel": kernel, "stride": 2, "pad": 1})
+    assert_net(NetCase(batch=1, shape=shape, layers=(layer,)), "avx512")
+
+
 @pytest.mark.parametrize(("filters", "channels", "extent", "stride"), [(9, 1, 1, 3), (17, 20, 1, 3), (16, 16, 2, 2)])
 def test_convolutions_with_one_tap_that_may_fall_outside(filters: int, channels: int, extent: int, stride: int) -> None:
     layer = Layer("conv", (0,), {"num_filters": filters, "kernel": 1, "stride": stride, "pad": 1})
