@@ -117,6 +117,7 @@ class BodyScope:
         }
         known = partial(attribute, self.ensemble)
         self.constants = Constants(body, fixed, known, set(stores) | set(body.parameters))
+        self.variables -= self._given_alike(stores)
         self.loops: dict[str, Window] = {}
         self.ranges: dict[str, Index] = {}
         """Loop variables, and locals that are made of these: ``row = 2 * y + k``."""
@@ -173,6 +174,17 @@ class BodyScope:
         return self.locals[name]
 
     # --- errors ---------------------------------------------------------------------------------------------
+    def _given_alike(self, stores: Mapping[str, int]) -> set[str]:
+        """Names that several shapes give the same number, as ``N, C = inputs.shape`` and ``N, K = value.shape``."""
+        found: dict[str, list[Any]] = {}
+        for statement in self.body.statements:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+                parts, values = statement.targets[0].elts, self.constants.fold(statement.value)
+                if isinstance(values, tuple) and len(values) == len(parts):
+                    for part, number in zip(parts, values, strict=True):
+                        found.setdefault(unparse(part), []).append(number)
+        return {name for name, given in found.items() if len(given) == stores[name] and len(set(given)) == 1}
+
     def fail(self, node: ast.AST, message: str, way_out: str | None = None) -> NoReturn:
         self.body.fail(node, message, way_out)
 

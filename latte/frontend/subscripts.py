@@ -109,7 +109,8 @@ def _index(scope: BodyScope, node: ast.expr) -> Index:
         case ast.Subscript() | ast.Attribute():
             raise NotAffine("it depends on data")
         case ast.Name(name) if name in scope.variables or name in scope.locals:
-            raise NotAffine(f"{name} is a variable")
+            several = name in scope.variables and name not in scope.loop_names
+            raise NotAffine(f"{name} is a variable{', assigned in several places' if several else ''}")
         case ast.Name(name):
             raise NotAffine(f"{name} is not defined here")
     raise NotAffine(f"{unparse(node)} is not built from + - * // % min max")

@@ -89,7 +89,11 @@ class Translator:
             values = self.scope.constants.fold(value)
             names = [part.id for part in target.elts if isinstance(part, ast.Name)]
             if not isinstance(values, tuple) or len(names) != len(target.elts):
-                self.scope.fail(node, f"{unparse(node)}: only constants can be unpacked", "assign one by one")
+                self.scope.fail(
+                    node,
+                    f"{unparse(node)}: only constants can be unpacked",
+                    "assign one by one; to swap, keep one in a local first",
+                )
             if len(values) != len(names):
                 self.scope.fail(node, f"{unparse(node)}: {len(names)} names for {len(values)} values")
             return [

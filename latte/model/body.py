@@ -186,6 +186,9 @@ def _parsed(code: CodeType, _: str) -> ast.stmt:
     return outer.body[0] if isinstance(outer, ast.If) else outer
 
 
+_PLAIN = "write def forward(self): …; def f(x): … for a helper, in place of a lambda"
+
+
 def read_function(function: Callable[..., Any], known: Known | None = None) -> Body:
     """The body of a function; ``known`` as in :class:`Body`.
 
@@ -194,7 +197,7 @@ def read_function(function: Callable[..., Any], known: Known | None = None) -> B
     """
     name = getattr(function, "__qualname__", repr(function))
     if not isinstance(function, FunctionType):
-        raise BodyError(f"{name} is not a plain method", way_out="write def forward(self): …")
+        raise BodyError(f"{name} is not a plain function", way_out=_PLAIN)
     code = function.__code__
     try:
         definition = _parsed(inspect.unwrap(function).__code__, code.co_filename)
@@ -206,7 +209,5 @@ def read_function(function: Callable[..., Any], known: Known | None = None) -> B
         ) from None
     body = Body(function, definition, code.co_filename, known={} if known is None else known)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):
-        raise BodyError(
-            f"{name} is not a plain method", location=body.location(definition), way_out="write def forward(self): …"
-        )
+        raise BodyError(f"{name} is not a plain function", location=body.location(definition), way_out=_PLAIN)
     return body

@@ -44,7 +44,9 @@ def why_no_name(name: str, dims: Sequence[str]) -> str | None:
     """Why neither a field nor a source can have this name in an ensemble with these dimensions; None if one can."""
     if name in dims:
         return "it names a dimension, and with it a loop"
-    taken = name in RESERVED or not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name)
+    if name in RESERVED:
+        return f"the name has another meaning, as {', '.join(sorted(RESERVED))} have"
+    taken = not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name)
     return "the name has another meaning" if taken else None
 
 

@@ -30,7 +30,7 @@ from latte.ensemble import DataEnsemble, Ensemble, LossEnsemble
 from latte.frontend.lower import lower
 from latte.model.buffers import body_buffers
 from latte.neuron import Field, Neuron, Param, State, constant, eachindex, given, ones, zeros
-from swirl.errors import DeclarationError, MappingError, UnknownName
+from swirl.errors import BodyError, DeclarationError, MappingError, UnknownName
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -609,3 +609,42 @@ def test_a_layer_of_several_ensembles_is_declared_as_a_whole(
     assert [ensemble.name for ensemble in net.ensembles[2:]] == ["split1", "split2"]
     net.force_backward = True
     net.compile(target="portable")
+
+
+class Unpacked(Ensemble):
+    """Two shapes give N; they agree."""
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        N, D = value.shape
+        for n in range(N):
+            for d in range(D):
+                value[n, d] = inputs[n, d % C]
+
+
+def test_two_shapes_may_give_a_number() -> None:
+    net = Net(2, seed=0)
+    data = MemoryDataLayer(net, (3,))
+    layer = net.add_ensemble(Unpacked(shape=(5,), dims=("d",)))
+    net.add_connections(data, layer)
+    net.compile(threads=1)
+    net.set_batch([[1, 2, 3], [4, 5, 6]])
+    net.forward()
+    assert layer.get_value().tolist() == [[1, 2, 3, 1, 2], [4, 5, 6, 4, 5]]
+
+
+def test_two_shapes_that_differ_make_no_constant() -> None:
+    net = Net(2, seed=0)
+
+    class Differs(Ensemble):
+        def forward(self, inputs, value):
+            N, C = inputs.shape
+            N, C = value.shape
+            for n in range(N):
+                for c in range(C):
+                    value[n, c] = inputs[n, 0]
+
+    layer = net.add_ensemble(Differs(shape=(5,), dims=("c",)))
+    net.add_connections(MemoryDataLayer(net, (3,)), layer)
+    with pytest.raises(BodyError, match="C is a variable, assigned in several places"):
+        net.compile()

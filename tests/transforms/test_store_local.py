@@ -63,6 +63,14 @@ def test_of_odd_loops_and_each_local_of_a_name() -> None:
     assert only.nests[0] == ODD.nests[0]
 
 
+def test_a_name_that_another_loop_has() -> None:
+    before = program(
+        "for i in range(5):\n t: float32 = x[i]\n y[i] = t\nfor t in range(5):\n y[t] += x[t]", x=(5,), y=(5,)
+    )
+    after = assert_same(before, STORE(before, "t"))
+    assert after.buffers.keys() - before.buffers.keys() == {"t_1"}
+
+
 def test_compiles_to_the_same_bits(target: Target) -> None:
     assert_compiles_to_same(apart(DENSE), target)
     assert_compiles_to_same(STORE(ODD, "t"), target)

@@ -9,7 +9,7 @@ from swirl.errors import CommandError
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.integers import LARGEST
-from swirl.ir.nest import Loop, Program, clones, fresh, local_type, loop_of, make_nest
+from swirl.ir.nest import Loop, Program, clones, fresh, local_type, loop_of, make_nest, variable_of
 from swirl.ir.paths import Path, at, loops
 from swirl.ir.printing import unparse
 from swirl.transforms.arguments import LocalNames, NestName
@@ -80,8 +80,9 @@ def _stored(program: Program, index: int, declared: Path) -> Program:
     shape = (*(loop.extent or 0 for loop in around), *type_.shape)
     if prod(shape) > LARGEST:
         raise refuse(f"a buffer of {prod(shape):,} elements is too large", nest, declared, "the declaration")
-    alone = sum(1 for each in program.nests for _ in declarations(each, name)) == 1
-    new = name if alone else fresh(name, taken_names(program))
+    elsewhere = any(name in other.names for other in program.nests if other is not program.nests[index])
+    again = len([*declarations(nest, name)]) > 1 or any(variable_of(head) == name for _, head in loops(nest.body))
+    new = fresh(name, taken_names(program)) if elsewhere or again else name
     body = nest.body
     for position, loop in enumerate(reversed(around)):
         body = ExpandedLocal.over(loop, new if position else name, new).in_place(body, declared)
