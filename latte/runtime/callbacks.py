@@ -59,6 +59,7 @@ class Run:
         session: of the net.
         solver: that trains it.
         history: so far.
+        measures: the names of what a validation gives; none without validation data.
         epoch: number of the epoch, from 0.
         step: number of the step in this run, from 0.
         batch_loss: of the last batch.
@@ -68,6 +69,7 @@ class Run:
     session: Session
     solver: Any
     history: History
+    measures: tuple[str, ...] = ()
     epoch: int = 0
     step: int = 0
     batch_loss: float = 0.0
@@ -165,13 +167,25 @@ class EarlyStopping(Callback):
 
     def before_training(self, run: Run) -> None:
         self._best, self._best_epoch, self._learned = -math.inf, -1, {}
-        self._sign = 1.0 if self._is_larger_better(run) else -1.0
         if self.by == "accuracy" and not run.session.has_accuracy:
             raise TrainingError(
                 "EarlyStopping by 'accuracy': the net has no accuracy layer",
                 location=user_location(),
                 way_out='AccuracyLayer(net, scores, labels), or by="loss", or by the name of a metric',
             )
+        if self.by != "loss" and not run.measures:
+            raise TrainingError(
+                f"EarlyStopping by {self.by!r} needs validation data",
+                location=user_location(),
+                way_out="net.fit(…, validation=(images, labels))",
+            )
+        if self.by not in ("loss", *run.measures):
+            raise TrainingError(
+                f"EarlyStopping: the validation has no number {self.by!r}",
+                location=user_location(),
+                way_out=f"{nearest(self.by, run.measures)}it has {', '.join(run.measures)}",
+            )
+        self._sign = 1.0 if self._is_larger_better(run) else -1.0
 
     def after_epoch(self, run: Run) -> None:
         value = self._sign * self._measure(run)
@@ -204,26 +218,13 @@ class EarlyStopping(Callback):
     def _measure(self, run: Run) -> float:
         validation = run.validation
         if validation is None:
-            if self.by != "loss":
-                raise TrainingError(
-                    f"EarlyStopping by {self.by!r} needs validation data",
-                    location=user_location(),
-                    way_out="net.fit(…, validation=(images, labels))",
-                )
             return run.epoch_loss
-        known = {"loss": validation.loss, "accuracy": validation.accuracy, **validation.metrics}
-        value = known.get(self.by)
-        if value is not None and not is_number(value):
+        value = {"loss": validation.loss, "accuracy": validation.accuracy, **validation.metrics}[self.by]
+        if not is_number(value):
             raise TrainingError(
                 f"EarlyStopping needs a number, and {self.by!r} is {value!r}",
                 location=user_location(),
                 way_out=f"let the metric {self.by!r} return one: float(…)",
-            )
-        if value is None:
-            raise TrainingError(
-                f"EarlyStopping: the validation has no number {self.by!r}",
-                location=user_location(),
-                way_out=f"it has {', '.join(name for name, value in known.items() if is_number(value))}",
             )
         if math.isnan(value):
             raise TrainingError(

@@ -98,6 +98,13 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
     return dict(metrics)
 
 
+def measured(graph: Graph, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
+    """The names of the numbers that an evaluation with these metrics gives."""
+    layers = [layer for layer in graph.ensembles if isinstance(layer, LossEnsemble)]
+    accuracy = ("accuracy",) if any(isinstance(layer, AccuracyEnsemble) for layer in layers) else ()
+    return ("loss", *accuracy, *(layer.name for layer in layers), *metrics)
+
+
 def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]) -> Evaluation:
     """What :func:`evaluate` says, for batches that have been checked."""
     batches.prepare()

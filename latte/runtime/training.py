@@ -13,7 +13,7 @@ from latte.model.checks import check_flags, is_integer, takes
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
-from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, whole_batches_after
+from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, measured, whole_batches_after
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.not_finite import where_not_finite
 from latte.runtime.session import Session
@@ -79,7 +79,7 @@ def fit(
             location=user_location(),
         )
     batches.prepare()
-    run = Run(session, solver, History())
+    run = Run(session, solver, History(), () if checked is None else measured(session.graph, asked))
     with (
         session.no_warning(of_nan=stop_on_nan),
         _progress_bar(shown=progress) as bar,

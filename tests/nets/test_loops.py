@@ -394,7 +394,7 @@ def test_functions_that_do_not_fit() -> None:
         ({"callbacks": Number()}, r"Number.after_epoch does not take the run"),
         ({"callbacks": Waiting()}, r"Waiting.after_step would not run when it is called: it yields or awaits"),
         (
-            {"callbacks": EarlyStopping(by="m")},
+            {"metrics": {"m": lambda scores, labels: 0.0}, "validation": HELD, "callbacks": EarlyStopping(by="m")},
             r"by 'm': is a larger one better, or a smaller one\?\n  larger_is_better",
         ),
         (
@@ -550,3 +550,14 @@ def test_messages_about_nan_say_where_it_begins(kind: type[Neuron], message: str
     images = np.zeros((4, 3))
     with pytest.raises(TrainingError, match=message):
         net.fit(images, [[0], [1], [1], [0]], solver=SGD(net, 0.1), progress=False)
+
+
+def test_an_unknown_measure_is_refused_before_training() -> None:
+    net = reused(BATCH)
+    before = {name: values.copy() for name, values in net.net.state_dict().items()}
+    with pytest.raises(
+        TrainingError, match=r"no number 'acuracy'\n  did you mean 'accuracy'\? it has loss, accuracy, s"
+    ):
+        fitted(net, validation=HELD, callbacks=EarlyStopping(by="acuracy", larger_is_better=True))
+    for name, values in net.net.state_dict().items():
+        np.testing.assert_array_equal(values, before[name], err_msg=name)
