@@ -77,8 +77,7 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
             location=user_location(),
             way_out='metrics={"error": lambda scores, labels: np.mean(scores.argmax(1) != labels[:, 0])}',
         )
-    measured = {layer.name for layer in graph.ensembles if is_loss(layer) or isinstance(layer, AccuracyEnsemble)}
-    if taken := sorted(measured & set(metrics)):
+    if taken := sorted({layer.name for layer in _measuring(graph)} & set(metrics)):
         raise DataError(
             f"{taken[0]} is a layer of the net, whose own measure has this name",
             location=user_location(),
@@ -98,9 +97,14 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
     return dict(metrics)
 
 
+def _measuring(graph: Graph) -> list[LossEnsemble]:
+    """The losses and accuracies of a net."""
+    return [layer for layer in graph.ensembles if isinstance(layer, LossEnsemble)]
+
+
 def measured(graph: Graph, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
     """The names of the numbers that an evaluation with these metrics gives."""
-    layers = [layer for layer in graph.ensembles if isinstance(layer, LossEnsemble)]
+    layers = _measuring(graph)
     accuracy = ("accuracy",) if any(isinstance(layer, AccuracyEnsemble) for layer in layers) else ()
     return ("loss", *accuracy, *(layer.name for layer in layers), *metrics)
 
@@ -109,7 +113,7 @@ def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]
     """What :func:`evaluate` says, for batches that have been checked."""
     batches.prepare()
     graph = session.graph
-    means = [Mean(e) for e in graph.ensembles if isinstance(e, LossEnsemble)]
+    means = [Mean(layer) for layer in _measuring(graph)]
     scored = outputs(graph, None) if metrics else None
     inputs = data_of(graph, scored) if scored is not None else []
     collected: list[np.ndarray] = []

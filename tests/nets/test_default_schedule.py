@@ -631,7 +631,7 @@ class Short(Neuron):
 
 
 def test_short_sums_stay_in_locals() -> None:
-    """What would be stored is no less than what is computed."""
+    """To store them would take as long as to compute them."""
     net = Net(9, seed=1)
     layer = net.add_ensemble(Ensemble(Short, (37,), dims=("k",)))
     net.add_connections(MemoryDataLayer(net, (5,)), layer, lambda k: range(5))

@@ -9,7 +9,7 @@ from swirl.errors import CommandError
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.integers import LARGEST
-from swirl.ir.nest import Loop, Program, clones, fresh, local_type, loop_of, make_nest, variable_of
+from swirl.ir.nest import Loop, Program, fresh, local_type, loop_of, make_nest, variable_of
 from swirl.ir.paths import Path, at, loops
 from swirl.ir.printing import unparse
 from swirl.transforms.arguments import LocalNames, NestName
@@ -62,7 +62,7 @@ def store_local(program: Program, scalar_vars: LocalNames, *, nest: NestName | N
 
 def _stored(program: Program, index: int, declared: Path) -> Program:
     """The program with the local that is declared at a path in a buffer."""
-    nest = program.nests[index].with_body(clones(program.nests[index].body))
+    nest = program.nests[index]
     node = at(nest.body, declared)
     assert isinstance(node, ast.AnnAssign)
     name, type_ = unparse(node.target), local_type(node)
@@ -80,7 +80,7 @@ def _stored(program: Program, index: int, declared: Path) -> Program:
     shape = (*(loop.extent or 0 for loop in around), *type_.shape)
     if prod(shape) > LARGEST:
         raise refuse(f"a buffer of {prod(shape):,} elements is too large", nest, declared, "the declaration")
-    elsewhere = any(name in other.names for other in program.nests if other is not program.nests[index])
+    elsewhere = any(name in other.names for other in program.nests if other is not nest)
     again = len([*declarations(nest, name)]) > 1 or any(variable_of(head) == name for _, head in loops(nest.body))
     new = fresh(name, taken_names(program)) if elsewhere or again else name
     body = nest.body
