@@ -59,6 +59,7 @@ class Settings:
         threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else ``OMP_NUM_THREADS``,
             else the cores available).
         recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
+        schedule: whether nets are scheduled (``LATTE_SCHEDULE``; by default they are), or run as they are lowered.
         compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).
         memo: whether results of passes and commands are kept in the cache (``SWIRL_MEMO``; by default they are).
     """
@@ -71,6 +72,7 @@ class Settings:
     cache_dir: Path
     threads: int
     recipes: Path | None
+    schedule: bool
     compatibility: bool
     memo: bool
 
@@ -96,6 +98,7 @@ def settings() -> Settings:
         cache_dir=_path(environment, "SWIRL_CACHE_DIR") or Path(platformdirs.user_cache_dir("swirl", appauthor=False)),
         threads=_threads(environment),
         recipes=_folder(environment, "LATTE_RECIPES"),
+        schedule=_switch(environment, "LATTE_SCHEDULE", default="1"),
         compatibility=compatibility(),
         memo=_switch(environment, "SWIRL_MEMO", default="1"),
     )

@@ -2,8 +2,11 @@
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
+
+from tests.lowered import lowered
 
 # Programs are trees without cycles. Python looks for cycles after so many allocations, and so through all trees again
 # and again: an eighth of the time. Instead it does after each test, and only through what the test has made.
@@ -39,3 +42,10 @@ def pytest_runtest_logfinish() -> None:
 def pytest_sessionfinish() -> None:
     """The process ends: what is left need not be looked through once more."""
     gc.freeze()
+
+
+@pytest.fixture
+def as_lowered() -> Iterator[None]:
+    """Nets of this test have no schedule, which does not matter for what it tests."""
+    with lowered():
+        yield

@@ -261,6 +261,8 @@ def after_recipe(stages: Sequence[Stage]) -> Stage:
 
 # --- facts --------------------------------------------------------------------------------------------------
 def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
+    if all(unit.recipe is None for unit in units):
+        return ""
     joined = [unit for unit in units if unit.joined and unit.recipe is not None]
     path = recipe_path(graph, ensemble) if len(joined) < len(units) else None
     names = [] if path is None else [short_name(path)]

@@ -16,6 +16,7 @@ from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
 from latte.planning.default_chains import default_chain
 from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_keys, chain_name, choice_for, has_none
+from swirl.config import settings
 from swirl.errors import CommandError, nearest
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
@@ -58,6 +59,7 @@ def find_chains(
     read: Reader = read_recipe,
 ) -> Chains:
     """The chains of a net. If several fit in a phase, the longest is taken; among equals, the one that starts first.
+    None where ``LATTE_SCHEDULE=0``.
 
     Args:
         graph: of the net.
@@ -68,6 +70,8 @@ def find_chains(
     Raises:
         RecipeError: a recipe file cannot be read, or declares another chain than its name.
     """
+    if not settings().schedule:
+        return Chains((), {})
     found: list[Chain] = []
     notes: dict[str, list[str]] = {}
     taken: set[tuple[str, str]] = set()

@@ -32,16 +32,20 @@ class Choice(IntEnum):
     """``net.use_recipe``"""
 
 
-def recipe_of(graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left: Collection[str] = ()) -> Recipe:
+def recipe_of(
+    graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left: Collection[str] = ()
+) -> Recipe | None:
     """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
     ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. Commands recorded on the ensemble
-    replace it phase by phase.
+    replace it phase by phase. None where ``LATTE_SCHEDULE=0``: the layer runs as it is lowered.
 
     Raises:
         RecipeError: the file cannot be read or is not a recipe.
     """
+    if not settings().schedule:
+        return None
     path = recipe_path(graph, ensemble)
     recipe = _for_one(path, read) if path is not None else None
     if ensemble.commands:

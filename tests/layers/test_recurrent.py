@@ -14,6 +14,7 @@ from latte.errors import BodyError, DataError, DeclarationError
 from latte.neuron import Constant, Neuron, given
 from swirl.target import TARGETS, why_not
 from tests.layers.references import alone, assert_within
+from tests.lowered import lowered
 
 torch = pytest.importorskip("torch")
 # Nets with several recurrent layers have three items of four features and five units: equal steps are compiled once.
@@ -86,7 +87,8 @@ def test_initial_states_and_backwards(
     net.force_backward = True
     data, state = MemoryDataLayer(net, (steps, 4)), MemoryDataLayer(net, shape)
     ours = layer(net, data, 5, return_sequence=whole, initial=state, reverse=reverse)
-    net.compile()
+    with lowered(not whole):  # cells have the same schedules as those of whole sequences
+        net.compile()
     generator = np.random.default_rng(2)
     x, before = (generator.standard_normal((3, *each.shape)).astype(np.float32) for each in (data, state))
     gradient = generator.standard_normal((3, *ours.shape)).astype(np.float32)
@@ -112,6 +114,7 @@ def test_initial_states_and_backwards(
         near(getattr(ours, f"get_grad_{field}")(), getattr(same, other).grad, f"gradient of {field}")
 
 
+@pytest.mark.usefixtures("as_lowered")
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_an_encoder_backwards(name: str) -> None:
     """It ends with the first element of its sequence, however its values are given."""
@@ -139,6 +142,7 @@ def test_an_encoder_backwards(name: str) -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.usefixtures("as_lowered")
 @pytest.mark.parametrize(("name", "whole"), [("rnn", True), ("lstm", False), ("gru", True)])
 def test_an_encoder_and_a_decoder(name: str, whole: bool) -> None:
     """A layer stands for its last state: two of them, with the same parameters, are one over the whole sequence."""

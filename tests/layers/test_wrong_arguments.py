@@ -14,6 +14,8 @@ from latte import MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from latte.ensemble import Ensemble
 from latte.errors import LatteError
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 IMAGE, VECTOR, SEQUENCE = (4, 6, 6), (5,), (3, 4)
 SOURCES: dict[str, list[tuple[int, ...]]] = {
     "SoftmaxLossLayer": [VECTOR, (1,)],

@@ -133,6 +133,7 @@ def unchanged(nets: tuple[Net, SGD], path: Path, *words: str) -> None:
     assert state_of(net, solver) == before
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_what_does_not_fit_is_named(nets: tuple[Net, SGD], tmp_path: Path) -> None:
     net, solver = nets
     path = tmp_path / "net"

@@ -21,6 +21,7 @@ from latte import (
 )
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.solver import SGD
+from tests.lowered import lowered
 
 BATCH = 3
 BLOCK = 16
@@ -88,8 +89,16 @@ NETS: dict[str, Callable[[Net], list[Ensemble]]] = {
 }
 
 
+def expected_of(make: Callable[[Net], list[Ensemble]]) -> dict[str, np.ndarray]:
+    """What a net computes as it is lowered, where no layer has chosen a layout."""
+    with lowered():
+        found = computed(make)
+    assert all(np.abs(values).max() < 2**24 for values in found.values())  # so that every sum is exact
+    return found
+
+
 def computed(
-    make: Callable[[Net], list[Ensemble]], recipe: Path | None, others: Path | None = None
+    make: Callable[[Net], list[Ensemble]], recipe: Path | None = None, others: Path | None = None
 ) -> dict[str, np.ndarray]:
     """Everything that a net computes on small whole numbers, for whole batches and for a smaller one."""
     net = Net(BATCH, seed=1, keep="all")
@@ -131,21 +140,12 @@ def in_blocks(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def plainly(tmp_path: Path) -> Path:
-    """A recipe that leaves convolutions as they are lowered."""
-    path = tmp_path / "plain.py"
-    path.write_text("def forward(s, target):\n    pass\n")
-    return path
-
-
 @pytest.mark.parametrize(
     "name",
     ["few windows", *(pytest.param(name, marks=pytest.mark.slow) for name in ("odd channels", "deep", "poolings"))],
 )
-def test_layouts_change_no_result(name: str, in_blocks: Path, plainly: Path) -> None:
-    expected = computed(NETS[name], plainly)
-    assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
+def test_layouts_change_no_result(name: str, in_blocks: Path) -> None:
+    expected = expected_of(NETS[name])
     for recipe in (in_blocks, None):
         got = computed(NETS[name], recipe)
         for key in expected:
@@ -165,7 +165,7 @@ def forward(s, target):
 """
 
 
-def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path: Path) -> None:
+def test_readers_may_want_other_layouts(in_blocks: Path, tmp_path: Path) -> None:
     """Two readers of one source in blocks of 16: one wants blocks of 4, the other one no blocks; and a reader of plain
     data wants blocks."""
     for name, text in (("relu", RELU_IN_OTHER_BLOCKS), ("max_pooling", POOLING_PLAINLY)):
@@ -176,7 +176,7 @@ def test_readers_may_want_other_layouts(in_blocks: Path, plainly: Path, tmp_path
         relu, pooled = ReLULayer(net, conv), pool(net, conv, 3, 1, 1)
         return [conv, relu, pooled, FullyConnectedLayer(net, relu, 3), FullyConnectedLayer(net, pooled, 4)]
 
-    expected, got = computed(readers, plainly), computed(readers, in_blocks, tmp_path)
+    expected, got = expected_of(readers), computed(readers, in_blocks, tmp_path)
     for key in expected:
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
     net = Net(BATCH, seed=1)
@@ -200,22 +200,16 @@ REARRANGED = {
 @pytest.mark.parametrize("how", list(REARRANGED))
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("filters", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_convolutions_of_a_rearranged_source(
-    filters: int, kernel: int, how: str, plainly: Path, tmp_path: Path
-) -> None:
+def test_convolutions_of_a_rearranged_source(filters: int, kernel: int, how: str, tmp_path: Path) -> None:
     path = tmp_path / "rearranged.py"
     path.write_text(f"def forward(s, target):\n    for buffer in ('value', 'grad'):\n        {REARRANGED[how]}\n")
 
-    def make(source: Path) -> Callable[[Net], list[Ensemble]]:
-        def readers(net: Net) -> list[Ensemble]:
-            conv = ConvLayer(net, MemoryDataLayer(net, (3, 6, 7)), 20)
-            net.use_recipe(conv, source)
-            return [conv, ConvLayer(net, conv, filters, kernel=kernel, pad=kernel // 2)]
+    def readers(net: Net) -> list[Ensemble]:
+        conv = ConvLayer(net, MemoryDataLayer(net, (3, 6, 7)), 20)
+        net.use_recipe(conv, path)
+        return [conv, ConvLayer(net, conv, filters, kernel=kernel, pad=kernel // 2)]
 
-        return readers
-
-    expected, got = computed(make(plainly), None), computed(make(path), None)
-    assert all(np.abs(values).max() < 2**24 for values in expected.values())  # so that every sum is exact
+    expected, got = expected_of(readers), computed(readers)
     for key in expected:
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
 
@@ -230,7 +224,7 @@ def test_blocks_may_be_ragged(tmp_path: Path) -> None:
         pooled = pool(net, relu := ReLULayer(net, conv), 3, 2, 1)
         return [conv, relu, pooled, FullyConnectedLayer(net, pooled, 5), pool(net, relu, 2, 2, clamp=True)]
 
-    expected, got = computed(make, None), computed(make, tmp_path / "conv.py")
+    expected, got = expected_of(make), computed(make, tmp_path / "conv.py")
     for key in expected:
         np.testing.assert_array_equal(got[key], expected[key], err_msg=key)
 
@@ -253,7 +247,7 @@ def test_readers_follow_their_source(in_blocks: Path) -> None:
     assert not skipped
 
 
-def test_hyperbolic_tangents_follow(in_blocks: Path, plainly: Path) -> None:
+def test_hyperbolic_tangents_follow(in_blocks: Path) -> None:
     def values(recipe: Path) -> tuple[np.ndarray, np.ndarray, tuple[tuple[int, int], ...]]:
         net = Net(2, seed=0)
         conv = ConvLayer(net, MemoryDataLayer(net, (2, 5, 5)), 16)
@@ -267,7 +261,9 @@ def test_hyperbolic_tangents_follow(in_blocks: Path, plainly: Path) -> None:
         net.backward()
         return tanh.get_value(), conv.get_grad(), blocks(net, "tanh1.value")
 
-    plain, blocked = values(plainly), values(in_blocks)
+    with lowered():
+        plain = values(in_blocks)
+    blocked = values(in_blocks)
     assert blocked[2] == ((1, BLOCK),) and plain[2] == ()
     for expected, got in zip(plain[:2], blocked[:2], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # sums of 18 products in another order
@@ -319,9 +315,9 @@ def trained(folder: Path | None, views: bool) -> tuple[list[float], np.ndarray]:
 
 
 def test_views_of_buffers_in_blocks_train_alike(tmp_path: Path) -> None:
-    expected = trained(None, views=False)
-    for folder, views in ((None, True), (tmp_path, False), (tmp_path, True)):
-        losses, weights = trained(folder, views)
+    with lowered():
+        expected, plain_views = trained(None, views=False), trained(None, views=True)
+    for losses, weights in (plain_views, trained(tmp_path, views=False), trained(tmp_path, views=True)):
         # The fully connected layer sums its 96 products in the order of its source: some roundings of numbers near 1.
         np.testing.assert_allclose(losses, expected[0], rtol=0, atol=1e-5)
         np.testing.assert_allclose(weights, expected[1], rtol=0, atol=1e-5)

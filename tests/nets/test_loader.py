@@ -15,6 +15,8 @@ from latte.errors import DataError
 from latte.solver import SGD
 from tests.nets.references import random_data, reused
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 IMAGES = np.arange(11 * 2 * 4 * 5, dtype=np.float32).reshape(11, 2, 4, 5)
 LABELS = np.arange(11)
 GENERATOR = np.random.default_rng

@@ -28,6 +28,8 @@ from latte.neuron import Constant, Neuron, Param, State, float32, given, log, on
 from latte.solver import SGD, Adam
 from tests.nets.references import random_data, reused
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 BATCH = 6
 
 

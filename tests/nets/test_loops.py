@@ -28,6 +28,8 @@ from latte.solver import SGD
 from latte.training import Callback, EarlyStopping, Run
 from tests.nets.references import CLASSES, SHAPE, DigitsNet, random_data, reused
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 BATCH = 6
 ITEMS = 2 * BATCH + 2
 DATA, HELD = random_data(ITEMS), random_data(BATCH + 1, seed=1)
@@ -470,7 +472,8 @@ def trained(net: Net, data: Any, labels: Any) -> dict[str, np.ndarray]:
     return net.state_dict()
 
 
-def test_prediction_of_other_numbers_of_items_compiles_inference_alone() -> None:
+def test_prediction_of_other_numbers_of_items_compiles_inference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LATTE_SCHEDULE")
     generator = np.random.default_rng(0)
     data, labels = generator.standard_normal((BATCH + 2, 3, 5, 5)), generator.integers(0, 4, BATCH + 2)
     net, _ = small_net()

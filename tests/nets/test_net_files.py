@@ -13,6 +13,8 @@ from latte.tools.cli import main
 from latte.tools.net_files import RUNS, load_net
 from swirl.errors import LatteError
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 DECLARED = """
 import numpy as np
 from latte import *

@@ -40,6 +40,8 @@ from latte.math import (
 from latte.neuron import Neuron
 from latte.solvers import sgd_update
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 SIGNATURES: dict[str, str] = {
     "MemoryDataLayer": "net, shape",
     "ConvLayer": "net, input_ensemble, num_filters=0, kernel=3, stride=1, pad=1, dilation=1",
@@ -334,7 +336,9 @@ def test_an_activation_that_reads_its_source_twice() -> None:
     np.testing.assert_array_equal(relu.get_value(), 5.0)  # only the first source is worked on in place
 
 
-def test_commands_that_do_not_apply_are_skipped_in_compatibility() -> None:
+def test_commands_that_do_not_apply_are_skipped_in_compatibility(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LATTE_SCHEDULE")
+
     def declare(compat: bool) -> Net:
         net = Net(2, seed=0, compat=compat)
         relu = ReLULayer(net, MemoryDataLayer(net, (2, 4)))

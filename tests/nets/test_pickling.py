@@ -18,6 +18,8 @@ from latte.errors import BodyError, DataError, DeclarationError
 from latte.neuron import Neuron, exp
 from latte.runtime import pickling
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 BUILD = """
 import numpy as np
 from latte import BatchNormLayer, DropoutLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer

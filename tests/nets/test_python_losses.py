@@ -21,6 +21,8 @@ from latte.net import Net
 from latte.solver import SGD
 from swirl.errors import DataError, DeclarationError, LatteError, TrainingError
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 
 class SoftmaxInPython(LossEnsemble):
     def forward(self, bottom, label):

@@ -15,6 +15,8 @@ from latte.errors import LatteError
 from latte.solver import SGD
 from tests.layers.test_wrong_arguments import WRONG
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 IMAGES, LABELS = np.zeros((2, 3, 4, 4), "f4"), np.zeros(2)
 LONG: set[tuple[str, str]] = {("fit", "epochs"), ("timings", "repeat"), ("profile", "repeat")}
 """What a large number makes run for long."""

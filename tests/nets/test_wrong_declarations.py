@@ -21,6 +21,8 @@ from latte.training import EarlyStopping
 from swirl.transforms import COMMANDS
 from tests.layers.test_wrong_arguments import WRONG
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 IMAGES, LABELS = np.zeros((4, 3, 4, 4), "f4"), np.zeros(4)
 
 

@@ -24,6 +24,7 @@ from latte.ensemble import Ensemble
 from latte.runtime.session import NotTuned
 from latte.solver import SGD
 from swirl.errors import LayoutError
+from tests.lowered import lowered
 
 RECIPES = {
     "halo": """
@@ -86,7 +87,8 @@ def compiled(shape: tuple[int, ...], recipe: Path | None) -> tuple[Net, Ensemble
     net.force_backward = True
     if recipe is not None:
         net.use_recipe("conv", recipe)
-    net.compile()
+    with lowered(recipe is None):
+        net.compile()
     return net, data, conv
 
 
@@ -198,7 +200,8 @@ def test_a_reader_follows_the_owner(tmp_path: Path) -> None:
         if recipes:
             net.use_recipe(first, own)
             net.use_recipe(second, reader)
-        net.compile()
+        with lowered(not recipes):
+            net.compile()
         for ensemble in (first, second):
             shape = ensemble.get_weights().shape
             ensemble.set_weights(np.random.default_rng(2).integers(-3, 4, shape))
@@ -268,7 +271,8 @@ def test_shipped_recipes_follow(layout: str, tmp_path: Path) -> None:
         ]
         if recipe is not None:
             net.use_recipe(conv, recipe)
-        net.compile()
+        with lowered(recipe is None):
+            net.compile()
         data.set_value(np.random.default_rng(3).integers(-3, 4, (2, 3, 6, 6)))
         net.forward()
         for reader in readers:
@@ -299,7 +303,8 @@ def test_chains_follow_what_a_source_has_laid_out(tiled: str, tmp_path: Path) ->
             net.use_recipe(conv, recipe)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotTuned)
-            net.compile()
+            with lowered(recipe is None):
+                net.compile()
         data.set_value(np.random.default_rng(3).standard_normal((3, 3, 6, 6)))
         net.forward()
         relu.set_grad(np.random.default_rng(4).standard_normal((3, 19, 6, 6)))

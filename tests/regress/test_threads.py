@@ -16,6 +16,8 @@ from latte import DropoutLayer, FullyConnectedLayer, MemoryDataLayer, Net, Softm
 from latte.solver import SGD
 from latte.training import Run
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 THREADS, CALLS = 4, 40
 
 
