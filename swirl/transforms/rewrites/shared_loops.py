@@ -63,7 +63,7 @@ class _Run:
 def _best_run(program: Program, nest: Nest, following: list[Nest]) -> _Run | None:
     """The longest run under a loop without dependences; among equals, the one whose loop is outermost already."""
     best: _Run | None = None
-    for rotated in _rotations(nest):
+    for rotated in filter(None, (_rotated(nest, chain) for chain in _chains(nest))):
         run = _run_from(program, rotated, following)
         if best is None or (run.free, run.length) > (best.free, best.length):
             best = run
@@ -72,25 +72,13 @@ def _best_run(program: Program, nest: Nest, following: list[Nest]) -> _Run | Non
     return best
 
 
-@lru_cache(maxsize=1024)  # a nest is tried beside each that comes before it
-def _rotations(nest: Nest) -> Sequence[Nest]:
-    """The nest with each of its loops brought outermost where that is legal; first the nest itself."""
+def _chains(nest: Nest) -> list[tuple[str, ...]]:
+    """For each loop of a nest that may come outermost its variable, after those that would then be inside of it; first
+    the outermost one."""
     if len(nest.body) != 1 or not _plain(nest.body[0]):
         return []
-    root: Path = (("body", 0),)
-    result = [nest]
-    chain: list[str] = []
-    for _, node in loops(nest.body):
-        name = variable_of(node)
-        if name in chain:
-            continue
-        chain.append(name)
-        if len(chain) == 1:
-            continue
-        rotated = _rotated(nest, root, chain)
-        if rotated is not None:
-            result.append(rotated)
-    return result
+    names = list(dict.fromkeys(variable_of(node) for _, node in loops(nest.body)))
+    return [tuple(names[: place + 1]) for place in range(len(names))]
 
 
 def _plain(node: ast.stmt) -> bool:
@@ -99,22 +87,25 @@ def _plain(node: ast.stmt) -> bool:
     return isinstance(node, ast.For) and all(kind_of(n) == "range" for n in nodes(node) if isinstance(n, ast.For))
 
 
-def _rotated(nest: Nest, root: Path, chain: list[str]) -> Nest | None:
-    """The loop ``chain[-1]`` outermost, the others inside it in their order."""
-    order = [chain[-1], *chain[:-1]]
-    try:
-        rotated = permute_at(Program("", (nest,), {}), nest, root, dict(zip(chain, order, strict=True)))
-    except (Refused, NotProved):
-        return None
-    return rotated if len(rotated.body) == 1 else None
+@lru_cache(maxsize=1024)  # a nest is tried beside each that comes before it
+def _rotated(nest: Nest, chain: tuple[str, ...]) -> Nest | None:
+    """The nest with the loop ``chain[-1]`` outermost, the others inside it in their order; None where that is not
+    legal."""
+    if len(chain) == 1:
+        return nest
+    rotated = _rotated_at(nest, (("body", 0),), chain)
+    return rotated if rotated is not None and len(rotated.body) == 1 else None
 
 
 def _run_from(program: Program, nest: Nest, following: list[Nest]) -> _Run:
     root: Path = (("body", 0),)
     free = _free(nest, root)
     length = 1
+    head = at(nest.body, root)
+    assert isinstance(head, ast.For)
     for candidate in following:
-        rotations = _same_name_first(_rotations(candidate), nest, (("body", 0),), (("body", 0),))
+        fitting = _same_name_first(_chains(candidate), head, candidate.body[0])
+        rotations = filter(None, (_rotated(candidate, chain) for chain in fitting))
         joined = next(filter(None, (_joined(program, nest, rotated, free) for rotated in rotations)), None)
         if joined is None:
             break
@@ -122,24 +113,18 @@ def _run_from(program: Program, nest: Nest, following: list[Nest]) -> _Run:
     return _Run(nest, length, free)
 
 
-def _same_name_first(rotations: Sequence[Nest], first: Nest, path: Path, second_path: Path) -> list[Nest]:
-    """Loops that could join the one at ``path``: those over the same dimension, the one of the same name
-    first.
+def _same_name_first(chains: Sequence[tuple[str, ...]], head: ast.For, second: ast.stmt) -> list[tuple[str, ...]]:
+    """Those loops of the statement ``second`` that could join the loop ``head``: over the same dimension, the one of
+    the same name first. Only they are brought outermost, which may take long.
 
     Equal extents may be chance (a batch of 8 images of 8 channels): where both loops touch an array, they
     must run over one dimension of it.
+
+    Args:
+        chains: see :func:`_chains`.
     """
-    head = at(first.body, path)
-    assert isinstance(head, ast.For)
-
-    def other(rotated: Nest) -> ast.stmt:
-        return at(rotated.body, second_path)
-
-    fitting = [r for r in rotations if _same_dimension(head, other(r))]
-    return sorted(
-        fitting,
-        key=lambda r: not (isinstance(o := other(r), ast.For) and variable_of(o) == variable_of(head)),
-    )
+    fitting = [chain for chain in chains if _same_dimension(head, second, chain[-1])]
+    return sorted(fitting, key=lambda chain: chain[-1] != variable_of(head))
 
 
 def _named_by_author(program: Program, nest: Nest, path: Path, name: str) -> Nest:
@@ -155,12 +140,10 @@ def _named_by_author(program: Program, nest: Nest, path: Path, name: str) -> Nes
     return nest.with_body(replace_at(nest.body, path, [substitute(node, {var: ast.Name(name, ast.Load())})]))
 
 
-def _same_dimension(first: ast.For, second: ast.stmt) -> bool:
-    """Whether two loops run over one dimension of an array that both touch, or touch no common array with
-    their variables."""
-    if not isinstance(second, ast.For):
-        return False
-    one, two = _dimensions(first), _dimensions(second)
+def _same_dimension(first: ast.For, second: ast.stmt, var: str) -> bool:
+    """Whether a loop and the loop over ``var`` in another statement run over one dimension of an array that both touch,
+    or touch no common array with their variables."""
+    one, two = _dimensions(first, variable_of(first)), _dimensions(second, var)
     shared = {(name, dim) for name, dim in one if (name, dim) in two}
     if shared:
         return True
@@ -168,9 +151,8 @@ def _same_dimension(first: ast.For, second: ast.stmt) -> bool:
     return not any(name in names for name, _ in one | two)
 
 
-def _dimensions(node: ast.For) -> set[tuple[str, int]]:
-    """(array, dimension) of every subscript that the loop's variable occurs in."""
-    var = variable_of(node)
+def _dimensions(node: ast.stmt, var: str) -> set[tuple[str, int]]:
+    """(array, dimension) of every subscript that a variable occurs in."""
     return {
         (unparse(ref.value), dim)
         for ref in references(node)
@@ -296,7 +278,10 @@ def _fused_pair(program: Program, nest: Nest, path: Path) -> Nest | None:
     if not _plain(first) or not _plain(second) or not names_in(first) & names_in(second):
         return None
     was_free = _free(nest, path)
-    for rotated in _same_name_first(_rotated_inside(nest, second_path), nest, path, second_path):
+    assert isinstance(first, ast.For)
+    fitting = _same_name_first(_chains_inside(second), first, second)
+    rotations = (nest if len(chain) == 1 else _rotated_at(nest, second_path, chain) for chain in fitting)
+    for rotated in filter(None, rotations):
         partner = at(rotated.body, second_path)
         assert isinstance(partner, ast.For)
         named = _named_by_author(program, rotated, path, variable_of(partner))
@@ -310,21 +295,16 @@ def _fused_pair(program: Program, nest: Nest, path: Path) -> Nest | None:
     return None
 
 
-def _rotated_inside(nest: Nest, path: Path) -> list[Nest]:
-    result = [nest]
-    node = at(nest.body, path)
-    chain: list[str] = []
+def _chains_inside(node: ast.stmt) -> list[tuple[str, ...]]:
+    """The same as :func:`_chains` for loops with nothing between them."""
+    names: list[str] = []
     while isinstance(node, ast.For):
-        chain.append(variable_of(node))
-        if len(chain) > 1:
-            rotated = _rotated_at(nest, path, chain)
-            if rotated is not None:
-                result.append(rotated)
+        names.append(variable_of(node))
         node = node.body[0] if len(node.body) == 1 else ast.Pass()
-    return result
+    return [tuple(names[: place + 1]) for place in range(len(names))]
 
 
-def _rotated_at(nest: Nest, path: Path, chain: list[str]) -> Nest | None:
+def _rotated_at(nest: Nest, path: Path, chain: tuple[str, ...]) -> Nest | None:
     order = [chain[-1], *chain[:-1]]
     try:
         return permute_at(Program("", (nest,), {}), nest, path, dict(zip(chain, order, strict=True)))
