@@ -20,19 +20,19 @@ from latte.runtime.executable import Executable, bind
 from latte.runtime.kernels import build_kernels, generate_kernels
 from latte.runtime.report import CompileReport, make_report
 from latte.runtime.session import Session
+from swirl.alone import alone
 from swirl.config import MAX_THREADS, settings
 from swirl.errors import DeclarationError, TargetError
 from swirl.jit import Progress, progress_bar
 from swirl.memo import Memos
 from swirl.phases import INFERENCE
-from swirl.pipeline import uncollected
 from swirl.runner import Runner
 from swirl.target import Target, resolve_target
 
 T = TypeVar("T")
 
 
-@uncollected
+@alone
 def compile_graph(
     graph: Graph,
     batch_size: int,

@@ -281,6 +281,10 @@ def _of_one_shape(sources: list[Ensemble], layer: str) -> list[Ensemble]:
     for source in sources:
         if source.shape != sources[0].shape:
             raise DeclarationError(
-                f"{layer}: {sources[0]!r} and {source!r} have different shapes", location=user_location()
+                f"{layer}: {sources[0]!r} and {source!r} have different shapes",
+                location=user_location(),
+                way_out=None
+                if len(sources) == 2
+                else "two layers may have extents of 1 that others are repeated along: combine two at a time",
             )
     return sources

@@ -57,7 +57,7 @@ class ClassOptions:
 
 
 def _weights(classes: int, given: Sequence[float]) -> tuple[float, ...]:
-    weights = tuple(given) if isinstance(given, Iterable) else ()
+    weights = tuple(given.tolist() if hasattr(given, "tolist") else given) if isinstance(given, Iterable) else ()
     if len(weights) != classes or not all(is_finite(w) and w >= 0 for w in weights):
         raise DeclarationError(
             f"class_weights must be {classes} numbers, none of them negative, not {given!r}", location=user_location()

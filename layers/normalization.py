@@ -97,8 +97,8 @@ class BatchNormVectorEnsemble(BatchNormEnsemble):
 def BatchNormLayer(
     net: Net, input_ensemble: Ensemble, epsilon: float = 1e-5, momentum: float = 0.1, *, name: str | None = None
 ) -> Ensemble:
-    """Batch norm: each channel shifted and scaled to mean 0 and variance 1 over the batch, then by ``gamma``,
-    ``beta``.
+    """``gamma[c] · (x - mean[c]) / sqrt(var[c] + epsilon) + beta[c]``: each channel is shifted and scaled to mean 0 and
+    variance 1 over the batch (in inference by running statistics), then by ``gamma`` and ``beta``.
 
     Fields, each of shape (channels,): ``gamma``, ``beta`` (trained, start at 1 and 0), ``mean``, ``var`` (of
     the last batch), ``running_mean``, ``running_var`` (start at 0 and 1; the variance unbiased, as PyTorch
@@ -113,6 +113,8 @@ def BatchNormLayer(
 
     Raises:
         DeclarationError: for arguments that do not fit.
+
+    Source: Ioffe, Szegedy, *Batch normalization*, ICML 2015, algorithms 1 and 2.
     """
     source = source_of(net, input_ensemble, "BatchNormLayer", (1, 3))
     added, weight = positive("epsilon", epsilon), check_number("momentum", momentum, least=0.0, most=1.0)

@@ -50,7 +50,9 @@ def MaxPoolingLayer(
     clamp: bool = True,
     name: str | None = None,
 ) -> Ensemble:
-    """The largest element of each window; its gradient goes to the first largest one in row-major order.
+    """``max inputs[n, c, y·stride - pad + j, x·stride - pad + k]`` over the window ``j``, ``k``.
+
+    The gradient goes to the first largest element in row-major order.
 
     The defaults are Latte's old rule: the size is rounded up, and positions outside the source read the
     nearest edge. ``ceil_mode=False, clamp=False`` is PyTorch's ``MaxPool2d``, ``ceil_mode=True, clamp=False``
@@ -91,7 +93,7 @@ def MeanPoolingLayer(
     count_include_pad: bool = True,
     name: str | None = None,
 ) -> Ensemble:
-    """The mean of each window.
+    """``Σ inputs[n, c, y·stride - pad + j, x·stride - pad + k] / (kernel y · kernel x)`` over the window ``j``, ``k``.
 
     The defaults are Latte's old rule: the size is rounded up, positions outside the source read the nearest edge, and
     the divisor is the number of elements of the kernel. ``clamp=False`` is PyTorch's ``AvgPool2d`` with the same
@@ -128,7 +130,7 @@ def MeanPoolingLayer(
 
 
 def GlobalMeanPoolingLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
-    """The mean of each channel, shape (channels, 1, 1).
+    """``Σ inputs[n, c, y, x] / (height · width)`` for each channel, shape (channels, 1, 1).
 
     Args:
         net: the net.

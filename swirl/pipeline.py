@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import wraps
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
+from swirl.alone import alone
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
 from swirl.ir.nest import Program
@@ -28,9 +27,6 @@ from swirl.transforms.passes.tidy import tidy
 from swirl.transforms.passes.whole_vectors import whole_vectors
 from swirl.transforms.rewrites.joined_programs import Part, join
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 BEFORE_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (("canonical", canonicalise),)
 AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
     ("tidy", tidy),
@@ -39,23 +35,6 @@ AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
     ("vectors", whole_vectors),
     ("physical", physical),
 )
-
-
-def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """Without Python's garbage collector, which looks through all trees again and again: a third of the time. Objects
-    are still freed when they are dropped, except the few in reference cycles."""
-
-    @wraps(function)
-    def run(*arguments: P.args, **options: P.kwargs) -> R:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*arguments, **options)
-        finally:
-            if collects:
-                gc.enable()
-
-    return run
 
 
 @dataclass(frozen=True)
@@ -92,7 +71,7 @@ class Scheduled:
     files: tuple[Path, ...] = ()
 
 
-@uncollected
+@alone
 def schedule(
     state: PlanState,
     region: str,
@@ -180,7 +159,7 @@ def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: M
     return join(name, canonical, names)
 
 
-@uncollected
+@alone
 def finish(stages: tuple[Stage, ...], memo: Memo | None = None) -> tuple[Stage, ...]:
     """The stages after the recipe: scalars, hoisting, layouts made physical."""
     result = list(stages)
@@ -194,7 +173,7 @@ def _stage(name: str, rewrite: Callable[[Program], Program], program: Program, m
     return Stage(name, memo.program(rewrite, program), perf_counter() - start)
 
 
-@uncollected
+@alone
 def generate(
     stages: tuple[Stage, ...], target: Target, *, contract: bool = True, memo: Memo | None = None
 ) -> KernelSource:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from swirl.alone import alone
 from swirl.errors import RecipeError, misspelt
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule
@@ -17,6 +18,7 @@ from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 
 
+@alone
 def read_recipe(path: str | Path) -> Recipe:
     """A recipe from a file of functions named after phases; ``chain = ("conv", "relu")`` makes it one for
     neighbouring layers of these kinds. Other recipes that it imports are read again, too.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from latte.frontend.lower import lower
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
+from swirl.errors import DeclarationError
+from swirl.ir.buffers import DTYPES, MOST_BYTES
 from swirl.ir.nest import Program
 
 
@@ -45,13 +48,27 @@ def lower_layers(graph: Graph, batch_size: int) -> dict[str, LoweredLayer]:
         batch_size: extent of the batch dimension.
 
     Raises:
-        DeclarationError: there are no layers, or one reads nothing.  BodyError: with the line of the body.
+        DeclarationError: there are no layers, or one reads nothing, or has more values than any memory.
+        BodyError: with the line of the body.
     """
     graph.check_complete()
     found = {}
     for ensemble in graph.ensembles:
+        _check_size(ensemble, batch_size)
         if ensemble.has_body:
             forward = lower(ensemble, "forward", batch_size=batch_size)
             inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
             found[ensemble.name] = LoweredLayer(ensemble, batch_size, forward, inference)
     return found
+
+
+def _check_size(ensemble: Ensemble, batch_size: int) -> None:
+    """DeclarationError where a layer's values take more than any memory: before a recipe lays them out."""
+    for spec in ensemble.fields(batch_size).values():
+        size = math.prod(spec.shape) * DTYPES[spec.dtype]().itemsize
+        if size > MOST_BYTES:
+            raise DeclarationError(
+                f"{ensemble.name}.{spec.name} of {batch_size:,} items would take {size:,} bytes",
+                location=ensemble.location,
+                way_out="a smaller batch needs less",
+            )

@@ -56,6 +56,18 @@ class References(ABC):
             return node.id
         return None
 
+    def _as_array(self, node: ast.expr) -> str | None:
+        """What to write for a tuple or list of the surrounding Python whose elements loops choose."""
+        name = self_attribute(node)
+        value = getattr(self.scope.ensemble, name, None) if name is not None else self.scope.body.evaluate(node)
+        if name is not None and value is None:
+            value = getattr(self.scope.ensemble.neuron_class, name, None)
+        if not isinstance(value, (tuple, list)):
+            return None
+        return (
+            f"np.array({unparse(node)}), of which loops may choose elements; of a {type(value).__name__}, constants do"
+        )
+
     def whole(self, node: ast.expr) -> ast.expr | None:
         """What stands for a whole expression, where that is one reference; None: its parts are translated."""
         return None
@@ -159,7 +171,7 @@ class NeuronReferences(References):
             self.scope.fail(
                 node,
                 f"{unparse(node)} is not a field",
-                "fields are self.value, self.inputs, self.weights, …",
+                self._as_array(node) or "fields are self.value, self.inputs, self.weights, …",
             )
         return attribute
 
@@ -186,7 +198,7 @@ class NeuronReferences(References):
         self.scope.fail(
             node,
             f"{self.scope.ensemble!r} has no field {attribute!r}",
-            f"its fields are {', '.join([*self.specs, *connected])}",
+            self._as_array(node) or f"its fields are {', '.join([*self.specs, *connected])}",
         )
 
     def reference(self, node: ast.expr, indices: list[ast.expr] | None) -> ast.expr:
@@ -355,7 +367,7 @@ class ArrayReferences(References):
             self.scope.fail(
                 node,
                 f"{unparse(node)} is not a field of {self.scope.ensemble!r}",
-                f"its fields are {', '.join(self.scope.buffers)}",
+                self._as_array(node) or f"its fields are {', '.join(self.scope.buffers)}",
             )
         return name
 

@@ -82,13 +82,16 @@ def check_number(
     return float(number)
 
 
-def misfit(values: np.ndarray, dtype: str, below: int | None = None) -> str | None:
+def misfit(
+    values: np.ndarray, dtype: str, below: int | None = None, place_of: Callable[[tuple[int, ...]], str] | None = None
+) -> str | None:
     """What is wrong with an array that is to be kept as ``dtype``; None: no element changes, apart from rounding.
 
     Args:
         values: real numbers.
         dtype: of :data:`swirl.ir.buffers.DTYPES`.
         below: integers must be 0, 1, … up to the number before; None: any that 32 bits have.
+        place_of: what the place of an element is called; its subscripts by default.
     """
     if dtype == "float64":
         return None
@@ -106,6 +109,8 @@ def misfit(values: np.ndarray, dtype: str, below: int | None = None) -> str | No
     if not wrong.any():
         return None
     place = tuple(int(index) for index in np.argwhere(wrong)[0])
+    if place_of is not None:
+        return f"{needed} are needed; {place_of(place)} is {values[place]}"
     at = f"at {list(place)} it is" if place else "it is"
     return f"{needed} are needed; {at} {values[place]}"
 

@@ -20,7 +20,7 @@ from latte.model.neuron import RESERVED, Declaration, Field, FieldSpec, Neuron, 
 from latte.model.older_spellings import WITHOUT_EFFECT
 from latte.model.phases import PhaseMethods
 from latte.model.settings import NetSettings
-from latte.model.sharing import Shared, check_shared, share
+from latte.model.sharing import Shared, check_shared, share, shareable
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
 from swirl.recorded import Recorded
@@ -188,9 +188,10 @@ class Ensemble:
     def __dir__(self) -> list[str]:
         """What an editor completes: commands, getters and setters too."""
         fields = self.fields() if self.settings is not None else {}
-        accessors = [f"{verb}_{name}" for name in fields for verb in ("get", "set")]
-        views = [f"get_{name}_view" for name in fields]
-        return sorted({*super().__dir__(), *COMMANDS, *INFOS, *accessors, *views})
+        read = [name for edge in self.connections for name in (edge.name, f"grad_{edge.name}")]
+        accessors = [f"{verb}_{name}" for name in (*fields, *read) for verb in ("get", "set")]
+        accessors += [*(f"get_{name}_view" for name in fields), *shareable(self.declared_fields(), self.settings)]
+        return sorted({*super().__dir__(), *COMMANDS, *INFOS, *accessors})
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets attributes as usual, but not those with a field's name, nor, of a compiled net, what its code has."""

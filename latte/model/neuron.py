@@ -92,8 +92,15 @@ def constant(value: float) -> Initialiser:
 
 
 def given(values: np.ndarray | Sequence[Any]) -> Initialiser:
-    """The elements of an array (or sequence), which must have the field's shape."""
-    array = np.asarray(values)
+    """The elements of an array (or sequence), which must have the field's shape.
+
+    Raises:
+        DeclarationError: they are no array of numbers.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise DeclarationError(f"given: {error}", location=user_location()) from error
 
     def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
         if array.shape != shape:

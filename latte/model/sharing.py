@@ -87,6 +87,13 @@ def share(
     return Shared(declared, fields[name].storage, fields[name].shape, settings, stream)
 
 
+def shareable(fields: Mapping[str, Declaration], settings: NetSettings | None) -> list[str]:
+    """The fields of a layer that another layer may declare."""
+    if settings is None or settings.compiled:
+        return []
+    return [name for name, declared in fields.items() if isinstance(declared, Param)]
+
+
 def check_shared(
     layer: str,
     fields: Mapping[str, Declaration],

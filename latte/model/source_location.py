@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import threading
 from types import CodeType, FrameType
 
 import swirl
@@ -51,10 +52,11 @@ def _user_frame() -> tuple[int, FrameType | None]:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether the code is Latte's, or passes a call on: what a dataclass of Latte's has generated, ``deepcopy``."""
+    """Whether the code is Latte's, or passes a call on: what a dataclass of Latte's has generated, ``deepcopy``, a
+    thread."""
     if frame.f_code.co_filename == "<string>":
         return str(frame.f_globals.get("__name__")).startswith("latte.")
-    return os.path.realpath(frame.f_code.co_filename).startswith((*_OWN, copy.__file__))
+    return os.path.realpath(frame.f_code.co_filename).startswith((*_OWN, copy.__file__, threading.__file__))
 
 
 def location_of(code: CodeType) -> str:

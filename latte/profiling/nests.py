@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from latte.runtime.kernels import CompiledPhase
+from swirl.alone import alone
 from swirl.codegen.emit import KernelSource, emit
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Nest, Program, make_nest, names_in
 from swirl.jit import Kernel, build, load
-from swirl.pipeline import uncollected
 from swirl.target import Target
 
 
@@ -61,7 +61,7 @@ def loop_nests(phases: Sequence[CompiledPhase], target: Target) -> list[list[Loo
     ]
 
 
-@uncollected
+@alone
 def _sources(
     phases: Sequence[CompiledPhase], separated: Sequence[Sequence[tuple[str, Program]]], target: Target
 ) -> list[list[KernelSource]]:

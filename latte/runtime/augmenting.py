@@ -9,6 +9,7 @@ import numpy as np
 
 from latte.model.checks import is_integer, is_number
 from latte.model.source_location import user_location
+from latte.runtime.data import check_array, check_finite
 from swirl.errors import DataError
 
 Numbers = float | Sequence[float] | np.ndarray
@@ -17,7 +18,10 @@ Numbers = float | Sequence[float] | np.ndarray
 
 def _images(images: np.ndarray, what: str) -> np.ndarray:
     if images.ndim != 4:
-        raise DataError(f"{what} needs images of shape (items, channels, rows, columns), not {images.shape}")
+        raise DataError(
+            f"{what} needs images of shape (items, channels, rows, columns), not {images.shape}",
+            location=user_location(),
+        )
     return images
 
 
@@ -78,7 +82,8 @@ class Crop:
         room = [have - wanted for have, wanted in zip(padded.shape[2:], self.size, strict=True)]
         if min(room) < 0:
             raise DataError(
-                f"Crop: images of {images.shape[2:]} with {self.pad} zeros around have no part of {self.size}"
+                f"Crop: images of {images.shape[2:]} with {self.pad} zeros around have no part of {self.size}",
+                location=user_location(),
             )
         if self.center:
             places = np.tile([extent // 2 for extent in room], (len(images), 1))
@@ -105,8 +110,15 @@ class Normalise:
 
     @classmethod
     def of(cls, images: Any) -> Normalise:
-        """Means and deviations of a data set's channels (those that do not vary get the deviation 1)."""
-        array = _images(np.asarray(images), "Normalise.of")
+        """Means and deviations of a data set's channels (those that do not vary get the deviation 1).
+
+        Raises:
+            DataError: these are no images, none at all, or have NaN or infinity.
+        """
+        array = _images(check_array(images, None, "Normalise.of"), "Normalise.of")
+        if array.size == 0:
+            raise DataError(f"Normalise.of needs at least one image, not {array.shape}", location=user_location())
+        check_finite({"images": array})
         mean = np.mean(array, axis=(0, 2, 3), dtype=np.float64)
         deviation = np.std(array, axis=(0, 2, 3), dtype=np.float64)
         return cls(np.asarray(mean), np.where(deviation > 0, deviation, 1.0))
@@ -115,7 +127,10 @@ class Normalise:
         channels = _images(images, "Normalise").shape[1]
         for values in (self.mean, self.deviation):
             if len(values) not in (1, channels):
-                raise DataError(f"Normalise has numbers for {len(values)} channels, the images have {channels}")
+                raise DataError(
+                    f"Normalise has numbers for {len(values)} channels, the images have {channels}",
+                    location=user_location(),
+                )
         mean, deviation = (values[:, None, None] for values in (self.mean, self.deviation))
         return ((images.astype(np.float32) - mean) / deviation).astype(np.float32)
 

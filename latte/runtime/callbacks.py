@@ -167,7 +167,7 @@ class EarlyStopping(Callback):
 
     def before_training(self, run: Run) -> None:
         self._best, self._best_epoch, self._learned = -math.inf, -1, {}
-        if self.by == "accuracy" and not run.session.has_accuracy:
+        if self.by == "accuracy" and not (run.session.has_accuracy or self.by in run.measures):
             raise TrainingError(
                 "EarlyStopping by 'accuracy': the net has no accuracy layer",
                 location=user_location(),
@@ -219,7 +219,8 @@ class EarlyStopping(Callback):
         validation = run.validation
         if validation is None:
             return run.epoch_loss
-        value = {"loss": validation.loss, "accuracy": validation.accuracy, **validation.metrics}[self.by]
+        found: dict[str, Any] = {**validation.metrics, "loss": validation.loss}
+        value: Any = found.get(self.by, validation.accuracy)
         if not is_number(value):
             raise TrainingError(
                 f"EarlyStopping needs a number, and {self.by!r} is {value!r}",

@@ -186,7 +186,9 @@ def check_value(
         numbers: of the items in their data set, for messages; by default those in the array.
     """
     if isinstance(ensemble, DataEnsemble) and ensemble.dtype == "int32":
-        check_fits(values, ensemble.name, ensemble.dtype, ensemble.below)
+        place_of = None if numbers is None else lambda where: _place(where, values, numbers)
+        if (wrong := misfit(values, ensemble.dtype, ensemble.below, place_of)) is not None:
+            raise DataError(f"{ensemble.name}: {wrong}", location=user_location())
     for edge in graph.readers(ensemble):
         if not (edge.is_label and edge.sink.class_labels):
             continue

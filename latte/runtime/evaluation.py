@@ -77,9 +77,9 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
             location=user_location(),
             way_out='metrics={"error": lambda scores, labels: np.mean(scores.argmax(1) != labels[:, 0])}',
         )
-    if taken := sorted({layer.name for layer in _measuring(graph)} & set(metrics)):
+    if taken := sorted({*measured(graph, {})} & set(metrics)):
         raise DataError(
-            f"{taken[0]} is a layer of the net, whose own measure has this name",
+            f"a metric cannot be called {taken[0]!r}: the net's own measure has this name",
             location=user_location(),
             way_out="give the metric another name",
         )
@@ -106,7 +106,7 @@ def measured(graph: Graph, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
     """The names of the numbers that an evaluation with these metrics gives."""
     layers = _measuring(graph)
     accuracy = ("accuracy",) if any(isinstance(layer, AccuracyEnsemble) for layer in layers) else ()
-    return ("loss", *accuracy, *(layer.name for layer in layers), *metrics)
+    return tuple(dict.fromkeys(("loss", *accuracy, *(layer.name for layer in layers), *metrics)))
 
 
 def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]) -> Evaluation:

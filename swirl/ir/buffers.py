@@ -10,6 +10,8 @@ import numpy as np
 from swirl.errors import LayoutError
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "int32": np.int32, "bool": np.bool_}
+MOST_BYTES = 2**40
+"""A larger buffer is a mistake."""
 
 
 @dataclass(frozen=True)

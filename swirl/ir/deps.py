@@ -75,6 +75,8 @@ class Conflict:
 def meeting(first: Statement, second: Statement, reductions: bool) -> Iterator[tuple[Access, Access]]:
     """Accesses of one element name, at least one writing; two updates of one reduction only where
     ``reductions``."""
+    if first.changed.isdisjoint(second.touched) and second.changed.isdisjoint(first.touched):
+        return
     for a in first.accesses:
         for b in second.accesses:
             if a.name != b.name or (a.kind == "read" and b.kind == "read"):
@@ -145,11 +147,22 @@ def instance(statement: Statement, constraints: Sequence[str]) -> dict[str, int]
 
 
 # --- what equal subscripts say without isl --------------------------------------------------------------
-def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> set[str]:
+def pins(first: Statement, second: Statement, a: Access, b: Access, same: set[str], var: str) -> bool:
+    """Whether a variable of both statements is among those of :func:`pinned`."""
+    moved_by = any(one is not None and var in one.terms for one in a.forms)
+    return var in same or moved_by and var in pinned(first, second, a, b, same, enough=var)
+
+
+def pinned(
+    first: Statement, second: Statement, a: Access, b: Access, same: set[str], enough: str | None = None
+) -> set[str]:
     """Variables of both statements that are equal wherever the two accesses meet and the variables ``same``
     are equal.
 
     A subscript ``16 * v + w`` with ``w`` in 0 … 15 on both sides pins ``v``: most questions end here.
+
+    Args:
+        enough: a variable after which no others are looked for.
     """
     equal = set(same)
     shared = first.variable_set & second.variable_set
@@ -164,6 +177,8 @@ def pinned(first: Statement, second: Statement, a: Access, b: Access, same: set[
                     continue
                 if _rest_is_small(first, second, one, two, var, equal):
                     equal.add(var)
+                    if var == enough:
+                        return equal
                     changed = True
     return equal
 
@@ -268,13 +283,13 @@ def carried(
     inside = [s for s in known or statements(body) if s.path[: len(path)] == path and len(s.path) > len(path)]
     depth = len(path) - 1
     for i, first in enumerate(inside):
+        level = first.loop_depths.index(depth)
+        outer = {loop.var for loop in first.loops[:level]}
+        var = first.loops[level].var
         for second in inside[i:]:
-            level = first.loop_depths.index(depth)
-            outer = {loop.var for loop in first.loops[:level]}
-            same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:level]]
-            var = first.loops[level].var
-            if all(var in pinned(first, second, a, b, outer) for a, b in meeting(first, second, reductions)):
+            if all(pins(first, second, a, b, outer, var) for a, b in meeting(first, second, reductions)):
                 continue
+            same = [f"{loop.var}_a = {loop.var}_b" for loop in first.loops[:level]]
             for order in ("<", ">") if first is not second else ("<",):
                 conflict = find(first, second, [*same, f"{var}_a {order} {var}_b"], reductions=reductions)
                 if conflict is not None:
@@ -353,7 +368,7 @@ def meets_later(
     if carried_by is not None:
         level = first.loop_depths.index(len(carried_by) - 1)
         outer, loop = [loop.var for loop in first.loops[:level]], first.loops[level]
-        if loop.var in pinned(first, second, a, b, set(outer)):
+        if pins(first, second, a, b, set(outer), loop.var):
             return False
         later = f"{loop.var}_a {'<' if loop.step > 0 else '>'} {loop.var}_b"
         return _may_be(first, second, a, b, [*(f"{var}_a = {var}_b" for var in outer), later])

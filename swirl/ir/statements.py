@@ -49,6 +49,16 @@ class Statement:
     def variables(self) -> list[str]:
         return [loop.var for loop in self.loops]
 
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """The names of what it reads, writes or updates."""
+        return frozenset(access.name for access in self.accesses)
+
+    @cached_property
+    def changed(self) -> frozenset[str]:
+        """The names of what it writes or updates."""
+        return frozenset(access.name for access in self.accesses if access.kind != "read")
+
     def subscripts(self, access: Access) -> list[str | None]:
         """The templates of an access of the statement; None where a subscript is not affine in the loops around, as one
         that a local holds."""

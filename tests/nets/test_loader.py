@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from latte import EmbeddingLayer, MemoryDataLayer, Net
 from latte.data import Crop, DataLoader, Flip, Normalise
 from latte.errors import DataError
 from latte.solver import SGD
@@ -152,6 +154,18 @@ def test_messages_number_the_items_of_the_data_set() -> None:
         assert __file__ in str(caught.value.location)
 
 
+def test_messages_number_the_items_of_integer_data() -> None:
+    """The numbers were those in the batch."""
+    net = Net(5, seed=1)
+    EmbeddingLayer(net, MemoryDataLayer(net, (3,), dtype="int32", below=9), 9, 2)
+    net.compile()
+    numbers = np.zeros((20, 3), np.int32)
+    numbers[17, 1] = 9
+    for loader in (DataLoader(numbers, batch_size=5), DataLoader(numbers, batch_size=5, shuffle=True)):
+        with pytest.raises(DataError, match=r"whole numbers from 0 to 8 are needed; item 17 at \(1,\) is 9"):
+            net.predict(loader)
+
+
 def test_a_list_of_tuples_is_a_data_set() -> None:
     items = [(IMAGES[i], np.arange(3), i) for i in range(5)]
     for images, same, labels in DataLoader(items, batch_size=2):
@@ -202,6 +216,22 @@ def test_crop() -> None:
     np.testing.assert_array_equal(padded, np.pad(IMAGES, ((0, 0), (0, 0), (1, 1), (1, 1))))
     with pytest.raises(DataError, match=r"images of \(4, 5\) with 0 zeros around have no part of \(6, 6\)"):
         Crop(6)(IMAGES, GENERATOR(0))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Normalise.of(np.zeros((3, 4))), r"needs images of shape .* not \(3, 4\)"),
+        (lambda: Normalise.of(np.full((2, 1, 2, 2), np.nan)), r"the data have nan in images: item 0 at \(0, 0, 0\)"),
+        (lambda: Normalise.of(np.zeros((0, 1, 2, 2))), "needs at least one image"),
+        (lambda: Flip()(np.zeros(3), GENERATOR(0)), r"Flip needs images of shape .* not \(3,\)"),
+        (lambda: Crop(5)(np.zeros((1, 1, 3, 3)), GENERATOR(0)), r"have no part of \(5, 5\)"),
+    ],
+)
+def test_images_that_do_not_fit(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        call()
+    assert "test_loader.py:" in str(caught.value)
 
 
 def test_normalise() -> None:

@@ -200,6 +200,29 @@ def test_early_stopping_by_other_measures() -> None:
         fitted(net, callbacks=[EarlyStopping(by="f1", larger_is_better=True)], validation=HELD)
 
 
+def test_the_loss_is_that_of_the_net_whatever_a_layer_or_metric_is_called() -> None:
+    """A loss layer of this name took its place."""
+    net = Net(BATCH, seed=1)
+    data, label, target = MemoryDataLayer(net, (6,)), MemoryDataLayer(net, (1,)), MemoryDataLayer(net, (4,))
+    scores = FullyConnectedLayer(net, data, 4)
+    SoftmaxLossLayer(net, scores, label, name="loss")
+    MeanSquaredErrorLayer(net, scores, target, name="aux")
+    net.compile()
+    generator = np.random.default_rng(0)
+    given = [generator.standard_normal((BATCH, 6)), generator.integers(0, 4, BATCH), np.zeros((BATCH, 4))]
+    rule = EarlyStopping()
+    history = net.fit(*given, solver=SGD(net, 0.0), epochs=1, validation=given, callbacks=[rule])
+    (validation,) = history.validations
+    assert rule.best == validation.loss == pytest.approx(validation.metrics["loss"] + validation.metrics["aux"])
+    with pytest.raises(DataError, match="a metric cannot be called 'loss': the net's own measure has this name"):
+        net.evaluate(*given, metrics={"loss": lambda *_: 1.0})
+    rule = EarlyStopping(by="accuracy")  # a metric may be, where no layer measures one
+    net.fit(
+        *given, solver=SGD(net, 0.0), epochs=1, validation=given, callbacks=[rule], metrics={"accuracy": lambda *_: 0.5}
+    )
+    assert rule.best == 0.5
+
+
 def test_gradients_of_several_batches_make_one_step() -> None:
     """Two batches, then the one that is left: as a loop by hand."""
     net = reused(BATCH)

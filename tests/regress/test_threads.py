@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import DropoutLayer, FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
+from latte import (
+    BatchNormLayer,
+    ConvLayer,
+    DropoutLayer,
+    FullyConnectedLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
 from latte.solver import SGD
 from latte.training import Run
 
@@ -54,6 +65,21 @@ def test_losses_of_several_threads_are_those_of_calls_in_turn():
     parts = [slice(20 * number, 20 * number + 20) for number in range(CALLS)]
     expected = [net.evaluate(images[part], labels[part]).loss for part in parts]
     assert together(lambda number: net.evaluate(images[parts[number]], labels[parts[number]]).loss) == expected
+
+
+def test_copies_for_threads_compile_for_smaller_batches_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    """A KeyError: recipes import modules anew, and one thread took away what another one had just imported."""
+    monkeypatch.delenv("LATTE_SCHEDULE")
+    net = Net(16, seed=1)
+    conv = ConvLayer(net, MemoryDataLayer(net, (2, 6, 6)), 5)
+    ReLULayer(net, BatchNormLayer(net, conv))
+    net.compile(threads=1)
+    images, paths, collects = np.ones((21, 2, 6, 6)), list(sys.path), gc.isenabled()
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(lambda copied: copied.predict(images), [copy.deepcopy(net) for _ in range(THREADS)]))
+    for other in found:
+        assert np.array_equal(other, net.predict(images))
+    assert sys.path == paths and gc.isenabled() == collects
 
 
 def test_another_thread_waits_until_fit_has_ended():

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from swirl.errors import CommandError
-from swirl.ir.buffers import Buffer
-from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pinned
+from swirl.ir.buffers import MOST_BYTES, Buffer
+from swirl.ir.deps import Conflict, NotProved, carried, find, meeting, pins
 from swirl.ir.integers import LARGEST, too_large
 from swirl.ir.nest import Nest, Program, kind_of
 from swirl.ir.paths import Path, at, loops, walk
@@ -16,9 +16,6 @@ from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, outer_locals, statements_of
 from swirl.ir.validate import validate
 from swirl.transforms.rewrites.refusals import WayOut, refuse
-
-MOST_BYTES = 2**40
-"""A larger buffer is a mistake."""
 
 
 # --- after a rewrite ------------------------------------------------------------------------------------
@@ -124,11 +121,11 @@ def lane_conflict(known: Sequence[Statement], path: Path) -> Conflict | None:
         if statement.path[: len(path)] != path or len(statement.path) == len(path):
             continue
         level = statement.loop_depths.index(depth)
-        same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
         var = statement.loops[level].var
         outer = {loop.var for loop in statement.loops[:level]}
-        if all(var in pinned(statement, statement, a, b, outer) for a, b in meeting(statement, statement, True)):
+        if all(pins(statement, statement, a, b, outer, var) for a, b in meeting(statement, statement, True)):
             continue
+        same = [f"{loop.var}_a = {loop.var}_b" for loop in statement.loops[:level]]
         conflict = find(statement, statement, [*same, f"{var}_a < {var}_b"], reductions=True)
         if conflict is not None:
             return conflict
