@@ -19,6 +19,7 @@ from latte.profiling.roofline import check_plot
 from latte.tools.bench.command import bench
 from latte.tools.made_up import made_up_batch
 from latte.tools.net_files import Source, compiled_net, computed_phases, load_net, plain_errors
+from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -28,8 +29,6 @@ from swirl.errors import CommandError
 from swirl.jit import progress_console
 from swirl.phases import PHASE_ALIASES
 from swirl.target import TARGETS, resolve_target
-
-Written = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @click.group()
@@ -57,8 +56,8 @@ def time_command(file: Path, phase: str, repeat: int, target: str | None) -> Non
 @main.command("profile")
 @click.argument("file", type=Source)
 @click.option("--repeat", default=10, show_default=True, help="number of rounds; times are medians")
-@click.option("--json", "json_file", type=Written, help="write the profile there as well")
-@click.option("--plot", type=Written, help="draw the roofline there (.png, .svg, .pdf); needs matplotlib")
+@click.option("--json", "json_file", type=ResultFile(), help="write the profile there as well")
+@click.option("--plot", type=ResultFile(), help="draw the roofline there (.png, .svg, .pdf); needs matplotlib")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 def profile_command(file: Path, repeat: int, json_file: Path | None, plot: Path | None, target: str | None) -> None:
     """Compile the net of FILE, and show where the time of a training step goes: for each layer and loop nest its time,
@@ -75,10 +74,7 @@ def profile_command(file: Path, repeat: int, json_file: Path | None, plot: Path 
         found = net.profile(repeat)
         found.print()
         if json_file is not None:
-            try:
-                json_file.write_text(found.to_json() + "\n", encoding="utf-8")
-            except OSError as error:
-                raise CommandError(f"{json_file} cannot be written: {error.strerror}") from error
+            write_results(json_file, found.to_json() + "\n")
         if plot is not None:
             found.plot(plot)
 

@@ -376,3 +376,10 @@ def test_options_that_do_not_go_together() -> None:
     ):
         ran = CliRunner().invoke(bench, arguments)
         assert ran.exit_code == 2 and message in ran.output, arguments
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_folder_that_is_missing_is_found_before_anything_is_measured(option: str) -> None:
+    done = CliRunner().invoke(bench, ["bn", "--shape", "2,3,5", option, "/nonexistent/x.png"])
+    assert done.exit_code == 2 and "there is no folder /nonexistent" in done.output
+    assert "threads on" not in done.output

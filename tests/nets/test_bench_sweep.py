@@ -125,13 +125,38 @@ def test_what_has_failed_is_measured_again(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sweep.json"
     Sweep([CASE], ABOUT, path=path).run(1, print, even)
-    with pytest.raises(LatteError, match="measured with another target: avx2, not avx512"):
+    with pytest.raises(LatteError, match="measured with target avx2, not avx512"):
         Sweep([CASE], {**ABOUT, "target": "avx512"}, path=path)
     for text in ("{", "[]", '{"points": {"a": {}}}'):
         path.write_text(text)
         with pytest.raises(LatteError, match="is not the file of a sweep"):
             Sweep([CASE], ABOUT, path=path)
         assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"seconds": {"forward": "x"}},
+        {"shares": {"forward": None}},
+        {"shares": {}},
+        {"times": "a"},
+        {"failed": None},
+        {"untuned": [1]},
+        {"seconds": {"forward": -1.0}},
+    ],
+    ids=str,
+)
+def test_a_damaged_point_is_named(tmp_path: Path, damage: dict[str, object]) -> None:
+    path = tmp_path / "sweep.json"
+    swept = Sweep([CASE], ABOUT, path=path)
+    swept.run(1, print, even)
+    kept = json.loads(path.read_text())
+    (point,) = swept.found
+    kept["points"][point] |= damage
+    path.write_text(json.dumps(kept))
+    with pytest.raises(LatteError, match="is damaged at 'conv"):
+        Sweep([CASE], ABOUT, path=path)
 
 
 @pytest.mark.slow

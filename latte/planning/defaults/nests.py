@@ -165,10 +165,16 @@ class NestSchedule:
         return all(blocking(trial, found) is None for found in after)
 
     def _scalar_leaf(self, refused: set[str]) -> LoopFacts | None:
-        """An innermost loop that is not in lanes, whatever copies and loops of one iteration are inside of it."""
+        """An innermost loop that is not in lanes, whatever copies and loops of one iteration are inside of it; short
+        ones last, so that the lanes around them are chosen for what most of the work is."""
         every = [f for f in self.loops() if f.loop.kind != "unrolled" and (f.loop.kind != "range" or f.trips > 1)]
         plain = [found for found in every if found.loop.kind == "range"]
-        return next((f for f in plain if f.var not in refused and not any(map(f.contains, every))), None)
+        leaves = (f for f in plain if f.var not in refused and not any(map(f.contains, every)))
+        return min(leaves, key=self._short, default=None)
+
+    def _short(self, found: LoopFacts) -> bool:
+        """Whether a loop does not fill half of a vector."""
+        return found.trips * 2 <= self.width
 
     def _may_be_lanes(self, found: LoopFacts) -> bool:
         if found.loop.kind != "range" or found.trips == 1:
@@ -181,7 +187,7 @@ class NestSchedule:
         """Least for the best lanes: long, with few gathers, without sums, along the most bytes, with gathers, not
         scatters; innermost. Of short loops, before what a few loads of vectors have, the one that fills the most of a
         vector."""
-        short = found.trips * 2 <= self.width
+        short = self._short(found)
         left = (self.width // found.trips).bit_length() if short else 0
         scattered, far = (round(part / found.weight, 1) for part in (found.scattered, found.far))
         scatters = sum(use.weight for use in found.uses if use.access.kind == "write" and use.stride not in (0, 1))

@@ -117,8 +117,14 @@ class PhaseSchedule:
         rows = [a.own[-1] for s in known for a in s.accesses if a.own]
         clamped = {name for index in rows for name in _clamped(index)}
         clamped |= {name for s in known for loop in s.loops for name in _moving_ends(loop, rows)}
-        for var in sorted(clamped):
-            cuts = own.borders(var)
+        pending = sorted(clamped)
+        while pending:
+            var, *pending = pending
+            cuts, names = own.borders(var), own.loop_names
+            if not cuts and any(own.borders(var, number) for number in range(1, names.count(var))):
+                self.name_apart(own, {var})  # the first one, which zeroes, is not clamped
+                pending = [*(name for name in own.loop_names if name not in names), *pending]
+                continue
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "the ends alone are clamped"
             if longest > 1 and own.apply(why, "split", var, cuts):
@@ -256,7 +262,7 @@ class PhaseSchedule:
 
     def name_apart(self, own: Trials, wanted: Collection[str] | None = None) -> None:
         """Each of the loops of these names gets a name of its own; of all names by default."""
-        names = [variable_of(node) for _, node in loops(own.nests[0].body)]
+        names = own.loop_names
         for name in dict.fromkeys(name for name in names if wanted is None or name in wanted):
             for number in range(names.count(name) - 1, 0, -1):
                 new = fresh(f"{name}_{number}", taken_names(own.program))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swirl.errors import LatteError
-from swirl.ir.nest import Nest, Program, constant, loop_of
+from swirl.ir.nest import Nest, Program, constant, loop_of, variable_of
 from swirl.ir.paths import loops
 from swirl.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.recorded import Recorded
@@ -84,13 +84,18 @@ class Trials:
         stops = [constant(loop.stop) if constant(loop.start) == 0 and loop.step == 1 else None for loop in heads]
         return min((stop or 0 for stop in stops), default=0)
 
-    def borders(self, var: str) -> list[int]:
+    @property
+    def loop_names(self) -> list[str]:
+        """The variables of the nest's loops, in order of appearance."""
+        return [variable_of(node) for _, node in loops(self.nests[0].body)]
+
+    def borders(self, var: str, occurrence: int = 0) -> list[int]:
         """Where to ``split`` a loop of the nest so that what its borders clip is separate; none where nothing is, or it
         has no :meth:`extent`."""
         extent = self.extent(var)
         if extent < 1:
             return []
-        return [cut for cut in interior(self.program, var, nest=self.nest) if 0 < cut < extent]
+        return [cut for cut in interior(self.program, var, nest=self.nest, occurrence=occurrence) if 0 < cut < extent]
 
     def apply(self, why: str, name: str, *arguments: Any, **options: Any) -> bool:
         """Apply a command on the nests.

@@ -25,6 +25,7 @@ from latte.tools.bench.ours import IN_BLOCKS, has_recipe
 from latte.tools.bench.report import machine, report_console, spread
 from latte.tools.bench.sweep import Sweep, bases, code_digest, falls, measure
 from latte.tools.bench.workers import HELD_TO_AVX2, OURS, WITHOUT_RECIPES, Side, instruction_sets, sides
+from latte.tools.results import ResultFile, write_results
 from swirl.config import available_cores
 from swirl.errors import LatteError
 from swirl.target import TARGETS, resolve_target
@@ -72,7 +73,7 @@ UNUSED = {
 )
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="How often the sides take turns.")
 @click.option("--compiled/--no-compiled", default=True, show_default=True, help="Whether torch.compile is a peer.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="All times, to a file.")
+@click.option("--json", "json_path", type=ResultFile(), help="All times, to a file.")
 @click.option(
     "--sweep",
     is_flag=True,
@@ -92,7 +93,7 @@ UNUSED = {
     is_flag=True,
     help="Beside ours also what it is without its recipes; sources are plain then.",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Ratios as bars, to a PNG file.")
+@click.option("--plot", type=ResultFile(), help="Ratios as bars, to a PNG file.")
 def bench(
     kind: str,
     shapes: Sequence[str],
@@ -223,7 +224,7 @@ class _Run:
             self.console.print(line(row), highlight=False)
         self.rows += rows
         if self.path is not None:  # after each case: an interrupted run loses nothing
-            self.path.write_text(as_json(self.about, self.rows) + "\n")
+            write_results(self.path, as_json(self.about, self.rows) + "\n")
         return rows
 
 
@@ -297,7 +298,8 @@ def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, 
         "peers use": instruction_sets(held),
     }
     console.print(found["machine"])
-    console.print(f"{target}, {threads} threads on cores {', '.join(map(str, cores))}; results agree within {bound}")
+    on = f"{threads} thread{'s' * (threads > 1)} on core{'s' * (len(cores) > 1)} {', '.join(map(str, cores))}"
+    console.print(f"{target}, {on}; results agree within {bound}")
     console.print(f"PyTorch's libraries use {found['peers use']}")
     return found
 

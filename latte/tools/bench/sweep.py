@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,10 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from latte.model.checks import is_integer, is_number
 from latte.tools.bench.alternate import run_count, turn, write_data
 from latte.tools.bench.cases import KINDS, Case, parsed
 from latte.tools.bench.ours import IN_BLOCKS
 from latte.tools.bench.workers import OURS, Side, Workers
+from latte.tools.results import write_results
 from swirl.errors import LatteError
 
 BASES = {
@@ -64,6 +67,18 @@ class Rates:
     untuned: Sequence[str] = ()
     failed: str = ""
     times: int = 1
+
+    @property
+    def measured(self) -> bool:
+        """Whether all of it is what measuring gives: in a file, it may be anything."""
+        by_phase = all(isinstance(each, dict) for each in (self.seconds, self.shares))
+        if not (by_phase and isinstance(self.failed, str) and is_integer(self.times) and self.times >= 1):
+            return False
+        if not self.failed and (not self.seconds or self.seconds.keys() != self.shares.keys()):
+            return False
+        numbers = [*self.seconds.values(), *self.shares.values()]
+        told = isinstance(self.untuned, (list, tuple)) and all(isinstance(each, str) for each in self.untuned)
+        return told and all(is_number(each) and math.isfinite(each) and each > 0 for each in numbers)
 
     def better(self, other: Rates) -> Rates:
         """The best of two measurements of one point."""
@@ -253,11 +268,9 @@ class Sweep:
     def _keep(self, text: str, rates: Rates) -> None:
         self.found[text] = rates
         if self.path is not None:  # after each point: an interrupted run loses nothing
-            beside = self.path.with_name(f".{self.path.name}.new")
             points = {name: asdict(each) for name, each in self.found.items()}
             listed = [asdict(fall) for fall in falls(self.lines, self.found)]
-            beside.write_text(json.dumps({**self.about, "points": points, "falls": listed}, indent=1) + "\n")
-            beside.replace(self.path)
+            write_results(self.path, json.dumps({**self.about, "points": points, "falls": listed}, indent=1) + "\n")
 
 
 def code_digest() -> str:
@@ -286,10 +299,12 @@ def _read(path: Path, about: Mapping[str, Any]) -> dict[str, Rates]:
         names = {each.name for each in fields(Rates)}
         points = {text: Rates(**{name: rates[name] for name in names}) for text, rates in kept["points"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LatteError(f"{path} is not the file of a sweep: {error}", way_out="name another file") from error
+        raise LatteError(f"{path} is not the file of a sweep, or damaged", way_out="name another file") from error
+    damaged = next((text for text, rates in points.items() if not rates.measured), None)
+    if damaged is not None:
+        raise LatteError(f"{path} is damaged at {damaged!r}", way_out="take this point out, or name another file")
     for name, value in about.items():
         if kept.get(name) != value:
-            raise LatteError(
-                f"{path} was measured with another {name}: {kept.get(name)}, not {value}", way_out="name another file"
-            )
+            told = f"{path} was measured with {name} {kept.get(name)}, not {value}"
+            raise LatteError(told, way_out="name another file")
     return points

@@ -13,7 +13,7 @@ from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 
 
-def interior(program: Program, loop_var: str, *, nest: int | str | None = None) -> tuple[int, int]:
+def interior(program: Program, loop_var: str, *, nest: int | str | None = None, occurrence: int = 0) -> tuple[int, int]:
     """The part of a loop's range, around its middle, in which every ``min``, ``max`` and condition on the loop goes one
     way: the loop that ``split`` makes of it contains none of them.
 
@@ -23,14 +23,15 @@ def interior(program: Program, loop_var: str, *, nest: int | str | None = None) 
     (1, 55)
 
     Args:
-        program: with the loop; the first of several of that name counts.
+        program: with the loop.
         loop_var: the loop, of constant bounds.
         nest: only in this nest (index or label).
+        occurrence: which of several loops of that name, counted from 0 in order of appearance.
 
     Raises:
         CommandError: no such loop, or its bounds are not constant.
     """
-    site = find_loops(program, loop_var, nest)[-1]
+    site = find_loops(program, loop_var, nest)[-1 - occurrence]
     node = loop_at(program, site)
     loop = loop_of(node)
     start, stop = constant(loop.start), constant(loop.stop)

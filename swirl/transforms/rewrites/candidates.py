@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 
 from swirl.ir.accesses import parsed
 from swirl.ir.affine import literal_lanes, ranges_at
 from swirl.ir.deps import NotProved, apart, find, pinned
-from swirl.ir.hints import stored_value
-from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
+from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
-from swirl.ir.trees import children, declared_in, name_of, statements_in, targets_in
+from swirl.ir.trees import declared_in, name_of, statements_in
 from swirl.transforms.rewrites.references import in_bounds
+from swirl.transforms.rewrites.uses import Use, uses_in
 
 MAX_REGISTERS = 32
 """The most elements (vectors count once) that the automatic pass puts into one local array."""
@@ -44,24 +44,7 @@ class Candidate:
     heads: tuple[Head, ...]
     certain: bool  # the block touches the element whatever the data and the bounds are
     guard: str | None = None  # the condition around every use, if the element may not exist otherwise
-
-
-@dataclass(frozen=True)
-class _Use:
-    """A statement (or a condition) in which the reference occurs, and what is between it and the block."""
-
-    node: ast.AST
-    count: int
-    loops: tuple[Loop, ...]
-    conditional: bool
-    move: bool
-    stored: bool
-    guards: tuple[str, ...] = ()
-
-    @property
-    def runs(self) -> bool:
-        """Whether it is executed whatever the data and the bounds are."""
-        return not self.conditional and all(loop.extent or loop.kind == "vector" for loop in self.loops)
+    only: int | None = None  # the one statement of the block over which it is
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[tuple[Path, list[ast.stmt]]]:
@@ -110,9 +93,8 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
     for parent, block in _blocks(nest.body):
         if parent < start or _has_parallel(block):
             continue
-        around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
-        outside = {variable_of(node) for node in around if isinstance(node, ast.For)}
-        uses = _uses(block, buffer, program)
+        outside = _loops_around(nest, parent)
+        uses = uses_in(block, buffer, program)
         inside = _Inside(block)
         for text, found in uses.items():
             node = parsed(text)
@@ -120,21 +102,61 @@ def _judged(program: Program, nest: Nest, buffer: str | None, start: Path) -> It
             heads = _heads(inside, node, outside, found)
             if heads is None or not _gains(found, heads, text, buffer is not None):
                 continue
-            name = name_of(node)
-            certain = any(use.runs for use in found)
-            guard = None
-            if not certain and not _exists(program, nest, parent, node, heads):
-                guard = _common_guard(found, outside | {head.var for head in heads})
-                if guard is None:
-                    problem = f"{text} is touched under conditions alone, and may be outside of {name} otherwise"
-                    yield Obstacle(parent, text, problem)
-                    continue
             known = known or statements_of(nest)
-            shared = _shared(nest, known, parent, name, text, heads)
-            yield Candidate(parent, text, name, heads, certain, guard) if shared is None else shared
+            yield _judged_as(Candidate(parent, text, name_of(node), heads, True), program, nest, known, found, outside)
 
 
-def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
+def over_statement(program: Program, nest: Nest, path: Path, text: str) -> Candidate | Obstacle:
+    """A reference, over one statement alone: others of its block may touch its element."""
+    statement, parent = at(nest.body, path), path[:-1]
+    if parent and not isinstance(at(nest.body, parent), ast.For):
+        return Obstacle(parent, text, "the statement is in a condition")
+    node, outside = parsed(text), _loops_around(nest, parent)
+    assert isinstance(node, ast.Subscript)
+    found = uses_in([statement], name_of(node), program)[text]
+    heads = _heads(_Inside([statement]), node, outside, found)
+    if heads is None:
+        return Obstacle(parent, text, f"{text} is another element for each iteration")
+    candidate = Candidate(parent, text, name_of(node), heads, True, only=path[-1][1])
+    return _judged_as(candidate, program, nest, statements_of(nest), found, outside)
+
+
+def _loops_around(nest: Nest, parent: Path) -> set[str]:
+    """The variables of the loops around the statements that the one at ``parent`` owns."""
+    around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
+    return {variable_of(node) for node in around if isinstance(node, ast.For)}
+
+
+def _judged_as(
+    candidate: Candidate,
+    program: Program,
+    nest: Nest,
+    known: Sequence[Statement],
+    found: list[Use],
+    outside: set[str],
+) -> Candidate | Obstacle:
+    """The candidate with what is to be known of it, or what prevents it.
+
+    Args:
+        candidate: a reference that moves with none but its heads.
+        known: the statements of the nest.
+        found: its uses.
+        outside: the variables of the loops around its block.
+    """
+    parent, text, heads = candidate.parent, candidate.text, candidate.heads
+    certain, guard = any(use.runs for use in found), None
+    node = parsed(text)
+    assert isinstance(node, ast.Subscript)
+    if not certain and not _exists(program, nest, parent, node, heads):
+        guard = _common_guard(found, outside | {head.var for head in heads})
+        if guard is None:
+            problem = f"{text} is touched under conditions alone, and may be outside of {candidate.name} otherwise"
+            return Obstacle(parent, text, problem)
+    shared = _shared(nest, known, candidate)
+    return replace(candidate, certain=certain, guard=guard) if shared is None else shared
+
+
+def _common_guard(uses: list[Use], fixed: set[str]) -> str | None:
     """The condition around every use, if it is the same one and depends on nothing that the block changes."""
     guards = {use.guards for use in uses}
     if len(guards) != 1 or any(use.conditional and not use.guards for use in uses):
@@ -149,103 +171,6 @@ def _common_guard(uses: list[_Use], fixed: set[str]) -> str | None:
 
 def _has_parallel(block: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.For) and kind_of(n) == "parallel" for s in block for n in statements_in(s))
-
-
-@dataclass(frozen=True)
-class _Occurrence:
-    """A reference in one statement or condition.
-
-    Args:
-        name: what it is an element of.
-        count: how often it occurs.
-        sure: whether it is evaluated for certain when the statement is.
-        move: whether the statement only loads it into a local, or stores a local to it.
-        stored: whether it is assigned.
-    """
-
-    text: str
-    name: str
-    count: int
-    sure: bool
-    move: bool
-    stored: bool
-
-
-@lru_cache(maxsize=4096)  # trees are values: each is in many blocks, and in the nest after the next replacement
-def _occurrences(tree: ast.stmt | ast.expr) -> tuple[_Occurrence, ...]:
-    """Every reference in a statement without others inside, or in a condition, in order of appearance."""
-    counts: dict[str, int] = {}
-    names: dict[str, str] = {}
-    for ref in references(tree):
-        text = unparse(ref)
-        counts[text] = counts.get(text, 0) + 1
-        names[text] = name_of(ref)
-    written = {unparse(target) for target in targets_in([tree])} if isinstance(tree, ast.stmt) else set()
-    return tuple(
-        _Occurrence(text, names[text], number, _evaluated(tree, text), _is_move(tree, text), text in written)
-        for text, number in counts.items()
-    )
-
-
-def _uses(block: list[ast.stmt], buffer: str | None, program: Program) -> dict[str, list[_Use]]:
-    """Every reference to a buffer in the block, as text, with its uses; by buffer, in order of first
-    appearance."""
-    found: dict[str, dict[str, list[_Use]]] = {}
-
-    def count(tree: ast.stmt | ast.expr, heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]) -> None:
-        for each in _occurrences(tree):
-            if each.name not in program.buffers or (buffer is not None and each.name != buffer):
-                continue
-            use = _Use(
-                tree,
-                each.count,
-                heads,
-                conditional or not each.sure,
-                each.move,
-                each.stored,
-                guards if each.sure else (),
-            )
-            found.setdefault(each.name, {}).setdefault(each.text, []).append(use)
-
-    def visit(body: list[ast.stmt], heads: tuple[Loop, ...], conditional: bool, guards: tuple[str, ...]) -> None:
-        for node in body:
-            if isinstance(node, ast.For):
-                visit(node.body, (*heads, loop_of(node)), conditional, guards)
-            elif isinstance(node, ast.If):
-                test = unparse(node.test)
-                count(node.test, heads, conditional, guards)
-                visit(node.body, heads, True, (*guards, test))
-                visit(node.orelse, heads, True, (*guards, f"not ({test})"))
-            else:
-                count(node, heads, conditional, guards)
-
-    visit(block, (), False, ())
-    return {text: uses for by_text in found.values() for text, uses in by_text.items()}
-
-
-def _evaluated(tree: ast.AST, text: str) -> bool:
-    """Whether the reference is evaluated for certain when ``tree`` is: not only in a branch of a select."""
-    if isinstance(tree, ast.Subscript) and unparse(tree) == text:
-        return True
-    if isinstance(tree, ast.IfExp):
-        return _evaluated(tree.test, text)
-    if isinstance(tree, ast.BoolOp):
-        return _evaluated(tree.values[0], text)
-    return any(_evaluated(child, text) for child in children(tree))
-
-
-def _is_move(node: ast.AST, text: str) -> bool:
-    """Whether the statement only loads the element into a local, or stores a local to it."""
-    if isinstance(node, ast.AnnAssign):
-        return node.value is not None and unparse(node.value) == text
-    if isinstance(node, ast.Assign):
-        target, value = node.targets[0], stored_value(node.value)
-        other = value if unparse(target) == text else target
-        simple = isinstance(other, ast.Name) or (
-            isinstance(other, ast.Subscript) and all(isinstance(i, ast.Name) for i in subscripts(other))
-        )
-        return simple and text in (unparse(target), unparse(value))
-    return False
 
 
 @dataclass(frozen=True)
@@ -280,7 +205,7 @@ def _head(loops: Sequence[Loop]) -> Head | None:
     return Head(loops[0].var, loops[0].stop, extent, kind)
 
 
-def _heads(inside: _Inside, node: ast.Subscript, outside: set[str], uses: Sequence[_Use]) -> tuple[Head, ...] | None:
+def _heads(inside: _Inside, node: ast.Subscript, outside: set[str], uses: Sequence[Use]) -> tuple[Head, ...] | None:
     """The unrolled and vector loops inside that the reference moves with; None where it moves with anything
     else."""
     if any(True for index in subscripts(node) for _ in references(index)):
@@ -307,7 +232,7 @@ def _exists(program: Program, nest: Nest, parent: Path, node: ast.Subscript, hea
     return in_bounds(program.buffers[name_of(node)].shape, node, ranges)
 
 
-def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) -> bool:
+def _gains(uses: list[Use], heads: tuple[Head, ...], text: str, asked: bool) -> bool:
     """Whether the reference occurs twice, or in a loop that repeats it; and may be touched whatever the
     conditions are."""
     moving = {head.var for head in heads}
@@ -323,18 +248,18 @@ def _gains(uses: list[_Use], heads: tuple[Head, ...], text: str, asked: bool) ->
     return repeated or sum(use.count for use in uses) > 1
 
 
-def _shared(
-    nest: Nest, known: Sequence[Statement], parent: Path, name: str, text: str, heads: tuple[Head, ...]
-) -> Obstacle | None:
+def _shared(nest: Nest, known: Sequence[Statement], candidate: Candidate) -> Obstacle | None:
     """Another reference in the block that may touch the same element while one of them is written; None where there is
     none.
 
     Two registers of one array must not stand for one element, either. The element is loaded and stored whenever the
     block runs, whatever the conditions in it are. ``known`` are the statements of the nest.
     """
+    parent, name, text, heads = candidate.parent, candidate.name, candidate.text, candidate.heads
     around = [at(nest.body, parent[: depth + 1]) for depth in range(len(parent))]
     depth = sum(isinstance(node, ast.For) for node in around)
-    inside = [s for s in known if s.path[: len(parent)] == parent]
+    whole = parent if candidate.only is None else (*parent, ("body", candidate.only))
+    inside = [s for s in known if s.path[: len(whole)] == whole]
     own = [(s, access) for s in inside for access in s.accesses if access.text == text]
     statement, access = next(((s, a) for s, a in own if a.kind != "read"), own[0])
     element = replace(

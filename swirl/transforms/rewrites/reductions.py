@@ -163,6 +163,7 @@ def _only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False)
     """Whether a statement does nothing with the target but accumulate into it; with ``every``, into any element of the
     array that it is one of."""
     uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
+    uses -= 0 if every else sum(1 for n in nodes(node) if isinstance(n, ast.Subscript) and _apart(n, reduction.target))
     updates = 0
     for statement in statements_in(node):
         found = accumulation(statement)
@@ -171,6 +172,15 @@ def _only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False)
         if every or found.text == reduction.text:
             updates += 2 if isinstance(statement, ast.Assign) else 1
     return uses == updates
+
+
+def _apart(one: ast.Subscript, other: ast.expr) -> bool:
+    """Whether two references are other elements of one array, whatever the values of variables: ``m[n, 0]`` and
+    ``m[n, 1]``."""
+    if not isinstance(other, ast.Subscript) or unparse(one.value) != unparse(other.value):
+        return False
+    pairs = zip(subscripts(one), subscripts(other), strict=True)
+    return any(None not in (a, b) and a != b for a, b in ((constant(i), constant(j)) for i, j in pairs))
 
 
 @dataclass(frozen=True)

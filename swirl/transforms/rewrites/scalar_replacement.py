@@ -29,7 +29,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, targets_in
-from swirl.transforms.rewrites.candidates import Candidate, candidates
+from swirl.transforms.rewrites.candidates import Candidate, Obstacle, candidates, over_statement
 from swirl.transforms.rewrites.checked import check_marks
 from swirl.transforms.rewrites.reductions import reductions_over
 from swirl.transforms.rewrites.refusals import refuse
@@ -147,6 +147,7 @@ def _replace(program: Program, nest: Nest, candidate: Candidate) -> Nest:
     dtype = program.buffers[candidate.name].dtype
     local = _Local(fresh(f"{candidate.name}_t", taken_names(program, [nest])), dtype, candidate)
     uses = [i for i, s in enumerate(block) if any(unparse(ref) == candidate.text for ref in references(s))]
+    uses = uses if candidate.only is None else [candidate.only]
     rewrite = _Replace(candidate.text, local.place)
     new = [rewrite.visit(clone(s)) if i in uses else s for i, s in enumerate(block)]
     first = uses[0]
@@ -185,23 +186,24 @@ def _assigns_first(node: ast.stmt, text: str) -> bool:
 def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
     """Targets in buffers of the reductions over the loop at ``site`` become locals; the site may move
     down."""
-    program = with_mark(program, site, "partials")
-    nest = program.nests[site.nest]
-    for reduction in reductions_over(nest.body, site.path):
+    for reduction in reductions_over(program.nests[site.nest].body, site.path):
         if reduction.name not in program.buffers:
             continue
-        around = [
+        marked = with_mark(program, site, "partials")
+        nest = marked.nests[site.nest]
+        around = (
             candidate
             for candidate in candidates(program, nest, reduction.name)
             if candidate.text == reduction.text and site.path[: len(candidate.parent)] == candidate.parent
-        ]
-        if not around:
+        )
+        found = next(around, None) or over_statement(program, nest, site.path, reduction.text)
+        if isinstance(found, Obstacle):
             raise refuse(
                 f"{reduction.text} is accumulated over the loop, but something else may touch it",
                 nest,
                 site.path,
                 "asked for partial results",
             )
-        nest = _replace(program, nest, around[0])
-    program = program.with_nest(site.nest, nest)
-    return program, take_mark(program, "partials")
+        program = marked.with_nest(site.nest, _replace(program, nest, found))
+        site = take_mark(program, "partials")
+    return program, site
