@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
 from tests.fuzz.floats import ASSUME_FINITE, REORDER, floating_problem
 from tests.fuzz.programs import ProgramMaker
+from tests.lowered import lowered
 from tests.support import assert_compiles_to_same, assert_same, program
 
 NOTHING = "def forward(s, target): ...\ndef backward(s, target): ...\ndef update(s, target): ...\n"
@@ -101,11 +103,30 @@ def scalar(program: Program) -> list[str]:
     return [f.var for f in inner if f.loop.kind in ("range", "parallel") and f.trips > 1]
 
 
+def computed(name: str, target: str) -> list[np.ndarray]:
+    """The value of an own layer, and the gradients of its source and parameters."""
+    net, data, layer = net_of(name, 3, (16, 14, 18))
+    net.compile(target=target, threads=3)
+    generator = np.random.default_rng(0)
+    data.set_value(generator.standard_normal((3, *data.shape)))
+    net.forward()
+    layer.set_grad(generator.standard_normal((3, *layer.shape)))
+    net.clear_grad()
+    net.backward()
+    parameters = [field for field, spec in layer.fields().items() if spec.role == "param"]
+    return [layer.get_value(), data.get_grad(), *(getattr(layer, f"get_grad_{p}")() for p in parameters)]
+
+
+@cache
+def as_lowered(name: str) -> list[np.ndarray]:
+    """The same of its nests as they are."""
+    with lowered():
+        return computed(name, "portable")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", OWN)
-def test_compiled_layers_compute_the_same(
-    name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_layers_compute_the_same(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients of the compiled layer, beside those of its nests as they are.
 
     Sums of up to 3,000 terms in another order differ by less than 1e-4 of the greatest element.
@@ -113,23 +134,7 @@ def test_compiled_layers_compute_the_same(
     if why_not(TARGETS[target]) is not None:
         pytest.skip(str(why_not(TARGETS[target])))
     monkeypatch.setattr(nests, "WORTH_SHARING", 1000)  # so that threads are used
-    (tmp_path / "nothing.py").write_text(NOTHING)
-    results = []
-    for recipe in (None, tmp_path / "nothing.py"):
-        net, data, layer = net_of(name, 3, (16, 14, 18))
-        if recipe is not None:
-            net.use_recipe(layer, recipe)
-        net.compile(target=target if recipe is None else "portable", threads=3)
-        generator = np.random.default_rng(0)
-        data.set_value(generator.standard_normal((3, *data.shape)))
-        net.forward()
-        layer.set_grad(generator.standard_normal((3, *layer.shape)))
-        net.clear_grad()
-        net.backward()
-        parameters = [field for field, spec in layer.fields().items() if spec.role == "param"]
-        results.append([layer.get_value(), data.get_grad(), *(getattr(layer, f"get_grad_{p}")() for p in parameters)])
-        assert bool(net.explain(layer).commands) == (recipe is None)
-    for default, plain in zip(*results, strict=True):
+    for default, plain in zip(computed(name, target), as_lowered(name), strict=True):
         np.testing.assert_allclose(default, plain, rtol=0, atol=1e-4 * max(1.0, float(np.abs(plain).max())))
 
 
@@ -466,8 +471,10 @@ def applied_of(net: Net, layer: Ensemble, target: str | Target = "avx512") -> di
 
 
 def applied_in(phase: str, net: Net, layer: Ensemble, target: str | Target = "avx512") -> list[str]:
-    """Those of one phase; what comes after it is not scheduled."""
-    return next(commands for name, commands in phases(net, layer, target) if name == phase)
+    """Those of one phase, whose nests still compute the same; what comes after it is not scheduled."""
+    before, after, outcomes = next(found for name, *found in scheduled(net, layer, target) if name == phase)
+    assert_same(before, after, seeds=(0,))
+    return applied_texts(outcomes)
 
 
 def test_short_loops_that_move_the_borders_of_lanes_are_written_out() -> None:
