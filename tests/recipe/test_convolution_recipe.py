@@ -100,7 +100,7 @@ def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
     net, data, conv = compiled(shape, recipe, ConvLayer)
     generator = np.random.default_rng(0)
     x, weights, bias, gradient = (
-        generator.integers(-4, 5, of.shape)
+        generator.integers(-4, 5, of.shape).astype(np.float64)  # exact, and NumPy's products of integers are slow
         for of in (data.get_value(), conv.get_weights(), conv.get_bias(), conv.get_value())
     )
     data.set_value(x)
