@@ -407,7 +407,7 @@ def test_the_command_refuses_before_it_measures(tmp_path: Path) -> None:
     status, output = call(file, "--repeat", 0, "--target", "portable")
     assert status == 1 and "at least 1, not 0" in output
     status, output = call(file, "--repeat", 1, "--target", "portable", "--json", tmp_path / "no_such" / "kept.json")
-    assert status == 1 and "kept.json cannot be written" in output
+    assert status == 2 and "there is no folder" in output
 
 
 def test_made_up_labels_are_class_numbers(net: Net) -> None:

@@ -14,7 +14,6 @@ from swirl.ir.nest import (
     Nest,
     Program,
     clone,
-    clones,
     constant,
     declare,
     expr,
@@ -29,7 +28,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, as_target, as_value, declared_in, name_of, nodes, statements_in
+from swirl.ir.trees import Transformer, as_target, as_value, declared_in, name_of, nodes, statements_in, targets_in
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
@@ -193,12 +192,15 @@ class OwnLoop:
 
 
 def own_loops(region: ast.stmt, reduction: Reduction) -> list[OwnLoop] | None:
-    """The loops that the target's subscripts name; None where a subscript is more than a variable or a
-    literal."""
+    """The loops of the region that the target's subscripts name; None where such a subscript is more than a variable,
+    or changes otherwise. Literals, and what the loops around the region say, stay the same in it."""
     own = []
+    changing = {name_of(target) for target in targets_in([region], declared=True)}
     inside = {variable_of(n) for n in statements_in(region) if isinstance(n, ast.For)}
     for index in subscripts(reduction.target) if isinstance(reduction.target, ast.Subscript) else []:
-        if constant(index) is not None:
+        if names_in(index) & changing:
+            return None
+        if not names_in(index) & inside:
             continue
         heads = [n for n in statements_in(region) if isinstance(n, ast.For) and variable_of(n) == unparse(index)]
         extents = {vector_lanes(n) if kind_of(n) == "vector" else loop_of(n).extent for n in heads}
@@ -228,8 +230,14 @@ class _Partials:
     def element(self, where: ast.expr, store: bool = False) -> ast.Subscript:
         """One partial result: a lane is the last subscript, a copy the first."""
         target = self.reduction.target
-        indices = clones(subscripts(target)) if isinstance(target, ast.Subscript) else []
+        indices = subscripts(target) if isinstance(target, ast.Subscript) else []
+        indices = [clone(index) for index in indices if self.has(index)]
         return reference(self.name, [*indices, where] if self.lanes else [where, *indices], store)
+
+    def has(self, index: ast.expr) -> bool:
+        """Whether partials have the dimension of a subscript of the target: not where loops around the region name the
+        element."""
+        return constant(index) is not None or any(unparse(index) == head.var for head in self.own)
 
     @property
     def here(self) -> ast.expr:
@@ -295,7 +303,10 @@ def _around(body: list[ast.stmt], region: Path, partials: _Partials) -> tuple[li
     """What begins the partials before the region, and combines them after it."""
     reduction = partials.reduction
     type_ = declared_type(body, region, reduction.name)
-    shape = (*type_.shape, partials.count) if partials.lanes else (partials.count, *type_.shape)
+    target = reduction.target
+    indices = subscripts(target) if isinstance(target, ast.Subscript) else []
+    own = tuple(extent for extent, index in zip(type_.shape, indices, strict=True) if partials.has(index))
+    shape = (*own, partials.count) if partials.lanes else (partials.count, *own)
     start = ast.Assign([partials.element(partials.here, True)], neutral(reduction.kind, type_.dtype))
     before = [
         declare(partials.name, LocalType(type_.dtype, shape)),
