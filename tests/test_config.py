@@ -41,6 +41,7 @@ def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "LATTE_VEC_CONFIG": "AVX-512",
         "LATTE_RECIPES": str(tmp_path),
         "LATTE_COMPAT": "on",
+        "LATTE_SCHEDULE": "no",
         "SWIRL_MEMO": "off",
         "SWIRL_HIDE": "avx2, avx512",
     }.items():
@@ -53,7 +54,7 @@ def test_each_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.threads == 3
     assert found.recipes == tmp_path
     assert found.compatibility
-    assert not found.memo
+    assert not found.memo and not found.schedule
     assert found.hidden == {"avx2", "avx512"}
 
 

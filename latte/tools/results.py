@@ -25,14 +25,16 @@ class ResultFile(click.Path):
 
 
 def write_results(path: Path, text: str) -> None:
-    """Write a file anew, whole or not at all.
+    """Write a file anew, whole or not at all; what is no file of its own (a link, ``/dev/stdout``) is written to.
 
     Raises:
         ClickException: it cannot be written.
     """
-    beside = path.with_name(f".{path.name}.new")
+    own = not path.is_symlink() and (path.is_file() or not path.exists())
+    beside = path.with_name(f".{path.name}.new") if own else path
     try:
         beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        if own:
+            beside.replace(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error

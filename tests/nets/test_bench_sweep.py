@@ -15,6 +15,7 @@ from latte.tools.bench import sweep as module
 from latte.tools.bench.cases import parsed
 from latte.tools.bench.command import bench
 from latte.tools.bench.sweep import Point, Rates, Sweep, bases, falls, lines
+from latte.tools.results import write_results
 from swirl.errors import LatteError
 
 CASE = parsed("conv", "4,16,16,8,3,1")
@@ -132,6 +133,17 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         with pytest.raises(LatteError, match="is not the file of a sweep"):
             Sweep([CASE], ABOUT, path=path)
         assert path.read_text() == text
+
+
+def test_links_are_written_to(tmp_path: Path) -> None:
+    """They were replaced by files, also those in ``/dev``."""
+    kept, link = tmp_path / "kept.json", tmp_path / "link.json"
+    link.symlink_to(kept)
+    for text in ("one", "two"):
+        write_results(link, text)
+        assert link.is_symlink() and kept.read_text() == text
+    write_results(kept, "three")
+    assert link.read_text() == "three" and len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
