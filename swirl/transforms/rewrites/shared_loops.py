@@ -101,9 +101,9 @@ def _run_from(program: Program, nest: Nest, following: list[Nest]) -> _Run:
     root: Path = (("body", 0),)
     free = _free(nest, root)
     length = 1
-    head = at(nest.body, root)
-    assert isinstance(head, ast.For)
     for candidate in following:
+        head = at(nest.body, root)
+        assert isinstance(head, ast.For)
         fitting = _same_name_first(_chains(candidate), head, candidate.body[0])
         rotations = filter(None, (_rotated(candidate, chain) for chain in fitting))
         joined = next(filter(None, (_joined(program, nest, rotated, free) for rotated in rotations)), None)
