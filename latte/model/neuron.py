@@ -95,7 +95,7 @@ def given(values: np.ndarray | Sequence[Any]) -> Initialiser:
     """The elements of an array (or sequence), which must have the field's shape.
 
     Raises:
-        DeclarationError: they are no array of numbers.
+        DeclarationError: they are not an array, as rows of different lengths.
     """
     try:
         array = np.asarray(values)

@@ -113,7 +113,7 @@ class Normalise:
         """Means and deviations of a data set's channels (those that do not vary get the deviation 1).
 
         Raises:
-            DataError: these are no images, none at all, or have NaN or infinity.
+            DataError: these are not images, there are none, or they have NaN or infinity.
         """
         array = _images(check_array(images, None, "Normalise.of"), "Normalise.of")
         if array.size == 0:

@@ -25,7 +25,7 @@ class ResultFile(click.Path):
 
 
 def write_results(path: Path, text: str) -> None:
-    """Write a file anew, whole or not at all; what is no file of its own (a link, ``/dev/stdout``) is written to.
+    """Write a file anew, whole or not at all; a link or a device (``/dev/stdout``) stays what it is and is written to.
 
     Raises:
         ClickException: it cannot be written.

@@ -35,7 +35,7 @@ from latte.layers import (
 )
 from latte.neuron import Neuron, tanh
 from latte.planning import recipes
-from latte.planning.chains import neighbours
+from latte.planning.chains import find_chains, neighbours
 from tests.lowered import lowered
 
 Layer = Callable[[Net, Ensemble], Ensemble]
@@ -100,6 +100,9 @@ def test_together_and_apart(layers: tuple[Layer, ...], joined: set[str]) -> None
     """The same to a few units in the last place of sums that are taken in another order."""
     net, together = declared(*layers)
     assert joined <= compiled_as(net)
+    kept, members = declared(*layers)
+    kept.keep(*members)
+    assert not find_chains(kept.graph).found
     with lowered():
         other_net, apart = declared(*layers)
         other_net.compile()

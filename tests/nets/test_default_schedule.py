@@ -39,6 +39,7 @@ from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
+from swirl.config import settings
 from swirl.ir.accesses import parsed
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import Buffer
@@ -103,18 +104,24 @@ def scalar(program: Program) -> list[str]:
     return [f.var for f in inner if f.loop.kind in ("range", "parallel") and f.trips > 1]
 
 
+def results_of(net: Net, data: Ensemble, layer: Ensemble) -> list[np.ndarray]:
+    """The value of a layer of a compiled net, and the gradient of its data."""
+    generator = np.random.default_rng(0)
+    data.set_value(generator.standard_normal((net.batch_size, *data.shape)))
+    net.forward()
+    layer.set_grad(generator.standard_normal((net.batch_size, *layer.shape)))
+    net.clear_grad()
+    net.backward()
+    return [layer.get_value(), data.get_grad()]
+
+
 def computed(name: str, target: str) -> list[np.ndarray]:
     """The value of an own layer, and the gradients of its source and parameters."""
     net, data, layer = net_of(name, 3, (16, 14, 18))
     net.compile(target=target, threads=3)
-    generator = np.random.default_rng(0)
-    data.set_value(generator.standard_normal((3, *data.shape)))
-    net.forward()
-    layer.set_grad(generator.standard_normal((3, *layer.shape)))
-    net.clear_grad()
-    net.backward()
+    assert bool(net.explain(layer).commands) == settings().schedule
     parameters = [field for field, spec in layer.fields().items() if spec.role == "param"]
-    return [layer.get_value(), data.get_grad(), *(getattr(layer, f"get_grad_{p}")() for p in parameters)]
+    return [*results_of(net, data, layer), *(getattr(layer, f"get_grad_{p}")() for p in parameters)]
 
 
 @cache
@@ -152,13 +159,7 @@ def test_blocks_of_the_source_are_taken_over(name: str, tmp_path: Path) -> None:
         if recipe is not None:
             net.use_recipe(layer, recipe)
         net.compile()
-        generator = np.random.default_rng(0)
-        data.set_value(generator.standard_normal((2, *data.shape)))
-        net.forward()
-        layer.set_grad(generator.standard_normal((2, *layer.shape)))
-        net.clear_grad()
-        net.backward()
-        results.append([layer.get_value(), data.get_grad()])
+        results.append(results_of(net, data, layer))
         buffers = net.executable.buffers
         source, value = (buffers[f"{ensemble.name}.value"].layout.blocks for ensemble in (conv, layer))
         assert source

@@ -77,7 +77,11 @@ def _chains(nest: Nest) -> list[tuple[str, ...]]:
     the outermost one."""
     if len(nest.body) != 1 or not _plain(nest.body[0]):
         return []
-    names = list(dict.fromkeys(variable_of(node) for _, node in loops(nest.body)))
+    return _beginnings(list(dict.fromkeys(variable_of(node) for _, node in loops(nest.body))))
+
+
+def _beginnings(names: list[str]) -> list[tuple[str, ...]]:
+    """The first name, the first two, and so on."""
     return [tuple(names[: place + 1]) for place in range(len(names))]
 
 
@@ -301,7 +305,7 @@ def _chains_inside(node: ast.stmt) -> list[tuple[str, ...]]:
     while isinstance(node, ast.For):
         names.append(variable_of(node))
         node = node.body[0] if len(node.body) == 1 else ast.Pass()
-    return [tuple(names[: place + 1]) for place in range(len(names))]
+    return _beginnings(names)
 
 
 def _rotated_at(nest: Nest, path: Path, chain: tuple[str, ...]) -> Nest | None:
