@@ -10,7 +10,7 @@ from math import gcd, prod
 
 from swirl.ir.accesses import Access
 from swirl.ir.affine import Affine, affine, bounds, coefficients
-from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.buffers import Buffer
 from swirl.ir.footprint import footprint
 from swirl.ir.functions import COSTLY
 from swirl.ir.nest import Loop, Nest, constant, expr, loop_of, names_in
@@ -114,7 +114,7 @@ class LoopFacts:
         spans = footprint(accesses, self.buffers[buffer], outer)
         if spans is None:
             return 0
-        return prod(span.extent for span in spans) * DTYPES[self.buffers[buffer].dtype]().itemsize
+        return prod(span.extent for span in spans) * self.buffers[buffer].itemsize
 
     def fits(self, buffer: str, size: int) -> bool:
         """Whether an iteration touches at most ``size`` bytes of a buffer; False where that is not proved."""
@@ -181,8 +181,7 @@ def uses(statement: Statement, var: str, buffers: Mapping[str, Buffer]) -> Itera
     for access in statement.accesses:
         buffer = buffers.get(access.name)
         if buffer is not None:
-            size = DTYPES[buffer.dtype]().itemsize
-            yield Use(stride(access, var, statement, buffers), count * size, access, statement)
+            yield Use(stride(access, var, statement, buffers), count * buffer.itemsize, access, statement)
 
 
 def stride(access: Access, var: str, statement: Statement, buffers: Mapping[str, Buffer]) -> int | None:

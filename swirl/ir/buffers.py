@@ -145,9 +145,14 @@ class Buffer:
         return prod(self.shape)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(DTYPES[self.dtype]).itemsize
+
+    @property
     def nbytes(self) -> int:
         """Bytes in memory, padding included."""
-        return prod(self.physical_shape) * np.dtype(DTYPES[self.dtype]).itemsize
+        return prod(self.physical_shape) * self.itemsize
 
     def with_layout(self, layout: Layout) -> Buffer:
         return replace(self, layout=layout)

@@ -598,6 +598,54 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
 
 
+def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a power of two are read often: strips of them are copied, if more of them are read than a level-1 cache
+    keeps, and rows of the results are fetched before they are stored."""
+    monkeypatch.setattr(blocking, "STRIP", 32)
+    monkeypatch.setattr(blocking, "WAY", 512)
+    monkeypatch.setattr(past_caches, "FAR", 1)
+    monkeypatch.setattr(past_caches, "PAGE", 512)
+    target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**14)
+    net = Net(32, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (128,)), 34)
+    applied = applied_of(net, layer, target)
+    assert "pack('backward', 'weights', at='k_outer', nest=1)" in applied["backward"]
+    assert "pack('update', 'inputs', at='i_outer', nest=1)" in applied["update"]
+    assert "prefetch('update', 'grad_weights', 'k', 2, 2, nest=1)" in applied["update"]
+
+
+def packed(net: Net, layer: Ensemble, phase: str, target: Target) -> list[str]:
+    """The copies in a phase."""
+    outcomes = next(found for name, *_, found in scheduled(net, layer, target) if name == phase)
+    return [text for text in applied_texts(outcomes) if text.startswith("pack(")]
+
+
+def test_rows_that_have_room_in_the_cache_are_not_copied() -> None:
+    """Those of weights that are a little longer than a power of two; and whole rows, one after the other, of a 1 × 1
+    convolution."""
+    net = Net(64, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (4096,))
+    longer = FullyConnectedLayer(net, MemoryDataLayer(net, (4112,)), 1000)
+    assert packed(net, FullyConnectedLayer(net, data, 1000), "backward", TARGETS["avx2"])
+    assert not packed(net, longer, "backward", TARGETS["avx2"])
+    net = Net(16, seed=1)
+    net.force_backward = True
+    layer = ConvLayer(net, MemoryDataLayer(net, (128, 28, 28)), num_filters=128, kernel=1)
+    assert not packed(net, layer, "backward", TARGETS["avx2"])
+
+
+def test_threads_share_results_whose_terms_are_their_own() -> None:
+    """Blocks of a long sum pass by; each thread reads its own rows of the weights, and has results of its own."""
+    net = Net(64, seed=1)
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (25088,)), 1000)
+    applied = applied_texts(next(found for name, *_, found in scheduled(net, layer, "avx2") if name == "forward"))
+    assert "reorder('forward', ['i_outer', 'k_1', 'n', 'i_inner'], nest=2)" in applied
+    assert "parallelize('forward', 'k_1', nest=2)" in applied
+    assert not any(text.startswith("privatize(") for text in applied), applied
+
+
 class Gated(Neuron):
     """Two sums of products, and what is computed of them, for each neuron."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import isqrt, prod
+from math import gcd, isqrt, prod
 
 from latte.planning.defaults.trials import Trials, step
 from swirl.ir.accesses import Access
 from swirl.ir.affine import bounds
-from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.buffers import Buffer
 from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, contractions, correlations, facts, moves, perfect_chains, stride
 from swirl.target import Target
@@ -22,8 +22,13 @@ their distance is a power of two."""
 CHUNKS = 16
 """Iterations of the parallel loops that are enough for the threads, however many they are: results do not depend on
 their number, and neither does the code."""
+WAY = 4096
+"""Bytes of a way of a level-1 cache: lines so far apart share one place, which has room for as many as there are ways
+(8 or 12)."""
 STRIP = 128
 """Elements of a row, at the least, that are read one after the other."""
+COPIED = 2**16
+"""Bytes of a copy that stays near."""
 KEPT = 512
 """Terms of a block, at the least, after which sums whose lanes are far apart in memory are stored."""
 
@@ -41,6 +46,12 @@ class Blocking:
     order: tuple[str, ...]
     sizes: Mapping[str, int]
     why: str
+
+
+def collide(rows: int, apart: int, target: Target) -> bool:
+    """Whether rows take each other's place in the level-1 cache: so many, each ``apart`` bytes after the last one. In
+    it, they take as much room as if all that two rows' places have in common was theirs."""
+    return apart != 0 and rows * gcd(apart, WAY) > target.l1_bytes
 
 
 def lanes(found: Contraction, buffers: Mapping[str, Buffer], loops: Iterable[str], *accesses: Access) -> str | None:
@@ -87,7 +98,7 @@ class Product:
     @property
     def element(self) -> int:
         """Bytes of an element."""
-        return DTYPES[self.trials.program.buffers[self.found.target.name].dtype]().itemsize
+        return self.trials.program.buffers[self.found.target.name].itemsize
 
     def bytes_of(self, *accesses: Access) -> int:
         """Those of all elements that accesses reach."""
@@ -124,8 +135,10 @@ class Product:
         rows, target = self.other(var), self.target
         few = min(self.trips[rows], self.trips[self.terms])
         added = self.trips[rows] < self.trips[self.terms]  # strips of the target, which the threads share
-        chunk = self.trips[var] // CHUNKS if added else self.trips[var]
-        size = self._strip(var, min(chunk, target.l2_bytes // 8 // (few * self.element)))
+        copied = self._collide(var, 2 * ROWS if added else few)
+        chunk = self.trips[var] // CHUNKS if added or copied else self.trips[var]
+        near = COPIED if copied else target.l2_bytes // 8
+        size = self._strip(var, min(chunk, near // (few * self.element)))
         if size is None:
             return None
         blocks = f"{var}_outer", f"{var}_inner"
@@ -135,12 +148,20 @@ class Product:
                 return None
             order = (blocks[0], f"{self.terms}_outer", blocks[1], rows, f"{self.terms}_inner")
             why = f"{self.found.target.name} is added to in strips: {kept}, the operand passes by once"
-            return Blocking(order, {var: size, self.terms: ROWS}, why)
+            held = _even(self.trips[self.terms], max(ROWS, COPIED // (size * self.element))) if copied else ROWS
+            return Blocking(order, {var: size, self.terms: held}, why)
         tile = isqrt(target.registers) * target.simd_width * self.trips[self.terms] * self.element
-        if self.beside(rows) <= target.l2_bytes // 4 or tile > target.l1_bytes // 2:
+        room = target.l1_bytes if copied else target.l1_bytes // 2
+        if self.beside(rows) <= target.l2_bytes // 4 or tile > room:
             return None
         why = f"the operand is read in strips: {kept}, {self.found.target.name} passes by once"
         return Blocking((blocks[0], rows, blocks[1], self.terms), {var: size}, why)
+
+    def _collide(self, var: str, rows: int) -> bool:
+        """Whether so many rows along a loop over results, of the operand that moves with it and the terms, take each
+        other's place in the level-1 cache."""
+        apart = [self.stride(access, self.terms) or 0 for access in self.moving(var) if moves(access, self.terms)]
+        return any(collide(rows, elements * self.element, self.target) for elements in apart)
 
     def _strip(self, var: str, most: int) -> int | None:
         """A divisor of a loop's iterations, of whole vectors and not much shorter than :data:`STRIP`: the greatest of
@@ -157,7 +178,7 @@ class Product:
         var = self.lanes()
         if var is None or self.lanes(self.found.target) is not None or self.stride(self.found.target, var) in (0, 1):
             return None
-        rows, near = self.other(var), self.target.l2_bytes // 4 // self.element
+        rows, near = self.other(var), self.target.l2_bytes // 2 // self.element
         order, sizes = [rows, var], {}
         if self.trips[var] * KEPT > near and (size := self._strip(var, near // KEPT)) is not None:
             sizes[var] = size
@@ -255,7 +276,7 @@ def _reached(access: Access, extents: Mapping[str, int], buffers: Mapping[str, B
     if buffer is None:
         return 0
     ranges = {var: (0, extents.get(var, 1) - 1) for names in access.names for var in names}
-    size = DTYPES[buffer.dtype]().itemsize
+    size = buffer.itemsize
     for index, extent in zip(access.own, buffer.shape, strict=True):
         limits = bounds(index, ranges)
         size *= extent if limits is None else min(extent, limits[1] - limits[0] + 1)

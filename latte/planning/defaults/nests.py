@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from math import prod
 
 from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
 from latte.planning.defaults.copies import WRITTEN_OUT, Copies
-from latte.planning.defaults.past_caches import fetch_rows, fetch_strided, store_far
+from latte.planning.defaults.past_caches import fetch_results, fetch_rows, fetch_strided, store_far
 from latte.planning.defaults.products import pack
 from latte.planning.defaults.trials import Step, Trials, step
-from swirl.ir.accesses import parsed
+from swirl.ir.accesses import Access, parsed
+from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import LoopFacts, contractions, perfect_chain
+from swirl.loop_facts import LoopFacts, contractions, moves, perfect_chain
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
@@ -24,6 +25,8 @@ SPARSE = 4
 """A vector's lanes beside those of it that are used, from which on loading them one by one does not pay."""
 LITTLE = 4
 """Bytes that are read, beside those of private copies, from which on the copies cost little."""
+SEVERAL = 8
+"""Bytes that only one thread reads, beside those that all of them read, from which on these cost little."""
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
 
@@ -56,6 +59,7 @@ class NestSchedule:
                 self.vectorize()
             self.share(work)
             fetch_rows(self.trials)
+            fetch_results(self.trials)
             fetch_strided(self.trials)
         store_far(self.trials)
 
@@ -220,11 +224,16 @@ class NestSchedule:
 
     def _pass_by(self, found: LoopFacts) -> bool:
         """Whether terms of a product pass by along an outermost loop, that threads may share: what they add to is
-        little, beside what they read. Otherwise they would wait for each other after each part of the terms."""
+        little, beside what they read. Otherwise they would wait for each other after each part of the terms; and that
+        is not long, where the threads share results whose terms are their own, but for little."""
         products = [one for one in contractions(found.nest, found.buffers) if found.var in one.sums and in_blocks(one)]
         if len(products) != 1 or found.trips < CHUNKS:
             return False
-        read = sum(found.buffers[a.name].nbytes for a in products[0].operands if a.name in found.buffers)
+        operands = {a.name: a for a in products[0].operands if a.name in found.buffers}
+        shared = [f for f in self.loops() if found.contains(f) and f.var in products[0].results and f.trips >= CHUNKS]
+        if any(_apart(found, operands.values(), each.var) for each in shared):
+            return False
+        read = sum(found.buffers[name].nbytes for name in operands)
         return found.trips * sum(found.buffers[name].nbytes for name in found.sums) * LITTLE <= read
 
     def share(self, work: int) -> None:
@@ -288,6 +297,17 @@ class NestSchedule:
         """Whether threads share the outermost loops of a chain, ``names``."""
         why = f"{_count(chain, names)} independent iterations"
         return self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else list(names))
+
+
+def _apart(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:
+    """Whether most of what one iteration reads moves with a loop inside; False where that is not proved."""
+    read = dict.fromkeys((False, True), 0)
+    try:
+        for access in operands:
+            read[moves(access, var)] += found.touched(access.name)
+    except NotProved:
+        return False
+    return read[False] * SEVERAL <= read[True]
 
 
 def _lanes(found: LoopFacts, var: str, width: int) -> tuple[str, str, str, int]:

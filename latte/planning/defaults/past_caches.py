@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from latte.planning.defaults.trials import Trials
-from swirl.ir.buffers import DTYPES
 from swirl.ir.statements import statements_of
 from swirl.ir.trees import names_in
 from swirl.loop_facts import NEAR, LoopFacts, Use, facts, stride
@@ -14,6 +13,8 @@ FAR = 2**24
 """Bytes of an array from which on the caches do not have it when the next layer reads it."""
 PAGE = 4096
 """Bytes from one row to the next from which on processors do not fetch it by themselves."""
+WRITTEN_AHEAD = 2
+"""Iterations after which pieces of rows that are fetched are written."""
 AHEAD = 4
 """Rows that are fetched ahead where lanes take some elements of each."""
 PIECE_OF_A_ROW = 1024
@@ -32,6 +33,29 @@ def fetch_rows(trials: Trials) -> None:
         for name in pieces:
             if name in read and buffers[name].nbytes >= FAR and found.fits(name, trials.target.l2_bytes // 2):
                 trials.apply("pieces of rows that are pages apart", "prefetch", name, found.var, 1, 2)
+
+
+def fetch_results(trials: Trials) -> None:
+    """Where an iteration adds to a piece of rows that are pages apart, the pieces of the iterations to come are
+    fetched: to store a part of a line, the rest of it is needed, and a processor has few stores that wait for it."""
+    every, read = facts(trials.nests[0], trials.program.buffers), _read(trials)
+    found: dict[str, str] = {}
+    for rows in (loop for loop in every if loop.loop.kind == "range" and loop.trips > WRITTEN_AHEAD):
+        for use in rows.uses:
+            far = use.access.name in read and rows.buffers[use.access.name].nbytes >= FAR
+            if far and use.access.kind != "read" and _writes_piece(rows, use):
+                found[use.access.name] = rows.var  # the innermost one
+    for name, var in found.items():
+        trials.apply("pieces that are added to, of rows that are pages apart", "prefetch", name, var, WRITTEN_AHEAD, 2)
+
+
+def _writes_piece(rows: LoopFacts, use: Use) -> bool:
+    """Whether an iteration writes pieces of rows that are pages apart."""
+    buffer = rows.buffers[use.access.name]
+    apart = abs(use.stride or 0) * rows.loop.step * buffer.itemsize
+    inside = use.statement.loops[use.statement.variables().index(rows.var) + 1 :]
+    along = any(stride(use.access, loop.var, use.statement, rows.buffers) == 1 for loop in inside)
+    return along and apart >= PAGE and rows.fits(use.access.name, apart // 2)
 
 
 def fetch_strided(trials: Trials) -> None:
@@ -63,7 +87,7 @@ def _is_next_row(found: LoopFacts, lanes: LoopFacts, use: Use) -> bool:
 
 
 def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
-    size = DTYPES[found.buffers[use.access.name].dtype]().itemsize
+    size = found.buffers[use.access.name].itemsize
     if use.stride != 1 or found.loop.step * size > PIECE_OF_A_ROW:
         return False
     around = (row for row in rows if use.statement.path[: row.depth] == row.path)
@@ -73,10 +97,14 @@ def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
 
 def store_far(trials: Trials) -> None:
     """Results larger than the caches, which nothing reads again here, are stored past them."""
-    program = trials.program
-    known = [access for nest in program.nests for s in statements_of(nest) for access in s.accesses]
-    read = {access.name for access in known if access.kind != "write"}
+    program, read = trials.program, _read(trials)
     own = {a.name for s in statements_of(trials.nests[0]) for a in s.accesses if a.kind == "write"}
     for name in sorted(own - read):
         if name in program.buffers and program.buffers[name].nbytes >= FAR:
             trials.apply("larger than the caches, and not read again here", "stream", name)
+
+
+def _read(trials: Trials) -> set[str]:
+    """The arrays that the phase reads, or adds to; others are stored past the caches."""
+    known = [access for nest in trials.program.nests for s in statements_of(nest) for access in s.accesses]
+    return {access.name for access in known if access.kind != "write"}

@@ -7,25 +7,29 @@ from dataclasses import replace
 from itertools import pairwise, takewhile
 from math import prod
 
-from latte.planning.defaults.blocking import LONG_SUM, Product, chain_of
+from latte.planning.defaults.blocking import COPIED, LONG_SUM, Product, chain_of, collide
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.accesses import Access
 from swirl.ir.nest import names_in
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import Contraction, contractions, facts, moves, perfect_chain, stride
+from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride, trips
 
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
 READ_MANY_TIMES = 256
 """The same where neighbours in the copy are rows apart in the operand."""
-COPIED = 2**16
-"""Bytes of a copy that stays near."""
 FULL = 0.85
 """Share of the lanes that have elements, from which on a copy for them pays."""
 
 
-# --- short sums ---------------------------------------------------------------------------------------------
 def pack(trials: Trials) -> None:
+    """Copy operands of products that are read again and again in an order that memory does not have."""
+    pack_short_sums(trials)
+    pack_rows_apart(trials)
+
+
+# --- short sums ---------------------------------------------------------------------------------------------
+def pack_short_sums(trials: Trials) -> None:
     """Of short sums, the operand that keeps lanes from running along results is copied, in rows along these: lanes
     along the terms would have to be added up."""
     tried: set[str] = set()  # targets: a copy changes where statements are
@@ -65,16 +69,23 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     first, trial = _row_innermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
-    every = facts(trial.nests[0], trial.program.buffers)
+    for loop, reads in _read_often(trial, found, access, var):
+        why = f"rows along {var}, each element read {reads} times"
+        return trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
+    return False
+
+
+def _read_often(trials: Trials, found: Contraction, access: Access, var: str) -> Iterator[tuple[LoopFacts, int]]:
+    """The loops around one over the results, innermost first, in whose iterations an operand is read often from what
+    stays near, with how often."""
+    every = facts(trials.nests[0], trials.program.buffers)
     around = [loop for loop in every if found.statement.path[: loop.depth] == loop.path]
     own = {name for index in access.own for name in names_in(index)}
     for loop in reversed(list(takewhile(lambda loop: loop.var != var, around))):
         reads = prod(inner.trips for inner in around if loop.contains(inner) and inner.var not in own)
         readers = {use.statement.path for use in loop.uses if use.access.name == access.name}
         if readers == {found.statement.path} and reads >= READ_OFTEN and loop.fits(access.name, COPIED):
-            why = f"rows along {var}, each element read {reads} times"
-            return trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
-    return False
+            yield loop, reads
 
 
 def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
@@ -85,6 +96,44 @@ def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
         return []
     wanted = [*(name for name in results if name != var), var, *(name for name in names if name in found.sums)]
     return [step(f"{var} is the innermost of the results", "reorder", wanted)]
+
+
+# --- rows that take each other's place ------------------------------------------------------------------------
+def pack_rows_apart(trials: Trials) -> None:
+    """Operands whose rows, a power of two apart, take each other's place in the level-1 cache are copied, where they
+    are read often."""
+    tried: set[str] = set()
+    while (pair := next((p for p in _rows_apart(trials) if p[1].text not in tried), None)) is not None:
+        found, access, var = pair
+        tried.add(access.text)
+        for loop, reads in _read_often(trials, found, access, var):
+            if _collide(trials, found, access, loop):
+                why = f"its rows take each other's place in the level-1 cache, each element is read {reads} times"
+                trials.apply(why, "pack", access.name, at=loop.var)
+                break
+
+
+def _collide(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
+    """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, and
+    will be closer in a copy."""
+    buffer = trials.program.buffers[access.name]
+    for terms in (inner for inner in found.statement.loops if inner.var in found.sums):
+        rows = trips(terms, found.statement.ranges)
+        apart = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
+        inside = found.statement.variables().index(terms.var) > found.statement.variables().index(loop.var)
+        if inside and collide(rows, apart, trials.target) and loop.fits(access.name, rows * apart - 1):
+            return True
+    return False
+
+
+def _rows_apart(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
+    """The operands of products that are contiguous along a loop over the results, with that loop."""
+    buffers = trials.program.buffers
+    for found in _products(trials):
+        for access in found.operands:
+            for var in found.results:
+                if access.name in buffers and stride(access, var, found.statement, buffers) == 1:
+                    yield found, access, var
 
 
 # --- whole operands -----------------------------------------------------------------------------------------
