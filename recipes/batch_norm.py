@@ -8,7 +8,7 @@ from swirl.target import Target
 
 LARGE = 2**22  # elements from which on a result is stored past the caches
 FEW = 400  # elements of an image below which many of its cache lines are not whole: it is stored in the caches
-NEIGHBOURS = 6144  # elements of such images, of channels beside each other, that a thread takes at once
+NEIGHBOURS = 12288  # elements of such images, of channels beside each other, that a thread takes at once
 PIECE = 1024  # fewer are not worth it
 MOST = 512  # channels of a group: their sums are on a thread's stack
 SHAPED = {

@@ -231,7 +231,7 @@ class NestSchedule:
             return False
         operands = {a.name: a for a in products[0].operands if a.name in found.buffers}
         shared = [f for f in self.loops() if found.contains(f) and f.var in products[0].results and f.trips >= CHUNKS]
-        if any(_apart(found, operands.values(), each.var) for each in shared):
+        if any(_mostly_moves(found, operands.values(), each.var) for each in shared):
             return False
         read = sum(found.buffers[name].nbytes for name in operands)
         return found.trips * sum(found.buffers[name].nbytes for name in found.sums) * LITTLE <= read
@@ -299,7 +299,7 @@ class NestSchedule:
         return self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else list(names))
 
 
-def _apart(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:
+def _mostly_moves(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:
     """Whether most of what one iteration reads moves with a loop inside; False where that is not proved."""
     read = dict.fromkeys((False, True), 0)
     try:

@@ -36,8 +36,9 @@ def fetch_rows(trials: Trials) -> None:
 
 
 def fetch_results(trials: Trials) -> None:
-    """Where an iteration adds to a piece of rows that are pages apart, the pieces of the iterations to come are
-    fetched: to store a part of a line, the rest of it is needed, and a processor has few stores that wait for it."""
+    """Where an iteration adds to, or writes, a piece of rows that are pages apart, and does not store it past the
+    caches, the pieces of the iterations to come are fetched: to store a part of a line, the rest of it is needed, and
+    a processor has few stores that wait for it."""
     every, read = facts(trials.nests[0], trials.program.buffers), _read(trials)
     found: dict[str, str] = {}
     for rows in (loop for loop in every if loop.loop.kind == "range" and loop.trips > WRITTEN_AHEAD):

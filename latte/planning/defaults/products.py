@@ -69,10 +69,9 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     first, trial = _row_innermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
-    for loop, reads in _read_often(trial, found, access, var):
-        why = f"rows along {var}, each element read {reads} times"
-        return trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
-    return False
+    loop, reads = next(_read_often(trial, found, access, var), (None, 0))
+    why = f"rows along {var}, each element read {reads} times"
+    return loop is not None and trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
 
 
 def _read_often(trials: Trials, found: Contraction, access: Access, var: str) -> Iterator[tuple[LoopFacts, int]]:
