@@ -160,8 +160,8 @@ class Product:
     def _collide(self, var: str, rows: int) -> bool:
         """Whether so many rows along a loop over results, of the operand that moves with it and the terms, take each
         other's place in the level-1 cache."""
-        apart = [self.stride(access, self.terms) or 0 for access in self.moving(var) if moves(access, self.terms)]
-        return any(collide(rows, elements * self.element, self.target) for elements in apart)
+        apart = ((self.stride(access, self.terms) or 0) * self.element for access in self.moving(var))
+        return any(collide(rows, each, self.target) for each in apart)
 
     def _strip(self, var: str, most: int) -> int | None:
         """A divisor of a loop's iterations, of whole vectors and not much shorter than :data:`STRIP`: the greatest of

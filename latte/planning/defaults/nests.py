@@ -230,11 +230,11 @@ class NestSchedule:
         if len(products) != 1 or found.trips < CHUNKS:
             return False
         operands = {a.name: a for a in products[0].operands if a.name in found.buffers}
-        shared = [f for f in self.loops() if found.contains(f) and f.var in products[0].results and f.trips >= CHUNKS]
-        if any(_mostly_moves(found, operands.values(), each.var) for each in shared):
-            return False
         read = sum(found.buffers[name].nbytes for name in operands)
-        return found.trips * sum(found.buffers[name].nbytes for name in found.sums) * LITTLE <= read
+        if found.trips * sum(found.buffers[name].nbytes for name in found.sums) * LITTLE > read:
+            return False
+        shared = [f for f in self.loops() if found.contains(f) and f.var in products[0].results and f.trips >= CHUNKS]
+        return not any(_mostly_moves(found, operands.values(), each.var) for each in shared)
 
     def share(self, work: int) -> None:
         """Threads share the outermost loops whose iterations are independent.
