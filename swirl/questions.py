@@ -119,8 +119,12 @@ class Questions:
 
     def interior(self, phase: str, loop_var: str) -> tuple[int, int]:
         """The part of a loop's range in which no border clips anything: where to ``split``; the whole range, where none
-        does. See :func:`swirl.transforms.rewrites.borders.interior`."""
-        return interior(self._program(phase), loop_var)
+        does. Of several loops of that name, which ``split`` divides alike, the part that is so in all of them. See
+        :func:`swirl.transforms.rewrites.borders.interior`."""
+        program = self._program(phase)
+        parts = [interior(program, loop_var, occurrence=each) for each in range(len(find_loops(program, loop_var)))]
+        inside = max(low for low, _ in parts), min(high for _, high in parts)
+        return inside if inside[0] < inside[1] else parts[0]
 
     def borders(self, phase: str, loop_var: str) -> list[int]:
         """Where to ``split`` a loop so that what its borders clip is separate: the ends of :meth:`interior` inside of

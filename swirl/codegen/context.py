@@ -31,8 +31,8 @@ _RESERVED_WORDS = """
     linux unix math_errhandling main std buffers fabs fabsf
     maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
-    scatter_bool load_strided store_strided store_first interleaved stream_lanes philox in_order truncated wrapped_sum
-    wrapped_difference wrapped_product plain_sum plain_difference
+    scatter_bool load_strided store_strided store_first interleaved stream_lanes philox in_order load_again truncated
+    wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference
 """
 _RESERVED = frozenset({*_RESERVED_WORDS.split(), *FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)})
 _OF_HEADERS = re.compile("_mm|__|_ZGV|_kn|_CMP|M_|[A-Z][A-Z0-9_]{2}")
@@ -86,6 +86,7 @@ class Context:
         buffers: name in the nests → buffer, physical.
         vector_width: lanes of a register; 0 on the portable target.
         contract: whether a product and a sum become one fused multiply-add.
+        registers: how many there are for vectors; 0 on the portable target.
         ranges: least and greatest value of each loop variable; unrolled ones have a single value.
         grids: the residue of each loop variable modulo its step.
         unrolled: the values of the unrolled loops' variables, outermost first.
@@ -98,6 +99,7 @@ class Context:
     buffers: Mapping[str, Buffer]
     vector_width: int
     contract: bool
+    registers: int
     names: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     grids: dict[str, Congruence] = field(default_factory=dict)

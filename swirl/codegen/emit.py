@@ -104,7 +104,7 @@ def _translate(
     names = _buffers_in_order(program)
     buffers = {name: program.buffers[name] for name in names}
     vectors, width = _vector_loops(target)
-    context = Context(buffers, width, contract)
+    context = Context(buffers, width, contract, target.registers if width else 0)
     parts = []
     for nest in program.nests:
         body = without_single_lanes(nest.body)

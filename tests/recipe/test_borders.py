@@ -81,6 +81,28 @@ def test_the_whole_range_where_nothing_is_gained() -> None:
         assert Schedule.alone({"forward": before}, get_target("avx512")).interior("forward", "i") == (0, extent)
 
 
+def test_several_loops_of_one_name() -> None:
+    """``split`` divides them alike: that nothing clips in the first one says nothing of the other. A gradient that is
+    set to zero first left its sums with conditions on every pixel."""
+    before = program(
+        "for i in range(9):\n y[i] = 0.0\nfor i in range(9):\n for k in range(max(0, 1 - i), min(3, 10 - i)):\n"
+        "  y[i] += x[i + k - 1] * w[k]",
+        y=(9,),
+        x=(9,),
+        w=(3,),
+    )
+    s = Schedule.alone({"forward": before}, get_target("avx2"))
+    assert s.interior("forward", "i") == (1, 8)
+    assert s.borders("forward", "i") == [1, 8]
+    s.split("forward", "i", [1, 8])
+    assert_same(before, s.programs["forward"])
+
+
+def test_several_loops_that_have_no_interior_in_common() -> None:
+    apart = "for i in range(4):\n y[i] = 0.0\nfor i in range(8, 12):\n y[i] = 1.0"
+    assert Schedule.alone({"forward": program(apart, y=(12,))}, get_target("avx2")).interior("forward", "i") == (0, 4)
+
+
 def test_bounds_that_are_not_constant() -> None:
     triangle = program("for i in range(4):\n for j in range(i + 1):\n  y[j] = 1.0", y=(4,))
     s = Schedule.alone({"forward": triangle}, get_target("avx2"))

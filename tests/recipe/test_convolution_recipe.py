@@ -337,3 +337,14 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
             assert counts(loop).others <= 9, (phase, loop)
         if target == "avx512":
             assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
+
+
+@pytest.mark.parametrize(("target", "most"), [("avx512", 2), ("avx2", 0)])
+def test_rows_in_pieces_keep_sums_in_registers(target: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """g++ writes out a row of four pixels, and kept what it had loaded for one of them for the next ones."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net, _, conv = compiled((12, 32, 64, 4, 3, 1))
+    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == "update")
+    code = instructions(kernel.built.path, kernel.built.name)
+    (row,) = (loop for loop in innermost_loops(code) if counts(loop).multiply_adds >= 40)
+    assert sum("[rsp" in text for text in row) <= most

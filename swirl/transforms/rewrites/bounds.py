@@ -8,6 +8,7 @@ import ast
 from swirl.ir.affine import affine, simplify
 from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, expr, loop_of, names_in
+from swirl.ir.printing import unparse
 
 _FLIPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
@@ -40,7 +41,7 @@ def _statement(node: ast.stmt, around: frozenset[str]) -> list[ast.stmt]:
         return [node]
     loop = loop_of(node)
     known = around | {loop.var}
-    inner = tighten(node.body, known)
+    inner = _shared(tighten(node.body, known), known)
     if len(inner) != 1 or not isinstance(inner[0], ast.If) or inner[0].orelse:
         return [loop.node(inner)]
     outside: list[ast.expr] = []
@@ -59,6 +60,32 @@ def _statement(node: ast.stmt, around: frozenset[str]) -> list[ast.stmt]:
     content: list[ast.stmt] = [ast.If(conjunction(inside), inner[0].body, [])] if inside else inner[0].body
     whole: ast.stmt = loop.node(content)
     return [ast.If(conjunction(outside), [whole], [])] if outside else [whole]
+
+
+def _shared(body: list[ast.stmt], known: frozenset[str]) -> list[ast.stmt]:
+    """``body`` in one condition, if it is several statements that all have it: what the variables of the loops
+    ``known`` decide stays as it is from one statement to the next.
+
+    rewrite:
+        if y >= 1 and x >= 1: s
+        if y >= 1: t               →    if y >= 1: (if x >= 1: s), t
+    """
+    if len(body) < 2 or not all(isinstance(node, ast.If) and not node.orelse for node in body):
+        return body
+    parts = [{unparse(part): part for part in conjuncts(node.test)} for node in body if isinstance(node, ast.If)]
+    shared = {
+        text: part
+        for text, part in parts[0].items()
+        if all(text in own for own in parts) and _on_loops_only(part, known)
+    }
+    if not shared:
+        return body
+    inside: list[ast.stmt] = []
+    for node, own in zip(body, parts, strict=True):
+        assert isinstance(node, ast.If)
+        rest = [part for text, part in own.items() if text not in shared]
+        inside += [ast.If(conjunction(rest), node.body, [])] if rest else node.body
+    return [ast.If(conjunction(list(shared.values())), inside, [])]
 
 
 def conjuncts(test: ast.expr) -> list[ast.expr]:

@@ -1,0 +1,57 @@
+"""tidy: conditions that statements share become bounds of the loop around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from swirl.ir.nest import Program
+from swirl.target import Target
+from swirl.transforms.passes.tidy import tidy
+from tests.support import assert_compiles_to_same, assert_same, program
+
+PIECES = """
+for ky in range(3):
+    for y in range(4):
+        if y + ky >= 1 and y + ky < 5 and ky >= 1:
+            z[ky, 0] += x[y + ky - 1, 0]
+        for i in range(1, 3):
+            if y + ky >= 1 and y + ky < 5:
+                z[ky, i] += x[y + ky - 1, i]
+        if y + ky < 5 and y + ky >= 1:
+            z[ky, 3] += x[y + ky - 1, 3]
+"""
+
+
+def pieces(text: str) -> Program:
+    return program(text, z=(3, 4), x=(4, 4))
+
+
+def test_a_condition_that_all_pieces_have_becomes_bounds(target: Target) -> None:
+    before = pieces(PIECES)
+    after = assert_same(before, tidy(before))
+    assert "for y in range(max(0, 1 - ky), min(4, 5 - ky)):" in after.text
+    assert after.text.count("if ") == 1  # that of the first piece alone
+    assert_compiles_to_same(after, target)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("if y + ky < 5 and y + ky >= 1:\n            z[ky, 3]", "z[ky, 3]"),  # a piece without it
+        ("z[ky, 3] += x[y + ky - 1, 3]", "z[ky, 3] += x[y + ky - 1, 3]\n        else:\n            z[ky, 3] = 1.0"),
+        ("y + ky < 5 and y + ky >= 1", "x[y, 0] > 0.0"),  # another one
+    ],
+)
+def test_what_not_all_pieces_have_stays(change: tuple[str, str]) -> None:
+    text = PIECES.replace(*change).replace("x[y + ky - 1, 3]", "x[y, 3]")
+    before = pieces(text)
+    after = assert_same(before, tidy(before))
+    assert "for y in range(4):" in after.text
+
+
+def test_a_condition_on_data_that_a_piece_changes_is_asked_again(target: Target) -> None:
+    text = "for y in range(4):\n if x[0, 0] > 0.0:\n  x[0, 0] = -1.0\n if x[0, 0] > 0.0:\n  z[0, y] = 1.0"
+    before = pieces(text)
+    after = assert_same(before, tidy(before))
+    assert after.text.count("if x[0, 0] > 0.0:") == 2
+    assert_compiles_to_same(after, target)
