@@ -84,7 +84,7 @@ def find_chains(
         decided.add(name)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
         why = {phase: left[name, phase] for phase in free if (name, phase) in left}
-        reason = _apart(graph, members, seeded, file)
+        reason = _apart(graph, members, seeded, file) or _forked(members, found)
         if reason is not None:
             for member in members if file.recipe.path is not None else ():
                 notes.setdefault(member.name, []).append(f"not compiled as {name}: {reason}")
@@ -223,11 +223,22 @@ def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], fi
     return None
 
 
+def _forked(members: Sequence[Ensemble], found: Sequence[Chain]) -> str | None:
+    """Why the layers would not be a path together with those of chains that are found, or None: there is one order of
+    execution, in which a layer follows one source, in whatever phases."""
+    before = {sink.name: (source, chain) for chain in found for source, sink in pairwise(chain.members)}
+    for source, sink in pairwise(members):
+        other, chain = before.get(sink.name, (source, None))
+        if chain is not None and other is not source:
+            return f"{sink.name} is compiled with {other.name} in {', '.join(sorted(chain.phases))}"
+    return None
+
+
 def chained_order(graph: Graph, chains: Sequence[Chain]) -> list[Ensemble]:
     """All ensembles in the order of execution, the members of each chain next to each other."""
     groups: dict[int, tuple[Ensemble, ...]] = {id(e): (e,) for e in graph.ensembles}
     position = {id(e): index for index, e in enumerate(graph.order())}
-    for chain in chains:  # chains of different phases may overlap: together they are a path again
+    for chain in chains:  # those of different phases may overlap, and are a path together
         union = {id(e): e for member in chain.members for e in groups[id(member)]}
         merged = tuple(sorted(union.values(), key=lambda e: position[id(e)]))
         groups |= dict.fromkeys(union, merged)

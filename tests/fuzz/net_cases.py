@@ -166,6 +166,11 @@ class NetMaker:
 
     # --- layers
     def layer(self, case: NetCase, shapes: Sequence[tuple[int, ...]]) -> Layer:
+        branches = [(a, b) for a in case.tops for b in case.tops if a != b and shapes[a] == shapes[b]]
+        if branches and self.chance(1, 1) == 1:
+            sources = self.pick(branches)
+            rank = len(shapes[sources[0]])
+            return Layer(self.pick([k for k in KINDS if KINDS[k].sources == 2 and rank in KINDS[k].ranks]), sources)
         last = len(case.layers)
         source = last if self.chance(4, 1) == 0 else self.pick(range(last + 1))
         before = case.layers[source - 1].kind if source else "relu"

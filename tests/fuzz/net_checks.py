@@ -32,17 +32,23 @@ class NetRefused(Exception):
     """One of the case's own recipes does not apply."""
 
 
-def problem_of_net(case: NetCase, way: str, optimize: str = "-O0") -> str | None:
+def problem_of_net(case: NetCase, way: str, optimize: str = "-O0", *, keep: bool = False) -> str | None:
     """What is wrong with a net on a target (``avx512``), or without any recipe (``plain``); None where nothing is.
 
     The first word is ``differs``, or the kind of an exception.
+
+    Args:
+        case: the net.
+        way: it is run.
+        optimize: the C++ compiler's optimisation flag.
+        keep: whether its kernels stay in the cache: other processes may use them.
 
     Raises:
         NetRefused: one of the case's own recipes is refused.
     """
     try:
         wanted = expected(case, declare(case))
-        got = computed(case, wanted, way, optimize)
+        got = computed(case, wanted, way, optimize, keep)
     except NetRefused:
         raise
     except Exception as error:
@@ -60,11 +66,11 @@ def assert_net(case: NetCase, way: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             compile_graph(declare(case, Path(folder)).net.graph, case.batch, target, Runner(1))
         pytest.skip(f"{way}: compiled, not run: {reason}")
-    problem = problem_of_net(case, way, "-O3")
+    problem = problem_of_net(case, way, "-O3", keep=True)
     assert problem is None, f"{way}: {problem}"
 
 
-def computed(case: NetCase, wanted: Expected, way: str, optimize: str) -> Arrays:
+def computed(case: NetCase, wanted: Expected, way: str, optimize: str, keep: bool) -> Arrays:
     """Everything that can be read of a net: after each run, after another backward, and after inference."""
     with tempfile.TemporaryDirectory() as name, _building(optimize):
         folder = Path(name)
@@ -85,7 +91,8 @@ def computed(case: NetCase, wanted: Expected, way: str, optimize: str) -> Arrays
                 raise NetRefused(str(error)) from error  # a shipped recipe for loops that it does not know
             raise
         finally:
-            _remove_kernels(net)
+            if not keep:
+                _remove_kernels(net)
     return found
 
 

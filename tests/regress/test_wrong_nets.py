@@ -76,3 +76,20 @@ def test_batch_norm_of_one_image_of_one_row(shape: tuple[int, ...], way: str) ->
     """Loops of one iteration were shared where longer ones are not, and the recipe did not find them nested."""
     assert_net(NetCase(batch=1, shape=shape, layers=(Layer("batch_norm", (0,)),)), way)
     assert_net(NetCase(batch=2, smaller=1, shape=shape, layers=(Layer("batch_norm", (0,)),)), way)
+
+
+@pytest.mark.parametrize(
+    ("join", "kind", "options", "other"),
+    [
+        ("add", "conv", {"num_filters": 16}, "prelu"),
+        ("multiply", "conv", {"num_filters": 16, "kernel": 1, "pad": 0}, "sigmoid"),
+        ("residual_sum", "layer_norm", {}, "elu"),
+    ],
+)
+def test_branches_that_are_joined(join: str, kind: str, options: dict[str, int], other: str) -> None:
+    """Forward was compiled with one of them and backward with the other one: no order of the layers is right for both,
+    and the join ran before its second source."""
+    branches = Layer(kind, (1,), options), Layer(other, (1,))
+    source = Layer("conv", (0,), {"num_filters": 16, "kernel": 1, "pad": 0})
+    for order in (branches, branches[::-1]):
+        assert_net(NetCase(batch=3, shape=(4, 3, 5), layers=(source, *order, Layer(join, (2, 3)))), "avx2")

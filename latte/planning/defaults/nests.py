@@ -275,8 +275,8 @@ class NestSchedule:
         """Whether threads share outer loops and pieces of the last of them: of several loops, as each iteration finds
         its place in all of them anew, which costs more than a few vectors do."""
         *outer, last = shared
-        if not outer or last.extent is None or any(loop.extent is None for loop in outer):
-            return False
+        if not outer or not last.extent or any(loop.extent is None for loop in outer):
+            return False  # a border may leave nothing of the last one
         around = prod(loop.extent or 1 for loop in outer)
         each = max(1, found.work // (around * last.extent))
         most = min(PIECE // each, last.extent // -(-CHUNKS // around))

@@ -8,7 +8,7 @@ from math import prod
 
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
-from swirl.ir.hints import prefetch_of
+from swirl.ir.hints import is_name, prefetch_of
 from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.ir.printing import unparse
@@ -122,7 +122,8 @@ def _flatten_in(
                 "asked to be flattened",
                 way_out=f"leave {group[0]} out",
             )
-        base = "".join(group)
+        joint = "".join(group), "_".join(group)  # "i" and "n" make "in", a word of the grammar
+        base = next(filter(is_name, joint), "joined")
         var = inner_name(program.with_nest(index, nest), Site(index, path), base)
         rewrite = _Join(program, nest, path, group, extents, var, joined)
         body = [rewrite.visit(clone(statement)) for statement in inner]
