@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -64,14 +65,21 @@ def _take(files: Sequence[Path]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in own}
 
 
-def _imported(file: Path) -> Iterator[str]:
+def _imported(file: Path) -> tuple[str, ...]:
     """The last parts of the names of modules that a file may import."""
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        return _imported_in(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
+        return ()
+
+
+@lru_cache(maxsize=256)
+def _imported_in(text: str) -> tuple[str, ...]:
+    """The same of a module's text: files are read again for every net, and have seldom changed."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
-            yield (node.module or "").rpartition(".")[2]
+            names.append((node.module or "").rpartition(".")[2])
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (alias.name.rpartition(".")[2] for alias in node.names)
+            names += [alias.name.rpartition(".")[2] for alias in node.names]
+    return tuple(names)
