@@ -1,6 +1,6 @@
 """Convolution and batch norm. In inference a pixel is normalised before it is stored. In training the statistics are
 made of rows of pixels that have just been stored, of a 1 × 1 convolution's while they are in registers; normalising is
-the only other pass over memory."""
+the only other pass over memory. Images of short rows have a pass for their statistics, too."""
 
 from collections.abc import Sequence
 from math import prod
@@ -25,16 +25,20 @@ def forward(s: Schedule, target: Target) -> None:
 
 
 def statistics_with_the_store(s: Schedule, target: Target) -> None:
-    """Mean and variance with the loop that stores an image, then the images' ones combined; then what is left of batch
-    norm, and a ReLU, in one pass, from the image stored last."""
+    """Mean and variance of images, where rows are long with the loop that stores one, then combined; then what is left of
+    batch norm, and a ReLU, in one pass, from the image stored last."""
     width = target.simd_width
     if not blocks_pay(s, width):
         s.leave_apart("forward", "few filters: lanes run along the pixels of the convolution, sums across them")
     if s.extent("forward", "ky") * s.extent("forward", "kx") > 1:
-        _of_rows(s, short_rows(s, target))
+        short = short_rows(s, target)
+        _of_rows(s, short)
         s.recipe("conv", "forward")
+        if short:
+            s.vectorize("forward", "channel_inner", width)
+            s.parallelize("forward", ["image", "channel_outer"])
         s.unroll("forward", "w", 4)
-        s.vectorize("forward", "k", width)
+        s.vectorize("forward", "channel" if short else "k", width)
     elif not one_tap(s, "forward"):
         s.leave_apart("forward", "1 × 1 with a stride, or of a source with zeros around: the image is not one row")
     elif s.shape("value")[0] % width:
@@ -51,8 +55,8 @@ def statistics_with_the_store(s: Schedule, target: Target) -> None:
 
 
 def _of_rows(s: Schedule, short: bool) -> None:
-    """Statistics of rows that have just been stored, combined to those of their image; of short ones, once the image is
-    stored."""
+    """Statistics of rows that have just been stored, combined to those of their image; of short ones, which share tiles
+    with other images, in a pass of their own: tiles of statistics would need more registers than there are."""
     if not short:
         s.scalar_replace("forward", "conv_value", nest=0)
     for nest, _ in enumerate(s.nests("forward")[1:], start=1):  # names that the convolution's commands leave alone
@@ -62,6 +66,9 @@ def _of_rows(s: Schedule, short: bool) -> None:
     _normalise(s, ["k"], ["h", "w"], None if short else "y")
     s.fuse("forward", "k")
     s.fuse("forward", "k")
+    for loop, name in (("n", "image"), ("k", "channel")) if short else ():
+        s.rename("forward", loop, name)
+        s.rename("forward", name, loop, nest=0)
 
 
 def _of_pixels(s: Schedule, width: int) -> None:
@@ -91,8 +98,8 @@ def _normalise(s: Schedule, channels: Sequence[str], pixels: Sequence[str], stor
     s.factor("forward", "normalised" if len(pixels) > 1 else "pixel", keep_differences=True)
     if "batch_norm_value" in s.buffers("forward"):
         s.contract("forward", "batch_norm_value")
-    for loop in ("n", *channels):
-        s.fuse("forward", loop)
     if stored is not None:
+        for loop in ("n", *channels):
+            s.fuse("forward", loop)
         s.fuse("forward", stored, pixels[0])
     s.reverse("forward", "n", occurrence=-1)

@@ -38,8 +38,9 @@ from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES
 from swirl.ir.congruence import of_loop
 from swirl.ir.hints import Prefetch, prefetch_of, stored_value
-from swirl.ir.nest import Loop, local_type, loop_of, names_in, subscripts
+from swirl.ir.nest import Loop, local_type, loop_of, subscripts
 from swirl.ir.nest import constant as constant_of
+from swirl.ir.trees import name_of, nodes
 
 # Bytes of one local array beyond which it is a thread's static storage: an OpenMP thread's stack may be 2 MB.
 MOST_STACK_BYTES = 256 * 1024
@@ -78,13 +79,14 @@ class Statements:
 
     def body(self, statements: Sequence[ast.stmt]) -> list[Node]:
         """Statements one after the other, in the current block."""
-        apart = self._crowded(statements) and sum(map(_written_out, statements)) > 1
-        nodes = []
-        for position, statement in enumerate(statements):
-            if apart and position:
-                nodes.append(call("load_again"))
-            nodes += self.statement(statement)
-        return nodes
+        result, before = [], False
+        for statement in statements:
+            crowded = len(statements) > 1 and self._crowded(statement)
+            if crowded and before:
+                result.append(call("load_again"))
+            before |= crowded
+            result += self.statement(statement)
+        return result
 
     def block(self, statements: Sequence[ast.stmt]) -> list[Node]:
         """The inside of a C++ block of its own."""
@@ -117,7 +119,7 @@ class Statements:
             return self.copies(loop, node.body)
         with self.context.block():
             init, test, step = self.head(loop)
-            apart = _written_out(node) and self._crowded(node.body)
+            apart = self._crowded(node)
             inside = self.body(node.body)
             if adds_in_order(node, self.context):
                 inside.append(call("in_order"))
@@ -126,14 +128,15 @@ class Statements:
             alone = self.context.vector_width and _stays_a_loop(loop, node.body)
             return [For(init, test, step, inside, "GCC unroll 1" if alone else None)]
 
-    def _crowded(self, statements: Sequence[ast.stmt]) -> bool:
-        """Whether locals of statements fill half of the registers, and are in use before and after them: with what is
-        loaded for more than one of their pieces, g++ would put some on the stack. On AVX2, a register tile of weights
+    def _crowded(self, statement: ast.stmt) -> bool:
+        """Whether a statement is copies that add to locals from outside of it, which fill half of the registers. With
+        what is loaded for more than one such statement, g++ puts some on the stack: on AVX2, a register tile of weights
         for images of 4 × 4 took 1.4 times as long."""
-        used = {name for statement in statements for name in names_in(statement)} & self.context.locals.keys()
-        held = [self.context.locals[name] for name in used]
-        count = sum(len(local.names) for local in held if local.storage == "registers")
-        return count * 2 >= self.context.registers > 0
+        if not self.context.registers or not _written_out(statement):
+            return False
+        added = {name_of(node.target) for node in nodes(statement) if isinstance(node, ast.AugAssign)}
+        held = [local for name, local in self.context.locals.items() if name in added and local.storage == "registers"]
+        return 2 * sum(len(local.names) for local in held) >= self.context.registers
 
     def head(self, loop: Loop) -> tuple[Node, Expression, Node]:
         """The three parts of a C++ ``for``; declares the loop's variable in the current block."""

@@ -22,6 +22,8 @@ NOISE = 2.0**-21
 SAMPLES = 3
 REACH = 16.0
 """Times what noise of this size changes, plus :data:`FLOOR` of the greatest element, is how far float32 may be off."""
+LOGARITHM = 2.0**-22
+"""Of a loss: the logarithm of a sum of exponentials that may be near 1, which float32 rounds."""
 FLOOR = 2e-5
 KINK = 4e-6
 """Nearer to a kink than this, relative to the greatest element, a rounding may change which side an element is on."""
@@ -80,6 +82,7 @@ def expected(case: NetCase, declared: Declared) -> Expected:
     bounds = {
         name: REACH * max(float(np.abs(other[name] - array).max()) for other in noisy)
         + FLOOR * float(np.abs(array).max(initial=0.0))
+        + LOGARITHM * name.endswith("loss")
         for name, array in values.items()
     }
     return Expected(values, inputs, bounds, sure)
