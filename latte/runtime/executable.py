@@ -189,7 +189,7 @@ def bind(
     """
     buffers = _buffers(graph, batch_size, compiled, plan.layouts)
     arrays = _arrays(buffers, shared, runner)
-    order = _order(compiled)
+    order = execution_order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
     made = Executable(graph, plan, batch_size, buffers, arrays, compiled, phases, order, trains)
     made.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
@@ -203,7 +203,7 @@ def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np
     return [arrays[compiled.program.buffers[name].name] for name in compiled.source.buffers]
 
 
-def _order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
+def execution_order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
     """The kernels of each phase of the net in the order of execution: backward, then update, layer by layer (chain by
     chain)."""
     backwards = [c for c in reversed(compiled) if c.phase in ("backward", "update")]
