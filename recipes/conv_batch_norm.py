@@ -25,8 +25,8 @@ def forward(s: Schedule, target: Target) -> None:
 
 
 def statistics_with_the_store(s: Schedule, target: Target) -> None:
-    """Mean and variance of images, of long rows with the loop that stores one, then combined; then what is left of batch
-    norm, and a ReLU, in one pass, from the image stored last."""
+    """Mean and variance of images, of long rows with the loop that stores one, then combined; then what is left of
+    batch norm, and a ReLU, in one pass, from the image stored last."""
     width = target.simd_width
     if not blocks_pay(s, width):
         s.leave_apart("forward", "few filters: lanes run along the pixels of the convolution, sums across them")
