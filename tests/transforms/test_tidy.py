@@ -49,6 +49,14 @@ def test_what_not_all_pieces_have_stays(change: tuple[str, str]) -> None:
     assert "for y in range(4):" in after.text
 
 
+def test_pieces_that_declare_one_name_stay_apart(target: Target) -> None:
+    piece = "  if y + k >= 1:\n   t: float32 = x[y, k] * {}\n   z[k, y] += t * t\n"
+    before = pieces("for k in range(3):\n for y in range(4):\n" + piece.format("2.0") + piece.format("3.0"))
+    after = assert_same(before, tidy(before))
+    assert after.text.count("if ") == 2
+    assert_compiles_to_same(after, target)
+
+
 def test_a_condition_on_data_that_a_piece_changes_is_asked_again(target: Target) -> None:
     text = "for y in range(4):\n if x[0, 0] > 0.0:\n  x[0, 0] = -1.0\n if x[0, 0] > 0.0:\n  z[0, y] = 1.0"
     before = pieces(text)

@@ -4,11 +4,13 @@ through."""
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 from swirl.ir.affine import affine, simplify
 from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, expr, loop_of, names_in
 from swirl.ir.printing import unparse
+from swirl.ir.trees import declared_in
 
 _FLIPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
@@ -78,8 +80,9 @@ def _shared(body: list[ast.stmt], known: frozenset[str]) -> list[ast.stmt]:
         for text, part in parts[0].items()
         if all(text in own for own in parts) and _on_loops_only(part, known)
     }
-    if not shared:
-        return body
+    declared = Counter(name for node in body for name in declared_in(node))
+    if not shared or any(number > 1 for number in declared.values()):
+        return body  # of two locals of one name, either would be in scope in the other one's statements
     inside: list[ast.stmt] = []
     for node, own in zip(body, parts, strict=True):
         assert isinstance(node, ast.If)
