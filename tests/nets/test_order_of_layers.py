@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,3 +118,18 @@ def test_of_two_branches_that_are_added(first: bool) -> None:
         branches = [ConvLayer(net, source, num_filters=16), PReLULayer(net, source)]
         AddLayer(net, branches if first else branches[::-1])
         assert_in_order(net.graph, *planned(net.graph, 3, 0.5, seed))
+
+
+def test_recipes_that_join_one_layer_with_two_sources(tmp_path: Path) -> None:
+    """In different phases: the second one is not followed, and ``explain`` says why."""
+    net = Net(3, seed=0)
+    source = ConvLayer(net, MemoryDataLayer(net, (3, 5, 5)), num_filters=16)
+    branches = [ConvLayer(net, source, num_filters=16), PReLULayer(net, source)]
+    top = AddLayer(net, branches)
+    for branch, phase in zip(branches, ("forward", "backward"), strict=True):
+        path = tmp_path / f"{phase}.py"
+        path.write_text(f"chain = {branch.kind, top.kind}\n\ndef {phase}(s, target):\n    pass\n")
+        net.use_recipe([branch, top], path)
+    chains = find_chains(net.graph)
+    assert [chain.name for chain in chains.found] == ["conv2_add1"]
+    assert chains.notes["prelu1"] == ("not compiled as prelu1_add1: add1 is compiled with conv2 in forward, inference",)
