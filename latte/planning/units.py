@@ -202,16 +202,18 @@ def _may_wait(items: Sequence[LayerPrograms]) -> bool:
             backward = earlier.programs.get("backward")
             if update is None or backward is None:
                 continue
-            if _written(backward) & _touched(update) or _touched(backward) & _written(update):
+            if written(backward) & touched(update) or touched(backward) & written(update):
                 return False
     return True
 
 
-def _touched(program: Program) -> set[str]:
+def touched(program: Program) -> set[str]:
+    """The storage that a program reads or writes."""
     return {record.name for record in program.buffers.values()}
 
 
-def _written(program: Program) -> set[str]:
+def written(program: Program) -> set[str]:
+    """The storage that a program writes."""
     stored = {name for nest in program.nests for name in stored_in(nest.body)}
     return {program.buffers[name].name for name in stored if name in program.buffers}
 

@@ -17,10 +17,8 @@ from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.frontend.lowered import lower_layers
 from latte.model.graph import Graph
 from latte.planning.chains import chained_order, find_chains
-from latte.planning.units import Unit, net_units
+from latte.planning.units import Unit, net_units, touched, written
 from latte.runtime.executable import execution_order
-from swirl.ir.names import stored_in
-from swirl.ir.nest import Program
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_cases import Layer, NetCase, NetMaker, declare
 
@@ -47,11 +45,6 @@ def planned(graph: Graph, batch: int, share: float, seed: int) -> tuple[list[Lay
             left[new[0]] = "left by chance"
 
 
-def written(program: Program) -> set[str]:
-    stored = {name for nest in program.nests for name in stored_in(nest.body)}
-    return {program.buffers[name].name for name in stored if name in program.buffers}
-
-
 def assert_in_order(graph: Graph, programs: Sequence[LayerPrograms], units: Sequence[Unit]) -> None:
     owner = {id(program): item.ensemble.name for item in programs for program in item.programs.values()}
     kernels: list[Any] = [SimpleNamespace(unit=unit, phase=phase) for unit in units for phase in unit.parts]
@@ -71,7 +64,7 @@ def assert_in_order(graph: Graph, programs: Sequence[LayerPrograms], units: Sequ
         steps = [
             (number, name, storage in written(program))
             for number, (name, program) in enumerate(runs["backward"])
-            if any(buffer.name == storage for buffer in program.buffers.values())
+            if storage in touched(program)
         ]
         writers = [(number, name) for number, name, writes in steps if writes and (name, field) != (layer, "grad")]
         first = max((name for _, name in writers), key=lambda name: position[name])
