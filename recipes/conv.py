@@ -133,7 +133,7 @@ def _register_tile(
     row, tile = pixels[-1], (sums_of_tile(target) - others) // 2
     images, rows = _images(s, phase, row, tile)
     if images:
-        _in_passes(s, target, phase, pixels, f"{summed}_outer")
+        _in_passes(s, target, phase, pixels, f"{summed}_outer", images)
     if images and not rows:
         _each_pixel(s, phase, row)
     else:
@@ -190,14 +190,20 @@ def _images(s: Schedule, phase: str, pixels: str, tile: int) -> tuple[int | list
     return (column, False) if longer else (0, False)
 
 
-def _in_passes(s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str) -> None:
-    """Passes over as many blocks of channels as have their weights of a register tile in the first cache; the sums are
-    in memory in between."""
+def _in_passes(
+    s: Schedule, target: Target, phase: str, pixels: Sequence[str], blocks: str, images: int | list[int]
+) -> None:
+    """Passes over as many blocks of channels as have, in the first cache, their weights of a register tile and the rows
+    of its images that the taps of a row meet; the sums are in memory in between. That costs more than it saves where
+    all blocks take up to two such caches."""
     if blocks in s.loops(phase) and len(pixels) > 1:
-        taps = prod(s.extent(phase, loop) for loop in present(s, phase, "ky", "kx"))
-        held = target.l1_bytes * 4 // 5 // (2 * 4 * target.simd_width**2 * taps)
-        if 0 < held < s.extent(phase, blocks):
-            passes, _ = s.tile_loop(phase, blocks, divisor(s.extent(phase, blocks), held))
+        rows, columns = (s.extent(phase, loop) if loop in s.loops(phase) else 1 for loop in ("ky", "kx"))
+        weights = rows * columns * target.simd_width * 2
+        sources = rows * s.extent(phase, pixels[-1]) * (images if isinstance(images, int) else max(images))
+        block, count = 4 * target.simd_width * (weights + sources), s.extent(phase, blocks)
+        held = target.l1_bytes // block
+        if held > 0 and block * count > 2 * target.l1_bytes:
+            passes, _ = s.tile_loop(phase, blocks, divisor(count, held))
             s.reorder(phase, [passes, *pixels], optional=True)  # not where a pixel is normalised before it is stored
 
 

@@ -110,8 +110,10 @@ def _not_finite(array: np.ndarray) -> tuple[int, ...] | None:
         return None
     items = max(1, BLOCK // max(1, prod(array.shape[1:])))
     for start in range(0, len(array), items):
-        with np.errstate(over="ignore"):
-            kept = array[start : start + items].astype(np.float32, copy=False)  # as the net computes with it
+        kept = array[start : start + items]
+        if kept.dtype != np.float32:  # as the net computes with it
+            with np.errstate(over="ignore"):
+                kept = kept.astype(np.float32)
         finite = np.isfinite(kept)
         if not finite.all():
             first, *rest = (int(index) for index in np.argwhere(~finite)[0])
@@ -194,7 +196,9 @@ def check_value(
             continue
         sink = edge.sink
         classes = classes_of(edge)
-        outside = (values < 0) | (values >= classes) | (values != np.floor(values))
+        outside = (values < 0) | (values >= classes)
+        if values.dtype.kind == "f":
+            outside |= values != np.floor(values)
         if sink.ignored_label is not None:
             outside &= values != sink.ignored_label
         if outside.any():

@@ -100,9 +100,11 @@ class Executable:
 
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values of its shape."""
-        buffer = self.buffer(storage)
-        with np.errstate(over="ignore"):  # users' arrays have been checked, or may be infinite
-            packed = buffer.layout.pack(np.asarray(values, DTYPES[buffer.dtype]))
+        buffer, values = self.buffer(storage), np.asarray(values)
+        if values.dtype != (needed := DTYPES[buffer.dtype]):
+            with np.errstate(over="ignore"):  # users' arrays have been checked, or may be infinite
+                values = values.astype(needed)
+        packed = buffer.layout.pack(values)
         with self.views.in_storage():
             array = self.arrays[storage]
             if buffer.role == "state":  # of a smaller batch: the first items of a whole one's

