@@ -339,6 +339,16 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
             assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
 
 
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_loops_around_register_tiles_are_written_out_a_few_times(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net, _, conv = compiled((2, 32, 32, 28, 3, 1))
+    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == "forward")
+    written = re.findall(r"#pragma GCC unroll (\d)\n\s*for \(int ([a-z_]+)", kernel.source.source)
+    assert {times for times, loop in written if loop == "c_inner"} == {"4"}
+    assert {times for times, loop in written if loop != "c_inner"} <= {"1"}
+
+
 @pytest.mark.parametrize(("target", "most"), [("avx512", 2), ("avx2", 0)])
 def test_rows_in_pieces_keep_sums_in_registers(target: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """g++ writes out a row of four pixels, and kept what it had loaded for one of them for the next ones."""
