@@ -153,7 +153,11 @@ def _register_tile(
     if images and together:  # weights are many beside the pixels: a thread keeps some for all images
         shared.reverse()
         s.reorder(phase, shared)
-    s.parallelize(phase, shared if together else "n")
+    if together:
+        s.parallelize(phase, shared)
+    else:
+        for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate
+            s.parallelize(phase, loop)
 
 
 def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, flat: bool, passes: int) -> None:
