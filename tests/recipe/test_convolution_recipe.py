@@ -146,6 +146,18 @@ def test_short_rows_share_tiles_with_other_images(
         assert shared and any("tile_loop('forward', 'c_outer'" in text for text in applied) == passes, applied
 
 
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_all_images_run_on_all_threads(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in tiles of another size ran on one, where channels leave a block ragged."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net = assert_computes((16, 33, 33, 7, 3, 1))
+    for phase in ("forward", "backward"):
+        (kernel,) = (c for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", phase))
+        lines = kernel.source.source.splitlines()
+        images = [number for number, line in enumerate(lines) if re.match(r"\s*for \(int n(_1)? = ", line)]
+        assert images and all("#pragma omp for" in lines[number - 1] for number in images), phase
+
+
 @pytest.fixture
 def everything_is_large(tmp_path: Path) -> Path:
     """The shipped recipe, which takes all arrays for larger than the caches."""
