@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.model.checks import is_integer, is_number
 from latte.model.source_location import user_location
-from latte.runtime.data import check_array, check_finite
+from latte.runtime.data import check_array, check_finite, converted
 from swirl.errors import DataError
 
 Numbers = float | Sequence[float] | np.ndarray
@@ -140,8 +140,7 @@ def _by_channel(name: str, values: Any) -> np.ndarray:
         given = np.atleast_1d(np.asarray(values))
     except ValueError:
         given = np.zeros(0)
-    with np.errstate(over="ignore"):  # what becomes infinite is refused
-        array = given.astype(np.float32) if given.dtype.kind in "fiub" else np.zeros(0, np.float32)
+    array = converted(given, np.float32) if given.dtype.kind in "fiub" else np.zeros(0, np.float32)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise DataError(f"{name} must be a number, or one for each channel, not {values!r}", location=user_location())
     return array

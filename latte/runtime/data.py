@@ -110,15 +110,20 @@ def _not_finite(array: np.ndarray) -> tuple[int, ...] | None:
         return None
     items = max(1, BLOCK // max(1, prod(array.shape[1:])))
     for start in range(0, len(array), items):
-        kept = array[start : start + items]
-        if kept.dtype != np.float32:  # as the net computes with it
-            with np.errstate(over="ignore"):
-                kept = kept.astype(np.float32)
-        finite = np.isfinite(kept)
+        finite = np.isfinite(converted(array[start : start + items], np.float32))  # as the net computes with it
         if not finite.all():
             first, *rest = (int(index) for index in np.argwhere(~finite)[0])
             return start + first, *rest
     return None
+
+
+def converted(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
+    """An array in another type; itself, if that is its own. Numbers that are too large become infinite without NumPy's
+    warning: callers have checked them, refuse them next, or take infinity from users."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
 
 
 def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | np.ndarray | None) -> str:

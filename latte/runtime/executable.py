@@ -11,6 +11,7 @@ import numpy as np
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.plan import Plan
+from latte.runtime.data import converted
 from latte.runtime.kernels import CompiledPhase
 from latte.runtime.views import BlockedViews
 from swirl.errors import DataError, TrainingError
@@ -100,11 +101,8 @@ class Executable:
 
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values of its shape."""
-        buffer, values = self.buffer(storage), np.asarray(values)
-        if values.dtype != (needed := DTYPES[buffer.dtype]):
-            with np.errstate(over="ignore"):  # users' arrays have been checked, or may be infinite
-                values = values.astype(needed)
-        packed = buffer.layout.pack(values)
+        buffer = self.buffer(storage)
+        packed = buffer.layout.pack(converted(np.asarray(values), DTYPES[buffer.dtype]))
         with self.views.in_storage():
             array = self.arrays[storage]
             if buffer.role == "state":  # of a smaller batch: the first items of a whole one's

@@ -48,7 +48,7 @@ class SeedGradients:
         self._compiled_for: set[str] = set()  # inner layers whose readers add to what is given
         self._cleared = False
         self._in_python = graph.in_python()
-        sources = sources_in_python(graph)
+        sources = sources_in_python(self._in_python)
         self._from_python = frozenset(e.name for e in sources if graph.has_gradient_reader(e))
 
     def __bool__(self) -> bool:

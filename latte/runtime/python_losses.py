@@ -9,15 +9,14 @@ import numpy as np
 
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, LossEnsemble
-from latte.model.graph import Graph
 from latte.runtime.executable import Executable
 from swirl.errors import TrainingError
 
 
-def sources_in_python(graph: Graph) -> list[Ensemble]:
+def sources_in_python(losses: Iterable[LossEnsemble]) -> list[Ensemble]:
     """The layers to which such losses send gradients."""
-    losses = (loss for loss in graph.in_python() if not isinstance(loss, AccuracyEnsemble))
-    return list(dict.fromkeys(_source(loss, "inputs") for loss in losses))
+    trained_on = (loss for loss in losses if not isinstance(loss, AccuracyEnsemble))
+    return list(dict.fromkeys(_source(loss, "inputs") for loss in trained_on))
 
 
 def run_forward(losses: Iterable[LossEnsemble], executable: Executable) -> None:

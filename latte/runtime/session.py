@@ -73,7 +73,7 @@ class Session:
         self.given: set[str] = set()
         self.unchecked: set[str] = set()
         # A compiled net has no further layers; these are asked for in each step.
-        self._data, self._losses, self._in_python = graph.data(), graph.losses(), graph.in_python()
+        self._losses, self._in_python = graph.losses(), graph.in_python()
         self._accuracies = [e for e in graph.ensembles if isinstance(e, AccuracyEnsemble)]
         self._compile = compile
         self._reports: list[CompileReport] = []
@@ -204,7 +204,7 @@ class Session:
             trains: whether more than inference may follow.
         """
         check_flags(DataError, finite=finite)
-        checked = check_data(self.graph, arrays, self._data if layers is None else layers, numbers)
+        checked = check_data(self.graph, arrays, layers, numbers)
         if finite:
             check_finite(checked, numbers)
         count = len(next(iter(checked.values())))

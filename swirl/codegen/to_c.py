@@ -120,19 +120,21 @@ class Statements:
             return self.copies(loop, node.body)
         with self.context.block():
             init, test, step = self.head(loop)
-            apart, together = self._crowded(node), self._iterations_at_once(loop, node)
+            # Before the body, whose own locals are known after it.
+            apart, unrolled = self._crowded(node), None
+            if self.context.vector_width and _stays_a_loop(loop, node.body):
+                unrolled = f"GCC unroll {self._iterations_at_once(loop, node)}"
             inside = self.body(node.body)
             if adds_in_order(node, self.context):
                 inside.append(call("in_order"))
             if apart:
                 inside.insert(0, call("load_again"))
-            counted = self.context.vector_width and _stays_a_loop(loop, node.body)
-            return [For(init, test, step, inside, f"GCC unroll {together}" if counted else None)]
+            return [For(init, test, step, inside, unrolled)]
 
     def _iterations_at_once(self, loop: Loop, node: ast.For) -> int:
         """How many iterations g++ shall write out of a loop around copies. A register tile of sums needs no more
         registers for more iterations; what is saved is counting, and a processor's wrong guess of where a short loop
-        ends: 2 to 8 % of convolutions on Intel's AVX-512. Passes that add up few sums are bound by memory; they lose
+        ends: up to 8 % of convolutions on Intel's AVX-512. Passes that add up few sums are bound by memory; they lose
         what the processor learns of a load that runs often, up to 8 %."""
         many = loop.extent is not None and loop.extent >= 2 * SUMS_AT_ONCE
         return SUMS_AT_ONCE if many and self._fills_registers(node) else 1

@@ -346,7 +346,8 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
         assert sum(counts(loop).multiply_adds for loop in tiles) >= least, phase
         for loop in tiles:  # nothing but multiply-adds, their loads and, now and then, an address
             assert not [text for text in loop if "[rsp" in text], (phase, loop)
-            assert counts(loop).others <= max(9, counts(loop).multiply_adds // 2), (phase, loop)
+            several = counts(loop).multiply_adds > TARGETS[target].registers  # iterations: a tile has fewer sums
+            assert counts(loop).others <= (15 if several else 9), (phase, loop)
         if target == "avx512":
             assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
 
