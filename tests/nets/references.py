@@ -19,6 +19,7 @@ from latte import (
     SoftmaxLossLayer,
 )
 from latte.ensemble import Ensemble
+from swirl.config import settings
 
 SHAPE, FILTERS, CLASSES = (1, 8, 8), (5, 7), 10
 
@@ -79,7 +80,8 @@ _NETS: dict[tuple[Any, ...], tuple[DigitsNet, dict[str, np.ndarray]]] = {}
 
 
 def reused(batch: int, seed: int = 1, *, copy: int = 0, **options: Any) -> DigitsNet:
-    """A :class:`DigitsNet` of one convolution with its initial parameters; compiled once for all tests.
+    """A :class:`DigitsNet` of one convolution with its initial parameters; compiled once for all tests, and once more
+    for those whose nets have no schedule.
 
     Args:
         batch: items.
@@ -87,7 +89,7 @@ def reused(batch: int, seed: int = 1, *, copy: int = 0, **options: Any) -> Digit
         copy: several nets at once need several numbers.
         options: of the net.
     """
-    key = (batch, seed, copy, *sorted(options.items()))
+    key = (batch, seed, copy, settings().schedule, *sorted(options.items()))
     if key not in _NETS:
         made = DigitsNet(batch, seed, **{"filters": (3,), **options})
         _NETS[key] = made, made.parameters
