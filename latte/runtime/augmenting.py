@@ -140,7 +140,8 @@ def _by_channel(name: str, values: Any) -> np.ndarray:
         given = np.atleast_1d(np.asarray(values))
     except ValueError:
         given = np.zeros(0)
-    array = converted(given, np.float32) if given.dtype.kind in "fiub" else np.zeros(0, np.float32)
+    # A copy: what the caller does with the array later is not checked.
+    array = np.array(converted(given, np.float32) if given.dtype.kind in "fiub" else (), np.float32)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise DataError(f"{name} must be a number, or one for each channel, not {values!r}", location=user_location())
     return array

@@ -244,6 +244,10 @@ def test_normalise() -> None:
     assert np.isfinite(Normalise.of(np.ones((2, 1, 3, 3)))(np.ones((2, 1, 3, 3)), GENERATOR(0))).all()
     with pytest.raises(DataError, match="numbers for 3 channels, the images have 2"):
         Normalise([1, 2, 3])(IMAGES, GENERATOR(0))
+    deviation = np.full(2, 4, np.float32)
+    of_array = Normalise(0, deviation)
+    deviation[:] = 0  # the caller's, to be used for other things
+    np.testing.assert_array_equal(of_array(IMAGES, GENERATOR(0)), IMAGES / 4)
 
 
 @pytest.mark.parametrize(
