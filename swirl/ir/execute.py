@@ -25,6 +25,9 @@ from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
 from swirl.ir.trees import Transformer, as_value, declared_in, located
 from swirl.ir.types import Conversions
 
+Element = tuple[str, Any]
+"""An array's name, and one index or several."""
+
 
 class RaceError(LatteError):
     """Two iterations of a parallel loop touched the same element, one of them writing."""
@@ -67,7 +70,7 @@ class _Padded:
         self.readable = layout.readable(array.shape)
 
     def __getitem__(self, index: Any) -> Any:
-        index = index if isinstance(index, tuple) else (index,)
+        index = _as_tuple(index)
         if all(0 <= i < extent for i, extent in zip(index, self.shape, strict=True)):
             return self.array[index]
         if not all(low <= i < high for i, (low, high) in zip(index, self.readable, strict=True)):
@@ -75,84 +78,98 @@ class _Padded:
         return Fraction(0) if self.array.dtype == object else self.array.dtype.type(0)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        index = index if isinstance(index, tuple) else (index,)
+        index = _as_tuple(index)
         if not all(0 <= i < extent for i, extent in zip(index, self.shape, strict=True)):
             raise LatteError(f"{self.name}{list(map(int, index))} is outside its shape {self.shape}, and written")
         self.array[index] = value
 
 
 # --- checking -------------------------------------------------------------------------------------------
-class _Recorder:
-    """What the iterations of the parallel loops around the current statement have touched."""
+class _Iteration:
+    """What an iteration of a parallel loop has touched."""
+
+    __slots__ = ("reads", "writes")
 
     def __init__(self) -> None:
-        self.stack: list[dict[str, Any]] = []
-
-    def touch(self, name: str, index: Any, write: bool) -> None:
-        for frame in self.stack:
-            frame["writes" if write else "reads"].add((name, index))
+        self.reads: set[Element] = set()
+        self.writes: set[Element] = set()
 
 
 class _Recorded:
-    """An array that tells a recorder what is read and written."""
+    """An array that tells what is read and written to the iterations around the current statement."""
 
-    def __init__(self, name: str, array: np.ndarray | _Padded, recorder: _Recorder):
-        self.name, self.array, self.recorder = name, array, recorder
+    __slots__ = ("_around", "_array", "_name", "_read", "_readable", "_whole", "_written", "shape")
+
+    def __init__(self, name: str, array: np.ndarray | _Padded, around: list[_Iteration]):
+        self._name, self._array, self._around = name, array, around
         self.shape = array.shape
-        self.whole = tuple((0, extent) for extent in array.shape)
-        self.readable = array.readable if isinstance(array, _Padded) else self.whole
+        self._whole = tuple((0, extent) for extent in array.shape)
+        self._readable = array.readable if isinstance(array, _Padded) else self._whole
+        # Those that have been found inside: most elements are touched many times.
+        self._read: set[Any] = set()
+        self._written: set[Any] = set()
 
-    def _index(self, index: Any, limits: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-        where: tuple[int, ...] = index if index.__class__ is tuple else (index,)
+    def _check(self, index: Any, limits: tuple[tuple[int, int], ...]) -> None:
+        where = _as_tuple(index)
         inside = len(where) == len(limits)
         for i, (low, high) in zip(where, limits, strict=False):
             inside = inside and low <= i < high
         if not inside:
-            raise LatteError(f"{self.name}{[int(i) for i in where]} is outside its shape {self.shape}")
-        return where
+            raise LatteError(f"{self._name}{[int(i) for i in where]} is outside its shape {self.shape}")
 
     def __getitem__(self, index: Any) -> Any:
-        index = self._index(index, self.readable)
-        self.recorder.touch(self.name, index, False)
-        return self.array[index]
+        if index not in self._read:
+            self._check(index, self._readable)
+            self._read.add(index)
+        for iteration in self._around:
+            iteration.reads.add((self._name, index))
+        return self._array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        index = self._index(index, self.whole)
-        self.recorder.touch(self.name, index, True)
-        self.array[index] = value
+        if index not in self._written:
+            self._check(index, self._whole)
+            self._written.add(index)
+        for iteration in self._around:
+            iteration.writes.add((self._name, index))
+        self._array[index] = value
+
+
+def _as_tuple(index: Any) -> tuple[int, ...]:
+    return index if isinstance(index, tuple) else (index,)
 
 
 def _recording(
-    make: Callable[..., np.ndarray], recorder: _Recorder, numbers: Iterator[int]
+    make: Callable[..., np.ndarray], around: list[_Iteration], numbers: Iterator[int]
 ) -> Callable[..., _Recorded]:
     """Local arrays that record reads and writes; each array made is a different one, of any type."""
-    return lambda *shape: _Recorded(f"local_{next(numbers)}", make(*shape), recorder)
+    return lambda *shape: _Recorded(f"local_{next(numbers)}", make(*shape), around)
 
 
-def _parallel(recorder: _Recorder, shuffle: random.Random, *args: int, **_: object) -> Any:
+def _parallel(around: list[_Iteration], shuffle: random.Random, *args: int, **_: object) -> Iterator[int]:
     """Iterations in shuffled order; after each, what it touched is compared with the earlier ones."""
     order = list(range(*(int(arg) for arg in args)))
     shuffle.shuffle(order)
-    owner: dict[tuple[str, Any], int] = {}
-    readers: dict[tuple[str, Any], int] = {}
-    for iteration in order:
-        frame: dict[str, Any] = {"writes": set(), "reads": set()}
-        recorder.stack.append(frame)
-        yield iteration
-        recorder.stack.pop()
-        for element in frame["writes"]:
+    owner: dict[Element, int] = {}
+    readers: dict[Element, int] = {}
+    for number in order:
+        iteration = _Iteration()
+        around.append(iteration)
+        yield number
+        around.pop()
+        for element in iteration.writes:
             other = owner.get(element, readers.get(element))
-            if other is not None and other != iteration:
-                name, index = element
-                raise RaceError(f"iterations {other} and {iteration} of a parallel loop share {name}{list(index)}")
-        for element in frame["reads"]:
-            if owner.get(element, iteration) != iteration:
-                name, index = element
-                raise RaceError(
-                    f"iterations {owner[element]} and {iteration} of a parallel loop share {name}{list(index)}"
-                )
-        owner |= dict.fromkeys(frame["writes"], iteration)
-        readers |= dict.fromkeys(frame["reads"], iteration)
+            if other is not None and other != number:
+                raise _race(other, number, element)
+        for element in iteration.reads:
+            if owner.get(element, number) != number:
+                raise _race(owner[element], number, element)
+        owner |= dict.fromkeys(iteration.writes, number)
+        readers |= dict.fromkeys(iteration.reads, number)
+
+
+def _race(one: int, two: int, element: Element) -> RaceError:
+    name, index = element
+    return RaceError(f"iterations {one} and {two} of a parallel loop share {name}{list(_as_tuple(index))}")
 
 
 class _Lanes(Transformer):
@@ -287,11 +304,12 @@ def _arrays(program: Program, arrays: Mapping[str, np.ndarray], arithmetic: str)
 
 def _watched(arrays: Mapping[str, Any], environment: dict[str, Any], seed: int) -> dict[str, Any]:
     """The arrays, and in ``environment`` local arrays and parallel loops, that make races visible."""
-    recorder, shuffle, numbers = _Recorder(), random.Random(seed), itertools.count(1)
-    environment["parallel"] = lambda *args, **options: _parallel(recorder, shuffle, *args, **options)
+    around: list[_Iteration] = []
+    shuffle, numbers = random.Random(seed), itertools.count(1)
+    environment["parallel"] = lambda *args, **options: _parallel(around, shuffle, *args, **options)
     for dtype in DTYPES:
-        environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], recorder, numbers)
-    return {name: _Recorded(name, array, recorder) for name, array in arrays.items()}
+        environment[f"empty_{dtype}"] = _recording(environment[f"empty_{dtype}"], around, numbers)
+    return {name: _Recorded(name, array, around) for name, array in arrays.items()}
 
 
 def _garbage(buffer: Buffer, arithmetic: str) -> np.ndarray:
