@@ -147,17 +147,14 @@ def _register_tile(
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
     _fetch_ahead(s, target, phase, f"{summed}_outer", len(pixels) == 1, -(-blocks // 2) + ragged)
-    shared = ["n", f"{channels}_outer"]
     # An odd block is separate from the pairs, a ragged one from the whole ones.
     together = not ragged and blocks % 2 == 0
-    if images and together:  # weights are many beside the pixels: a thread keeps some for all images
-        shared.reverse()
-        s.reorder(phase, shared)
-    if together:
+    for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate
+        shared = [loop, f"{channels}_outer"] if together else [loop]
+        if images and together:  # weights are many beside the pixels: a thread keeps some for all images
+            shared.reverse()
+            s.reorder(phase, shared)
         s.parallelize(phase, shared)
-    else:
-        for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate
-            s.parallelize(phase, loop)
 
 
 def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, flat: bool, passes: int) -> None:

@@ -146,16 +146,23 @@ def test_short_rows_share_tiles_with_other_images(
         assert shared and any("tile_loop('forward', 'c_outer'" in text for text in applied) == passes, applied
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-def test_all_images_run_on_all_threads(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those in tiles of another size ran on one, where channels leave a block ragged."""
-    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
-    net = assert_computes((16, 33, 33, 7, 3, 1))
+@pytest.mark.parametrize("shape", [(16, 33, 33, 7, 3, 1), (16, 16, 32, 7, 3, 1)], ids=str)
+def test_all_images_run_on_all_threads(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in tiles of another size ran on one: all of them where channels leave a block ragged, and those of a single
+    pair of blocks."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx2", runs=True).name)
+    net = assert_computes(shape)
     for phase in ("forward", "backward"):
         (kernel,) = (c for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", phase))
-        lines = kernel.source.source.splitlines()
-        images = [number for number, line in enumerate(lines) if re.match(r"\s*for \(int n(_1)? = ", line)]
-        assert images and all("#pragma omp for" in lines[number - 1] for number in images), phase
+        nests = re.findall(
+            r"#pragma omp for(?: collapse\((\d)\))?.*\n((?: *for \(int \w+ = .*\n)+)", kernel.source.source
+        )
+        shared = {
+            variable
+            for collapsed, loops in nests
+            for variable in re.findall(r"for \(int (\w+) = ", loops)[: int(collapsed or 1)]
+        }
+        assert {"n", "n_1"} <= shared, phase
 
 
 @pytest.fixture
