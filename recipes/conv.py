@@ -150,11 +150,11 @@ def _register_tile(
     # An odd block is separate from the pairs, a ragged one from the whole ones.
     together = not ragged and blocks % 2 == 0
     for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate
-        shared = [loop, f"{channels}_outer"] if together else [loop]
+        shared = [loop, f"{channels}_outer"]
         if images and together:  # weights are many beside the pixels: a thread keeps some for all images
             shared.reverse()
             s.reorder(phase, shared)
-        s.parallelize(phase, shared)
+        s.parallelize(phase, shared if together else loop)
 
 
 def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, flat: bool, passes: int) -> None:
