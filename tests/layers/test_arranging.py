@@ -27,7 +27,7 @@ from latte import (
 )
 from latte.errors import DeclarationError
 from swirl.target import TARGETS, why_not
-from tests.layers.against_torch import Case, check_all, near
+from tests.layers.against_torch import Case, check_all, in_turn, near
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -139,10 +139,9 @@ def test_original_bilinear_before_the_source_mixes_its_first_two_rows() -> None:
     np.testing.assert_allclose(wide.get_value()[0, 0], [[10, 15, 10, 15, 20]] * 3)
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-@pytest.mark.parametrize("name", CASES)
-def test_against_pytorch(name: str, target: str) -> None:
-    check_all(CASES[name], target)
+@pytest.mark.parametrize(("name", "target", "number"), in_turn(CASES), ids=str)
+def test_against_pytorch(name: str, target: str, number: int) -> None:
+    check_all(CASES[name], target, number=number)
 
 
 def test_gradients_of_each_source_of_a_concat() -> None:

@@ -38,13 +38,12 @@ from latte import (
 )
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
-from swirl.target import TARGETS, why_not
-from tests.layers.references import alone, assert_within
+from tests.layers import against_torch
+from tests.layers.against_torch import check_all, in_turn, near
+from tests.layers.references import alone
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-TOLERANCE = 3e-5
-"""Of the greatest element: sums of up to some thousand terms, and functions within a few roundings."""
 
 
 @dataclass(frozen=True)
@@ -137,42 +136,18 @@ CASES = {
     ),
     "global mean": Case(GlobalMeanPoolingLayer, lambda x: F.adaptive_avg_pool2d(x, 1), IMAGES),
 }
-ON_TARGETS = [(name, target) for name in CASES for target in ("avx512", "avx2")]
 
 
-def near(ours: np.ndarray, theirs: Any, what: str) -> None:
-    expected = theirs.detach().numpy()
-    assert_within(ours, expected, TOLERANCE * max(1e-6, float(np.abs(expected).max())), what)
-
-
-@pytest.mark.parametrize(("name", "target"), ON_TARGETS, ids=str)
-def test_against_pytorch(name: str, target: str) -> None:
-    if reason := why_not(TARGETS[target]):
-        pytest.skip(reason)
+@pytest.mark.parametrize(("name", "target", "number"), in_turn(CASES), ids=str)
+def test_against_pytorch(name: str, target: str, number: int) -> None:
     case = CASES[name]
-    for batch, *shape in case.shapes:
-        trial = alone(
-            batch,
-            tuple(shape),
-            lambda net, data: case.layer(net, data, **case.options),
-            change=lambda x: 3 * x,
-            target=target,
-        )
-        names = [each for each, spec in trial.layer.fields().items() if spec.role == "param"]
-        generator = np.random.default_rng(1)
-        for each in names:
-            values = getattr(trial.layer, f"get_{each}")()
-            getattr(trial.layer, f"set_{each}")(values + 0.1 * generator.standard_normal(values.shape))
-        trial.run()
-        x = torch.tensor(trial.x, dtype=torch.float64, requires_grad=True)
-        given = {each: getattr(trial.layer, f"get_{each}")() for each in names}
-        parameters = {each: torch.tensor(v, dtype=torch.float64, requires_grad=True) for each, v in given.items()}
-        value = case.same(x, **parameters)
-        value.backward(torch.tensor(trial.gradient, dtype=torch.float64))
-        near(trial.layer.get_value(), value, f"{shape} value")
-        near(trial.data.get_grad(), x.grad, f"{shape} gradient of the source")
-        for each, tensor in parameters.items():
-            near(getattr(trial.layer, f"get_grad_{each}")(), tensor.grad, f"{shape} gradient of {each}")
+    batch, *shape = case.shapes[number]
+
+    def declare(net: Net, source: Ensemble) -> Ensemble:
+        return case.layer(net, source, **case.options)
+
+    wide = {0: lambda generator, shape: 3 * generator.standard_normal(shape)}
+    check_all(against_torch.Case(declare, case.same, ((tuple(shape),),), wide), target, batch)
 
 
 @pytest.mark.parametrize(
