@@ -268,7 +268,7 @@ for n in parallel(2):
     )
 
 
-@together(lanes=[5, 8, 16, 21])
+@together(lanes=[5, 16, 21])
 def test_gathers_and_scatters(check, lanes):
     generator = np.random.default_rng(2)
     check(
@@ -321,7 +321,7 @@ for i in range(3):
     )
 
 
-@together(lanes=[1, 7, 8, 16, 19, 32])
+@together(lanes=[1, 7, 16, 19])
 def test_truth_values_in_registers(check, lanes):
     check(
         f"""

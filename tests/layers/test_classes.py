@@ -69,8 +69,7 @@ def test_softmax_loss_against_pytorch(option: str, shapes: tuple[tuple[int, ...]
     check_all(Case(declare, same_loss(options), (shapes,), {1: labels(options)}), None, batch=6)
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize(("shapes", "target"), [*zip(SHAPES, ["avx512", "avx2"] * 2, strict=True)], ids=str)
 def test_on_both_targets(shapes: tuple[tuple[int, ...], ...], target: str) -> None:
     options = OPTIONS["all"]
 
