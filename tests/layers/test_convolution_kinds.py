@@ -45,7 +45,7 @@ CASES = {
     "depthwise, two filters each": grouped((4, 9, 9), groups=4, num_filters=8, kernel=(3, 2), dilation=2, pad=(1, 2)),
     "depthwise without bias": grouped((32, 8, 8), groups=32, bias=False, num_filters=32),
     "transposed": transposed((3, 5, 7), num_filters=6),
-    "transposed, enlarging": transposed((16, 4, 4), (16, 5, 3), num_filters=17, kernel=4, stride=2, pad=1),
+    "transposed, enlarging": transposed((16, 4, 4), num_filters=17, kernel=4, stride=2, pad=1),
     "transposed, all options": transposed(
         (2, 5, 6), num_filters=3, kernel=(3, 2), stride=(2, 3), dilation=(1, 2), pad=(1, 0), output_padding=1
     ),
