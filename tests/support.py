@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -139,6 +139,13 @@ def assert_compiles_to_same(program: Program, target: Target, seed: int = 0) -> 
         got = run_source(source, packed, target)
         for name, buffer in buffers.items():
             assert_same_bits(buffer.layout.unpack(got[name], buffer.shape), expected[name], name)
+
+
+def assert_all_compile_to_same(programs: Sequence[Program], target: Target) -> None:
+    """The same of several programs, which are compiled together."""
+    build([emit(program, target, contract=False) for program in programs], target, contract=False)
+    for program in programs:
+        assert_compiles_to_same(program, target)
 
 
 def merged(programs: list[Program]) -> Program:

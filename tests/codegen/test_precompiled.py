@@ -69,13 +69,13 @@ def test_made_once_and_used_from_then_on(target: Target, tmp_path: Path) -> None
     assert [(path, path.stat().st_mtime_ns) for path in headers(tmp_path)] == [(header, made)]
     assert used(built)
     assert not used(built, "-O0 -g")
-    # With other flags it would not be valid: another one is made.
-    build_each(first, target, contract=False)
-    assert len(headers(tmp_path)) == 2
+    if target.name == "portable":  # With other flags it would not be valid: another one is made.
+        build_each(first, target, contract=False)
+        assert len(headers(tmp_path)) == 2
 
 
 def test_the_library_is_the_same_with_and_without(tmp_path: Path) -> None:
-    target = _runnable()[0]
+    target = TARGETS["portable"]
     *_, built = build_each(units(target), target)
     with_header = built.path.read_bytes()
     assert used(built)
@@ -88,7 +88,7 @@ def test_the_library_is_the_same_with_and_without(tmp_path: Path) -> None:
 
 
 def test_damaged_header_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = _runnable()[0]
+    target = TARGETS["portable"]
     *first, last = units(target)
     build_each(first, target)
     (header,) = headers(tmp_path)

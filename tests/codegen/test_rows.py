@@ -14,7 +14,7 @@ from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
 from swirl.target import TARGETS
 from swirl.transforms import COMMANDS
-from tests.support import assert_compiles_to_same, program
+from tests.support import assert_all_compile_to_same, assert_compiles_to_same, program
 
 IN_ROWS = {
     "read in another shape": (
@@ -50,10 +50,9 @@ def in_lanes(text: str, shapes: dict[str, tuple[int, ...]], width: int) -> Progr
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kind", IN_ROWS)
-def test_lanes_compute_the_same(kind: str, target: str) -> None:
-    text, shapes = IN_ROWS[kind]
-    assert_compiles_to_same(in_lanes(text, shapes, TARGETS[target].simd_width or 8), TARGETS[target])
+def test_lanes_compute_the_same(target: str) -> None:
+    width = TARGETS[target].simd_width or 8
+    assert_all_compile_to_same([in_lanes(*each, width) for each in IN_ROWS.values()], TARGETS[target])
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -138,22 +137,24 @@ for n in range(3):
 }
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-@pytest.mark.parametrize("turns", [2, 3, 4])
-@pytest.mark.parametrize("kind", IN_TURNS)
-def test_copies_that_write_a_row_in_turns_store_whole_registers(kind: str, turns: int, target: str) -> None:
-    text, whole = IN_TURNS[kind]
+def in_turns(text: str, turns: int, width: int) -> Program:
     shapes = {"y": (200,), "x": (37,), "w": (4,), "q": (4, 80), "m": (200,), "d": (4,)}
     types = {"m": "int32", "d": "int32"}
     buffers = {name: Buffer(f"net.{name}", shape, types.get(name, "float32")) for name, shape in shapes.items()}
     before = validate(parse_program(text.format(turns=turns), buffers))
-    lanes = COMMANDS["vectorize"].function(before, "i", TARGETS[target].simd_width, strided="gather")
+    lanes = COMMANDS["vectorize"].function(before, "i", width, strided="gather")
     if "d[" in text:
-        copies = COMMANDS["unroll"].function(lanes, "k", turns, unroll_type=1)
-    else:
-        copies = COMMANDS["unroll_and_jam"].function(lanes, "k", turns)
-    assert_compiles_to_same(copies, TARGETS[target])
-    assert ("interleaved<" in listing(copies, TARGETS[target])) is whole
+        return COMMANDS["unroll"].function(lanes, "k", turns, unroll_type=1)
+    return COMMANDS["unroll_and_jam"].function(lanes, "k", turns)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize("turns", [2, 3, 4])
+def test_copies_that_write_a_row_in_turns_store_whole_registers(turns: int, target: str) -> None:
+    programs = {kind: in_turns(text, turns, TARGETS[target].simd_width) for kind, (text, _) in IN_TURNS.items()}
+    assert_all_compile_to_same(list(programs.values()), TARGETS[target])
+    for kind, copies in programs.items():
+        assert ("interleaved<" in listing(copies, TARGETS[target])) is IN_TURNS[kind][1], kind
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])

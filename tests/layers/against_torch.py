@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,17 +35,28 @@ class Case:
     data: dict[int, Callable[..., np.ndarray]] = field(default_factory=dict)
 
 
-def check_all(case: Case, target: str | None, batch: int = 3) -> None:
-    """Compare a case at all of its shapes.
+def in_turn(cases: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Each case's name, a target, and the number of one of its ``shapes``, along which the two targets take turns."""
+    targets = ("avx512", "avx2")
+    return [
+        (name, targets[(first + number) % 2], number)
+        for first, (name, case) in enumerate(cases.items())
+        for number in range(len(case.shapes))
+    ]
+
+
+def check_all(case: Case, target: str | None, batch: int = 3, number: int | None = None) -> None:
+    """Compare a case at all of its shapes, or at one.
 
     Args:
         case: what is compared.
         target: what code is made for; the test is skipped where it does not run.
         batch: items.
+        number: of the one shape.
     """
     if target is not None and (reason := why_not(TARGETS[target])):
         pytest.skip(reason)
-    for shapes in case.shapes:
+    for shapes in case.shapes if number is None else [case.shapes[number]]:
         _check(case, shapes, target, batch)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer, TransposedConvLayer
 from latte.errors import DeclarationError
-from tests.layers.against_torch import Case, check_all
+from tests.layers.against_torch import Case, check_all, in_turn
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 
-def grouped(shape: tuple[int, ...], groups: int, bias: bool = True, **options: Any) -> Case:
+def grouped(*shapes: tuple[int, ...], groups: int, bias: bool = True, **options: Any) -> Case:
     def declare(net: Net, source: Any) -> Any:
         layer = ConvLayer if bias else ConvLayerNoBias
         return layer(net, source, groups=groups, **options)
@@ -24,10 +24,10 @@ def grouped(shape: tuple[int, ...], groups: int, bias: bool = True, **options: A
         moved = [options.get(name, default) for name, default in (("stride", 1), ("pad", 1), ("dilation", 1))]
         return F.conv2d(x, weights, None if bias is None else bias[:, 0], *moved, groups)
 
-    return Case(declare, same, ((shape,),))
+    return Case(declare, same, [(shape,) for shape in shapes])
 
 
-def transposed(shape: tuple[int, ...], **options: Any) -> Case:
+def transposed(*shapes: tuple[int, ...], **options: Any) -> Case:
     def declare(net: Net, source: Any) -> Any:
         return TransposedConvLayer(net, source, **options)
 
@@ -35,15 +35,15 @@ def transposed(shape: tuple[int, ...], **options: Any) -> Case:
         stride, pad, dilation = (options.get(*each) for each in (("stride", 1), ("pad", 0), ("dilation", 1)))
         return F.conv_transpose2d(x, weights, bias[:, 0], stride, pad, options.get("output_padding", 0), 1, dilation)
 
-    return Case(declare, same, ((shape,),))
+    return Case(declare, same, [(shape,) for shape in shapes])
 
 
 CASES = {
-    "two groups": grouped((4, 5, 7), 2, num_filters=6),
-    "groups of 16": grouped((48, 8, 16), 3, num_filters=33),
-    "depthwise": grouped((17, 5, 7), 17, num_filters=17, stride=2),
-    "depthwise, two filters each": grouped((4, 9, 9), 4, num_filters=8, kernel=(3, 2), dilation=2, pad=(1, 2)),
-    "depthwise without bias": grouped((32, 8, 8), 32, bias=False, num_filters=32),
+    "two groups": grouped((4, 5, 7), groups=2, num_filters=6),
+    "groups of 16": grouped((48, 8, 16), (48, 5, 7), groups=3, num_filters=33),
+    "depthwise": grouped((17, 5, 7), (17, 8, 16), groups=17, num_filters=17, stride=2),
+    "depthwise, two filters each": grouped((4, 9, 9), groups=4, num_filters=8, kernel=(3, 2), dilation=2, pad=(1, 2)),
+    "depthwise without bias": grouped((32, 8, 8), groups=32, bias=False, num_filters=32),
     "transposed": transposed((3, 5, 7), num_filters=6),
     "transposed, enlarging": transposed((16, 4, 4), num_filters=17, kernel=4, stride=2, pad=1),
     "transposed, all options": transposed(
@@ -53,10 +53,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-@pytest.mark.parametrize("name", CASES)
-def test_against_pytorch(name: str, target: str) -> None:
-    check_all(CASES[name], target)
+@pytest.mark.parametrize(("name", "target", "number"), in_turn(CASES), ids=str)
+def test_against_pytorch(name: str, target: str, number: int) -> None:
+    check_all(CASES[name], target, number=number)
 
 
 @pytest.mark.parametrize(("target", "batch"), [("avx512", 17), ("avx2", 3)])

@@ -144,6 +144,7 @@ def test_neurons_read_at_indices() -> None:
     np.testing.assert_array_equal(layer.get_value(), expected)
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_training_with_tied_weights(tmp_path: Path) -> None:
     """A net that repeats words: the table of the embedding gives the scores, too."""
     from latte import SoftmaxLossLayer

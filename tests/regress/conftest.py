@@ -1,5 +1,5 @@
 """Targets, as for the tests of code generation."""
 
-from tests.codegen.conftest import target
+from tests.codegen.conftest import checks, target
 
-__all__ = ["target"]
+__all__ = ["checks", "target"]

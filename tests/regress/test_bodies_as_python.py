@@ -399,9 +399,9 @@ def test_values(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [AndOr, AndOrOfConstants, AndOrOfMixedTypes, NestedSelects],
-    ids=lambda kind: kind.__name__,
+    ("kind", "target"),
+    [(AndOr, "avx512"), (AndOrOfConstants, "avx2"), (AndOrOfMixedTypes, "portable"), (NestedSelects, "avx512")],
+    indirect=["target"],
 )
 def test_gradients(kind: type[Neuron], target: Target) -> None:
     """Against differences, exact as bodies are linear between jumps; where a step meets one, nothing is compared."""

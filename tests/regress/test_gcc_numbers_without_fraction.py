@@ -9,13 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
-from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
-from swirl.target import TARGETS, why_not
 from swirl.transforms import COMMANDS
-from tests.codegen.conftest import assert_same_bits, run_source
+from tests.codegen.conftest import Checks
 
 TEXTS = {
     "a local": "for i in range(8):\n v: int32 = x[i]\n y[i] = v",
@@ -34,20 +31,14 @@ def fractions(text: str) -> Program:
 
 
 @pytest.mark.parametrize("lanes", [None, 4, 8])
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("target", ["portable", "avx2", "avx512"])
-def test_a_whole_number_has_no_negative_zero(text: str, target: str, lanes: int | None) -> None:
-    if why_not(TARGETS[target]):
-        pytest.skip(str(why_not(TARGETS[target])))
-    if lanes is not None and "z[" in text and target != "portable":
-        pytest.skip("float64 has no vector loops there")
-    program = fractions(text)
-    if lanes is not None:
-        program = COMMANDS["vectorize"](program, "i", lanes)
+def test_a_whole_number_has_no_negative_zero(lanes: int | None, checks: Checks) -> None:
     given = {name: np.array(VALUES, "float64" if name == "z" else "float32") for name in "xyz"}
     given["n"] = np.arange(8, dtype="int32")
-    expected = {name: array.copy() for name, array in given.items()}
-    execute(program, expected)
-    got = run_source(emit(program, TARGETS[target], contract=False), given, TARGETS[target])
-    for name in "xyz":
-        assert_same_bits(got[name], expected[name], name)
+    for label, text in TEXTS.items():
+        if lanes is not None and "z[" in text and checks.target.name != "portable":
+            continue  # float64 has no vector loops there
+        program = fractions(text)
+        if lanes is not None:
+            program = COMMANDS["vectorize"](program, "i", lanes)
+        checks.add_program(label, program, given)
+    checks.run()

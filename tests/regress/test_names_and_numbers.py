@@ -66,7 +66,7 @@ def assert_arrays(got: Arrays, expected: Arrays, what: str) -> None:
 def assert_means_itself(
     before: Program, *rewrites: Callable[[Program], Program], given: Arrays | None = None, target: Target | None = None
 ) -> Program:
-    """The program after rewrites and the passes computes what it does before, executed and compiled."""
+    """The program after rewrites and the passes computes what it does before, executed; compiled, too, for a target."""
     given = given or contents(before)
     expected = {name: array.copy() for name, array in given.items()}
     execute(before, expected)
@@ -83,17 +83,24 @@ def assert_means_itself(
     return program
 
 
-def assert_compile_to_the_same(programs: list[Program], after: list[Program], target: Target) -> None:
-    """What programs have become computes what they do, compiled as one kernel."""
+def assert_all_mean_themselves(
+    programs: list[Program],
+    target: Target,
+    *rewrites: Callable[[Program], Program],
+    numbers: Callable[[Program], Arrays] = contents,
+) -> None:
+    """The same of several programs, which are compiled as one kernel."""
+    after = [assert_means_itself(program, *rewrites, given=numbers(program)) for program in programs]
     given: Arrays = {}
     expected: Arrays = {}
     for number, program in enumerate(programs):
-        arrays = contents(program)
+        arrays = numbers(program)
         given |= {f"{name}_of_{number}": array.copy() for name, array in arrays.items()}
         execute(program, arrays)
         expected |= {f"{name}_of_{number}": array for name, array in arrays.items()}
     whole = merged(after)
-    compiled = run_source(emit(whole, target, contract=False), given, target)
+    own = {name: np.zeros(b.shape, b.dtype) for name, b in whole.buffers.items() if name not in given}
+    compiled = run_source(emit(whole, target, contract=False), {**given, **own}, target)
     assert_arrays(compiled, expected, f"{target.name}\n{whole.text}")
 
 
@@ -119,14 +126,13 @@ CARRIED = [
 ]
 
 
-@pytest.mark.parametrize("text", CARRIED)
-@pytest.mark.parametrize("numbers", ["ones", "special"])
-def test_a_condition_on_a_local_is_no_bound_of_a_loop(text: str, numbers: str, target: Target) -> None:
-    program = make(text, x=8, y=8, m=8)
-    given = contents(program)
-    if numbers == "ones":
-        given = {name: np.ones_like(array) for name, array in given.items()}
-    assert_means_itself(program, given=given, target=target)
+def ones(program: Program) -> Arrays:
+    return {name: np.ones_like(array) for name, array in contents(program).items()}
+
+
+@pytest.mark.parametrize("numbers", [ones, contents])
+def test_a_condition_on_a_local_is_no_bound_of_a_loop(numbers: Callable[[Program], Arrays], target: Target) -> None:
+    assert_all_mean_themselves([make(text, x=8, y=8, m=8) for text in CARRIED], target, numbers=numbers)
 
 
 # --- conditions on data are not decided ---------------------------------------------------------------------
@@ -154,15 +160,14 @@ def test_a_test_on_nan_is_no_tautology(form: str, target: Target) -> None:
             text = f"for i in range(24):\n y[i] = 1.0 if {test.replace('t', 'x[i]').replace('nox[i]', 'not')} else 5.0"
         programs.append(make(text, x=24, y=24))
     for rewrites in ([], [lanes()], [lambda p: COMMANDS["split"](p, "i", [5, 9])]):
-        after = [assert_means_itself(program, *rewrites) for program in programs]
-        assert_compile_to_the_same(programs, after, target)
+        assert_all_mean_themselves(programs, target, *rewrites)
 
 
-@pytest.mark.parametrize("test", ["k * 3 - 2 * k > k - 1", "k + 1 > k", "k != k"])
-def test_whole_numbers_wrap(test: str, target: Target) -> None:
-    text = f"for i in range(8):\n k: int32 = m[i]\n n[i] = k * 3 + k if {test} else -k"
+def test_whole_numbers_wrap(target: Target) -> None:
+    text = "for i in range(8):\n k: int32 = m[i]\n n[i] = k * 3 + k if {} else -k"
+    programs = [make(text.format(test), m=8, n=8) for test in ("k * 3 - 2 * k > k - 1", "k + 1 > k", "k != k")]
     for rewrites in ([], [lanes()]):
-        assert_means_itself(make(text, m=8, n=8), *rewrites, target=target)
+        assert_all_mean_themselves(programs, target, *rewrites)
 
 
 # --- types come from what is computed, not from names ---------------------------------------------------------
@@ -180,35 +185,33 @@ TYPED = [
 ]
 
 
-@pytest.mark.parametrize("text", TYPED)
-def test_each_expression_has_a_type_of_its_own(text: str, target: Target) -> None:
-    program = make(text, x=8, y=8, z=8, m=8, n=8, d=8, e=8)
-    assert_means_itself(program, target=target)
+def test_each_expression_has_a_type_of_its_own(target: Target) -> None:
+    assert_all_mean_themselves([make(text, x=8, y=8, z=8, m=8, n=8, d=8, e=8) for text in TYPED], target)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "x[i] and 3.0",
-        "x[i] or z[i]",
-        "x[i] and z[i] or 2.0",
-        "m[i] and x[i]",
-        "1.0 + (x[i] or m[i])",
-        "not x[i] or z[i]",
-        "i < 2 < x[i] and z[i]",
-        "1.0 + max(x[i] > 0.0, z[i] > 0.0)",
-        "min(m[i] > 2, True) or z[i]",
-    ],
-)
-def test_and_and_or_have_the_value_of_a_side(value: str, target: Target) -> None:
-    program = make(f"for i in range(24):\n y[i] = {value}", x=24, y=24, z=24, m=24)
-    plain = compile(value, "value", "eval")
-    given = contents(program)
-    expected = [eval(plain, {}, {**{k: a.tolist() for k, a in given.items()}, "i": i}) for i in range(24)]
+SIDES = [
+    "x[i] and 3.0",
+    "x[i] or z[i]",
+    "x[i] and z[i] or 2.0",
+    "m[i] and x[i]",
+    "1.0 + (x[i] or m[i])",
+    "not x[i] or z[i]",
+    "i < 2 < x[i] and z[i]",
+    "1.0 + max(x[i] > 0.0, z[i] > 0.0)",
+    "min(m[i] > 2, True) or z[i]",
+]
+
+
+def test_and_and_or_have_the_value_of_a_side(target: Target) -> None:
+    programs = [make(f"for i in range(24):\n y[i] = {value}", x=24, y=24, z=24, m=24) for value in SIDES]
     for rewrites in ([], [lanes()]):
-        assert_means_itself(program, *rewrites, target=target)
-    execute(program, given)
-    np.testing.assert_allclose(given["y"], np.array(expected, np.float32), rtol=2.0**-23)
+        assert_all_mean_themselves(programs, target, *rewrites)
+    for value, program in zip(SIDES, programs, strict=True):
+        given = contents(program)
+        names = {name: array.tolist() for name, array in given.items()}
+        expected = [eval(value, {}, {**names, "i": i}) for i in range(24)]
+        execute(program, given)
+        np.testing.assert_allclose(given["y"], np.array(expected, np.float32), rtol=2.0**-23, err_msg=value)
 
 
 # --- two locals of one name ---------------------------------------------------------------------------------
@@ -303,12 +306,11 @@ def test_updates_that_lose_something_stay_in_order(update: str, command: tuple[o
     assert_means_itself(program, lambda _: after, given=given)
 
 
-@pytest.mark.parametrize("call", ["max", "min"])
 @pytest.mark.parametrize("command", [("vectorize", "i", 4), ("unroll", "i", 3), ("privatize", "m", "i")])
-def test_the_extremum_of_whole_numbers_in_parts(call: str, command: tuple[object, ...], target: Target) -> None:
-    program = make(f"for i in range(9):\n m[0] = {call}(m[0], n[i])", m=1, n=9)
+def test_the_extremum_of_whole_numbers_in_parts(command: tuple[object, ...], target: Target) -> None:
+    programs = [make(f"for i in range(9):\n m[0] = {call}(m[0], n[i])", m=1, n=9) for call in ("max", "min")]
     name, *arguments = command
-    assert_means_itself(program, lambda p: COMMANDS[str(name)](p, *arguments), target=target)
+    assert_all_mean_themselves(programs, target, lambda p: COMMANDS[str(name)](p, *arguments))
 
 
 # --- reciprocals ----------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import DeclarationError
 from latte.neuron import Neuron, Param, State, constant, stop_gradient
 
+pytestmark = pytest.mark.usefixtures("as_lowered")
+
 
 class Leaky(Neuron):
     """A gradient flows through the state as through a field: there was none, without a word."""
