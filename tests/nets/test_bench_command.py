@@ -29,6 +29,8 @@ from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 from swirl.phases import PHASES
 
+pytestmark = pytest.mark.usefixtures("small_probes")
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(bench, [*arguments, "--rounds", "1", "--no-compiled"])
