@@ -144,6 +144,7 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("timed")
 
     monkeypatch.setattr(command, "sides", lambda *about: sides(*about)[:2])  # ours and one peer
+    monkeypatch.setattr(command, "instruction_sets", lambda environment: "")
     monkeypatch.setattr(Worker, "results", wrong)
     monkeypatch.setattr(Worker, "seconds", timed)
     ran = run("relu", "--shape", "2,3,4")
