@@ -28,12 +28,14 @@ def test_tables_in_a_file_have_one_line_a_row() -> None:
     assert rows and all("ms (" in line for line in rows), done.stdout
 
 
+@pytest.mark.usefixtures("small_probes")
 def test_shares_of_the_limit() -> None:
     cells = convolution.row(convolution.Case(2, 20, 7, 3, 2), threads=1, rounds=2)
     assert cells[0] == "20, 7, 3 × 3, stride 2"
     assert all(re.fullmatch(r"\d+% \(\d+% … \d+%\), \d+", cell) for cell in cells[1:])
 
 
+@pytest.mark.usefixtures("small_probes")
 @pytest.mark.parametrize("field", ["value", "grad_weights"])
 def test_wrong_results_are_not_timed(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Ensemble.__getattr__

@@ -29,6 +29,8 @@ from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 from swirl.phases import PHASES
 
+pytestmark = pytest.mark.usefixtures("small_probes")
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(bench, [*arguments, "--rounds", "1", "--no-compiled"])
@@ -141,6 +143,8 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(worker: Worker, phase: str, runs: int) -> list[float]:
         raise AssertionError("timed")
 
+    monkeypatch.setattr(command, "sides", lambda *about: sides(*about)[:2])  # ours and one peer
+    monkeypatch.setattr(command, "instruction_sets", lambda environment: "")
     monkeypatch.setattr(Worker, "results", wrong)
     monkeypatch.setattr(Worker, "seconds", timed)
     ran = run("relu", "--shape", "2,3,4")
@@ -161,10 +165,10 @@ KINDS_AND_SHAPES = [
 ]
 
 
-def differences(case: Case, level: int | None = None, recipes: bool = True) -> dict[str, float]:
+def differences(case: Case, level: int | None = None, ours: Any = None) -> dict[str, float]:
     """Between our side and PyTorch in one process, by settings of the latter."""
     peer = pytest.importorskip("latte.tools.bench.peer")
-    ours = our_side(case, 1, None, recipes and case.kind in ("conv", "cbr"), level, recipes)
+    ours = ours or our_side(case, 1, None, case.kind in ("conv", "cbr"), level)
     parameters = ours.parameters()  # before a step changes them
     with TemporaryDirectory() as folder:
         path = Path(folder) / "data.npz"
@@ -315,11 +319,18 @@ def test_recipes_are_taken_away(kind: str, shape: str) -> None:
     side = our_side(parsed(kind, shape), 1, None, blocks=False, recipes=False)
     recipes = [side.net.explain(name).recipe for name in (m.name for m in side.members)]
     assert all(recipe.startswith("default schedule") and "recipes/" not in recipe for recipe in recipes), recipes
-    assert all(worst < BOUND for worst in differences(parsed(kind, shape), recipes=False).values())
+    assert all(worst < BOUND for worst in differences(parsed(kind, shape), ours=side).values())
 
 
-def test_beside_ours_what_it_is_without_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is started to measure, or to ask PyTorch for its instructions."""
     monkeypatch.setattr(command, "measured", measured)
+    monkeypatch.setattr(command, "instruction_sets", lambda environment: "")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_beside_ours_what_it_is_without_recipes() -> None:
     ran = run("conv", "--shape", "3,16,16,6", "--default-schedule")
     assert ran.exit_code == 0 and "default schedule 50.00×" in ran.output, ran.output
 
@@ -330,9 +341,9 @@ def measured(case: Case, phases: Sequence[str], with_sides: Sequence[Side], *res
     return [row(case=case, phase=phase, seconds={**seconds, OURS: [0.01] * 3}) for phase in phases]
 
 
-def test_batch_norm_by_optimisations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("made_up")
+def test_batch_norm_by_optimisations(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(command, "measured", measured)
     files = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
     ran = run("bn", "--shape", "3,5,4", "--shape", "2,3,4", "--breakdown", *files)
     assert ran.exit_code == 0, ran.output
@@ -342,9 +353,9 @@ def test_batch_norm_by_optimisations(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_chain_by_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("made_up")
+def test_a_chain_by_operators(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(command, "measured", measured)
     files = ["--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")]
     ran = run("cbr", "--shape", "3,16,16,6,3,2", "--breakdown", *files)
     assert ran.exit_code == 0, ran.output

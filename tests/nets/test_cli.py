@@ -41,7 +41,7 @@ OF_A_CHAIN = (
     NET.replace(', keep="all"', "")
     .replace("import Net,", "import Net, ConvLayer,")
     .replace("(5,)", "(2, 3, 3)")
-    .replace("FullyConnectedLayer(net, data, 4))", "ConvLayer(net, data, 4))")
+    .replace("FullyConnectedLayer(net, data, 4))", "ConvLayer(net, data, 4, kernel=1, pad=0))")
     .replace("SoftmaxLossLayer(net, relu, label)", "SoftmaxLossLayer(net, FullyConnectedLayer(net, relu, 4), label)")
 )
 """Forward and inference of the convolution and the ReLU are compiled together."""

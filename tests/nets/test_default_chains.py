@@ -20,7 +20,9 @@ from latte import (
     ReLULayer,
     TanhLayer,
 )
+from latte.autodiff.differentiated import differentiate
 from latte.ensemble import ActivationEnsemble, Ensemble
+from latte.frontend.lowered import lower_layers
 from latte.layers import (
     AddLayer,
     ELULayer,
@@ -36,6 +38,9 @@ from latte.layers import (
 from latte.neuron import Neuron, tanh
 from latte.planning import recipes
 from latte.planning.chains import find_chains, neighbours
+from latte.planning.plan import Plan, make_plan
+from swirl.memo import Memos
+from swirl.target import resolve_target
 from tests.lowered import lowered
 
 Layer = Callable[[Net, Ensemble], Ensemble]
@@ -60,6 +65,14 @@ def compiled_as(net: Net) -> set[str]:
     """``"conv1_gelu1.forward"``, …"""
     net.compile()
     return {f"{item.program.name}" for item in net.executable.compiled if item.phase != "inference"}
+
+
+def planned(net: Net) -> tuple[Plan, set[str]]:
+    """How a net would be compiled, and as what."""
+    with Memos() as memos:
+        programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
+        plan = make_plan(net.graph, programs, resolve_target(), memos)
+    return plan, {f"{unit.name}.{phase}" for unit in plan.units for phase in unit.parts if phase != "inference"}
 
 
 def results(net: Net, layers: list[Ensemble]) -> list[np.ndarray]:
@@ -125,8 +138,9 @@ def test_products_keep_their_schedule(layer: Layer, outputs: int, batch: int, wh
     connect = partial(FullyConnectedLayer, num_outputs=outputs)
     net, (_, connected, last) = declared(connect, layer, shape=(1100,), batch=batch)
     name = f"{connected.name}_{last.name}"
-    assert (f"{name}.forward" in compiled_as(net)) == (why is None)
-    notes = net.explain(last).notes
+    plan, names = planned(net)
+    assert (f"{name}.forward" in names) == (why is None)
+    notes = plan.notes.get(last.name, ())
     assert (f"forward is not compiled as {name}: {why}" in notes) == (why is not None), notes
 
 
@@ -151,11 +165,12 @@ def recurrent(net: Net, source: Ensemble) -> Ensemble:
 def test_layers_are_left_apart_where_they_have_lanes_by_themselves() -> None:
     """After sums that lanes run along, not from each other; and only if it helps."""
     net, (_, _, activation, *_) = declared(GlobalMeanPoolingLayer, TanhLayer, SigmoidLayer, shape=(80, 8, 8), batch=2)
-    assert {"mean_pooling1.forward", "tanh1_sigmoid1.forward"} <= compiled_as(net)
+    plan, names = planned(net)
+    assert {"mean_pooling1.forward", "tanh1_sigmoid1.forward"} <= names
     why = "forward is not compiled as mean_pooling1_tanh1: functions would be called one by one, not in lanes"
-    assert why in net.explain(activation).notes
+    assert why in plan.notes[activation.name]
     net, _ = declared(recurrent, ReLULayer, shape=(500,))
-    assert "recurrence1_relu1.forward" in compiled_as(net)
+    assert "recurrence1_relu1.forward" in planned(net)[1]
 
 
 def test_a_chain_follows_the_blocks_of_its_source() -> None:
@@ -167,8 +182,9 @@ def test_a_chain_follows_the_blocks_of_its_source() -> None:
         partial(FullyConnectedLayer, num_outputs=19),
         ReLULayer,
     )
-    assert {"max_pooling1_relu1.forward", "fully_connected1.update"} <= compiled_as(net)
-    layouts = {storage: buffer.layout.blocks for storage, buffer in net.executable.buffers.items()}
+    plan, names = planned(net)
+    assert {"max_pooling1_relu1.forward", "fully_connected1.update"} <= names
+    layouts = {storage: layout.blocks for storage, layout in plan.layouts.items()}
     blocks = layouts[f"{conv.name}.value"]
     assert blocks and all(layouts[f"{relu.name}.{kind}"] == blocks for kind in ("value", "grad"))
     assert layouts[f"{pooling.name}.mask_j"] == blocks
@@ -180,9 +196,9 @@ def test_what_shares_a_loop_need_not_run_alike() -> None:
     """As many channels as filters: the update has one loop for the channels of the weights and the filters of the bias;
     blocks of filters are for the latter alone. Without blocks the update took ten times as long."""
     net, (_, transposed) = declared(partial(TransposedConvLayer, num_filters=32, kernel=2, stride=2), shape=(32, 7, 7))
-    net.compile()
-    blocks = {name: net.executable.buffers[f"{transposed.name}.{name}"].layout.blocks for name in ("value", "weights")}
-    lanes = net.executable.plan.target.simd_width
+    plan, _ = planned(net)
+    blocks = {name: plan.layouts[f"{transposed.name}.{name}"].blocks for name in ("value", "weights")}
+    lanes = plan.target.simd_width
     assert blocks == {"value": ((1, lanes),), "weights": ((1, lanes),)}
 
 
@@ -205,8 +221,7 @@ def test_the_recipe_of_the_first_layer_schedules_what_follows_it() -> None:
 
 def test_a_pair_that_does_not_meet_is_told_once() -> None:
     net, (_, _, softmax, silu) = declared(GELULayer, SoftmaxLayer, SiLULayer)
-    net.compile()
-    notes = net.executable.plan.notes
+    notes = planned(net)[0].notes
     assert [note for note in notes[softmax.name] if "forward" in note] == [
         "forward is not compiled as gelu1_softmax1: an element is not read in the iteration that makes it",
         "forward is not compiled as softmax1_silu1: an element is not read in the iteration that makes it",
@@ -234,10 +249,10 @@ def test_a_layer_that_has_a_recipe_or_commands_is_not_joined(tmp_path: Path) -> 
     (tmp_path / "gelu.py").write_text("def forward(s, target): ...\n")
     net, (_, _, gelu) = declared(SigmoidLayer, GELULayer)
     net.use_recipe(gelu, tmp_path / "gelu.py")
-    assert "gelu1.forward" in compiled_as(net)
+    assert "gelu1.forward" in planned(net)[1]
     net, (_, _, gelu) = declared(SigmoidLayer, GELULayer)
     gelu.parallelize("forward", "n")
-    assert "gelu1.forward" in compiled_as(net)
+    assert "gelu1.forward" in planned(net)[1]
 
 
 def test_a_recipe_for_the_chain_takes_precedence(tmp_path: Path) -> None:
@@ -255,8 +270,9 @@ def test_a_shipped_recipe_that_does_not_fit_the_joined_loops(tmp_path: Path, mon
     (tmp_path / "sigmoid.py").write_text(recipe)
     monkeypatch.setattr(recipes, "_shipped", lambda: tmp_path)
     net, (_, sigmoid, _) = declared(SigmoidLayer, GELULayer)
-    assert "sigmoid1.forward" in compiled_as(net)
-    (told,) = net.executable.plan.notes[sigmoid.name]
+    plan, names = planned(net)
+    assert "sigmoid1.forward" in names
+    (told,) = plan.notes[sigmoid.name]
     assert told.startswith("forward is not compiled as sigmoid1_gelu1: the recipe of sigmoid is for that layer alone: ")
     assert "no loop named 'mine'" in told
 

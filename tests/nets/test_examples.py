@@ -29,10 +29,10 @@ print("\\n" + json.dumps({
 """
 
 
-def run(*arguments: str, folder: Path) -> str:
-    """Run Python in ``folder``; what it printed."""
+def run(*arguments: str, folder: Path, **variables: str) -> str:
+    """Run Python in ``folder`` with these variables in its environment; what it printed."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive", **variables}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -41,6 +41,18 @@ def run(*arguments: str, folder: Path) -> str:
 
 def example(name: str) -> str:
     return str(ROOT / "examples" / name)
+
+
+def smaller(name: str, text: str, less: str, folder: Path) -> str:
+    """A copy of the example that asks for less in this place, for fewer kernels and steps."""
+    script = Path(example(name)).read_text(encoding="utf-8")
+    assert text in script
+    (folder / name).write_text(script.replace(text, less), encoding="utf-8")
+    return str(folder / name)
+
+
+# Whole batches of 60: nothing is compiled for what would be left over.
+WHOLE_BATCHES = "test_size=0.2", "train_size=1440, test_size=300"
 
 
 def python_blocks(path: Path) -> list[str]:
@@ -78,10 +90,9 @@ def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
 
 @pytest.mark.slow
 def test_digits_are_learned_and_a_second_run_compiles_nothing(tmp_path):
-    first, second = (
-        json.loads(run("-c", RUN, example("01_digits_cnn.py"), folder=tmp_path).splitlines()[-1]) for _ in range(2)
-    )
-    assert first["items"] == 360
+    script = smaller("01_digits_cnn.py", *WHOLE_BATCHES, tmp_path)
+    first, second = (json.loads(run("-c", RUN, script, folder=tmp_path).splitlines()[-1]) for _ in range(2))
+    assert first["items"] == 300
     assert first["accuracy"] >= 0.98
     assert second["compiled"] == 0
     assert second["kernels"] == first["kernels"] > 0
@@ -101,7 +112,8 @@ print(json.dumps([scope["check_gradient"](), *accuracies]))
 
 @pytest.mark.slow
 def test_a_layer_of_ones_own_is_differentiated_and_trained(tmp_path):
-    printed = run("-c", OWN_LAYER, example("02_own_layer.py"), folder=tmp_path)
+    script = smaller("02_own_layer.py", *WHOLE_BATCHES, tmp_path)
+    printed = run("-c", OWN_LAYER, script, folder=tmp_path)
     difference, without, with_layer = json.loads(printed.splitlines()[-1])
     assert difference < 1e-3
     assert min(without, with_layer) > 0.95
@@ -147,25 +159,26 @@ def test_a_page_is_true(name, file, tmp_path):
     assert results == [expected.strip() for _, expected in blocks]
 
 
-def printed(name: str, folder: Path) -> str:
-    return run(example(name), folder=folder)
-
-
 @pytest.mark.slow
 def test_killed_training_goes_on_to_the_last_bit(tmp_path):
-    text = printed("04_save_and_resume.py", tmp_path)
+    """Whatever the schedule of the net, which three programs compile."""
+    script = smaller("04_save_and_resume.py", "1500:", "1500:1740", tmp_path)  # whole batches
+    text = run(script, folder=tmp_path, LATTE_SCHEDULE="0")
     assert "ended by signal 9" in text
     assert "equal to the last bit: True" in text
 
 
 @pytest.mark.slow
 def test_a_residual_net_learns(tmp_path):
-    (accuracy,) = re.findall(r"test accuracy +([\d.]+)% of 270 images", printed("05_residual_net.py", tmp_path))
+    text = run(smaller("05_residual_net.py", "EPOCHS, BATCH = 15", "EPOCHS, BATCH = 6", tmp_path), folder=tmp_path)
+    (accuracy,) = re.findall(r"test accuracy +([\d.]+)% of 270 images", text)
     assert float(accuracy) >= 97
 
 
 @pytest.mark.slow
 def test_an_lstm_writes(tmp_path):
-    alone, learned = map(float, re.findall(r"bits a character, .* ([\d.]+)", printed("06_character_lstm.py", tmp_path)))
+    sizes = "STEPS, HIDDEN, EPOCHS = "
+    text = run(smaller("06_character_lstm.py", f"{sizes}32, 128, 3", f"{sizes}12, 96, 3", tmp_path), folder=tmp_path)
+    alone, learned = map(float, re.findall(r"bits a character, .* ([\d.]+)", text))
     assert alone > 4.5
     assert learned < 3

@@ -229,6 +229,7 @@ def test_timings_have_every_layer_and_change_nothing(compiled, phase: str) -> No
             np.testing.assert_array_equal(net.executable.arrays[name], before[name], err_msg=name)
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_timings_need_no_forward_and_claim_none() -> None:
     net, _ = declared()
     net.compile(target="portable")

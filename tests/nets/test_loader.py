@@ -280,7 +280,7 @@ def loader_of(batch_size: int = BATCH, **options: Any) -> DataLoader:
 
 def test_fit_goes_on_with_a_loader_to_the_last_bit(tmp_path: Path) -> None:
     """Order and augmentation are in the file of the net; the loader's own seed and thread play no part."""
-    net = reused(BATCH, copy=4)
+    net = reused(BATCH)
     solver = SGD(net.net, 0.05, momentum=0.9)
     first = net.net.fit(loader_of(), solver=solver, epochs=2, progress=False)
     assert len(first.losses) == 6 and first.items == 2 * len(DATA[0])
@@ -319,17 +319,17 @@ def test_loaders_that_do_not_fit_the_net() -> None:
 
 
 def test_a_loader_is_given_alone_and_is_not_pytorchs() -> None:
-    net = reused(4).net
-    images, labels = random_data(5)
+    net = reused(BATCH).net
+    images, labels = random_data(BATCH + 2)
     torch = pytest.importorskip("torch")
     others = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(3, 2)), batch_size=2)
     for data, message in (
         (
-            (DataLoader(images, labels, batch_size=4), labels),
+            (DataLoader(images, labels, batch_size=BATCH), labels),
             "a loader makes the batches of all data layers: it is given",
         ),
         ((others,), r"a loader of PyTorch is not taken(.|\n)*latte.data.DataLoader\(given.dataset"),
     ):
         with pytest.raises(DataError, match=message):
             net.fit(*data, solver=SGD(net), progress=False)
-    assert net.fit(DataLoader(images, labels, batch_size=4), solver=SGD(net), progress=False).items == 5
+    assert net.fit(DataLoader(images, labels, batch_size=BATCH), solver=SGD(net), progress=False).items == BATCH + 2

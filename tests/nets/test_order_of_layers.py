@@ -26,15 +26,18 @@ SHARES = (0.0, 0.3, 0.6)
 """Of the phases of chains, those that their recipes leave to the layers."""
 
 
-def planned(graph: Graph, batch: int, share: float, seed: int) -> tuple[list[LayerPrograms], list[Unit]]:
+def differentiated(graph: Graph, batch: int) -> Differentiated:
+    return Differentiated(graph, lower_layers(graph, batch))
+
+
+def planned(graph: Graph, layers: Differentiated, share: float, seed: int) -> tuple[list[LayerPrograms], list[Unit]]:
     """The programs of a net in the order that its chains need, and what is compiled together."""
     generator = random.Random(seed)
-    differentiated = Differentiated(graph, lower_layers(graph, batch))
     left: dict[tuple[str, str], str] = {}
     asked: set[tuple[str, str]] = set()
     while True:
         chains = find_chains(graph, left=left)
-        programs = differentiated.programs(chained_order(graph, chains.found))
+        programs = layers.programs(chained_order(graph, chains.found))
         units = net_units(graph, programs, chains)
         new = [(unit.name, phase) for unit in units if unit.joined for phase in unit.parts if phase != "update"]
         new = [key for key in new if key not in asked]
@@ -96,21 +99,23 @@ def branching(seed: int) -> NetCase:
 )
 def test_of_random_nets(make: Callable[[int], NetCase], seed: int) -> None:
     case = make(seed)
+    graph = declare(case).net.graph
+    layers = differentiated(graph, case.batch)
     for share in SHARES:
-        graph = declare(case).net.graph
-        assert_in_order(graph, *planned(graph, case.batch, share, seed))
+        assert_in_order(graph, *planned(graph, layers, share, seed))
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_of_two_branches_that_are_added(first: bool) -> None:
     """Forward was compiled with one of them, backward with the other one."""
+    net = Net(3, seed=0)
+    net.force_backward = True
+    source = ConvLayer(net, MemoryDataLayer(net, (3, 5, 5)), num_filters=16)
+    branches = [ConvLayer(net, source, num_filters=16), PReLULayer(net, source)]
+    AddLayer(net, branches if first else branches[::-1])
+    layers = differentiated(net.graph, 3)
     for seed in range(8):
-        net = Net(3, seed=0)
-        net.force_backward = True
-        source = ConvLayer(net, MemoryDataLayer(net, (3, 5, 5)), num_filters=16)
-        branches = [ConvLayer(net, source, num_filters=16), PReLULayer(net, source)]
-        AddLayer(net, branches if first else branches[::-1])
-        assert_in_order(net.graph, *planned(net.graph, 3, 0.5, seed))
+        assert_in_order(net.graph, *planned(net.graph, layers, 0.5, seed))
 
 
 def test_recipes_that_join_one_layer_with_two_sources(tmp_path: Path) -> None:

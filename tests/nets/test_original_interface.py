@@ -9,6 +9,7 @@ from latte import ConvLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLay
 from latte.ensemble import Ensemble
 from latte.errors import CommandError, TrainingError
 from latte.neuron import BiasNeuron, Neuron, WeightedNeuron, eachindex
+from tests.lowered import lowered
 
 X = np.random.default_rng(0).normal(size=(3, 2, 7, 7))
 
@@ -22,6 +23,7 @@ def small_net() -> tuple[Net, Ensemble, Ensemble, Ensemble]:
     return net, data, conv, top
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_tasks_are_the_phases() -> None:
     net, data, _, top = small_net()
     assert net.forward_tasks == [] and net.backward_tasks == []
@@ -46,6 +48,7 @@ def test_tasks_are_the_phases() -> None:
     np.testing.assert_array_equal(top.get_grad_weights(), gradient)
 
 
+@pytest.mark.usefixtures("as_lowered")
 @pytest.mark.parametrize("parameters", [True, False])
 def test_the_backward_task_needs_no_seed(parameters: bool) -> None:
     """Benchmarks time it in nets without a loss, and without parameters."""
@@ -194,7 +197,8 @@ def test_older_spellings_of_commands() -> None:
     net.ensembles[0].set_value(X)
     net.forward()
     plain, data, _, plain_top = small_net()
-    plain.compile(threads=1)
+    with lowered():
+        plain.compile(threads=1)
     data.set_value(X)
     plain.forward()
     np.testing.assert_allclose(top.get_value(), plain_top.get_value(), rtol=1e-5, atol=1e-6)

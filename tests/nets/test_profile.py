@@ -237,6 +237,7 @@ def fully_connected() -> tuple[Net, Ensemble, Ensemble]:
     return net, scores, ReLULayer(net, scores)
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_a_profile_needs_no_forward_and_claims_none() -> None:
     net, _, relu = fully_connected()
     net.compile(target="portable")
@@ -247,6 +248,7 @@ def test_a_profile_needs_no_forward_and_claims_none() -> None:
         net.backward()
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_gradients_of_the_user_stay() -> None:
     """Also that of an inner layer, to which backward adds."""
     net, scores, relu = fully_connected()
@@ -334,6 +336,7 @@ def test_a_profile_as_a_plot(found: Profile, tmp_path: Path) -> None:
 
 
 # --- bad calls ----------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("as_lowered")
 def test_calls_that_come_too_early() -> None:
     net = declared()
     with pytest.raises(TrainingError, match=r"not compiled\n  call net.compile\(\)"):

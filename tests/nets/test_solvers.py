@@ -28,7 +28,7 @@ from latte.solver import (
     StepDecay,
     WarmUp,
 )
-from swirl.target import TARGETS, get_target, why_not
+from swirl.target import TARGETS, get_target, resolve_target, why_not
 
 BATCH, STEPS = 4, 5
 RANDOM = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def net_of(target: str | None = None) -> Net:
     """A convolution of 17 filters, so that blocks are ragged, with its initial parameters; compiled once."""
     if target is not None and (reason := why_not(get_target(target))):
         pytest.skip(f"{target}: {reason}")
-    key = target or ""
+    key = resolve_target(target).name
     if key not in NETS:
         net = Net(BATCH, seed=1)
         data, label = MemoryDataLayer(net, (3, 5, 6)), MemoryDataLayer(net, (1,))

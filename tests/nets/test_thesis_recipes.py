@@ -1,6 +1,7 @@
 """The recipes of Figs. 3.7 and 3.8 as printed, on a batch norm layer after an untiled and after a tiled source."""
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from latte.solver import SGD
 from swirl.codegen.emit import listing
 from swirl.errors import Refused
 from swirl.target import get_target
+from tests.lowered import lowered
 
 
 # fmt: off
@@ -74,23 +76,29 @@ def losses(net: Net, width: int = 64) -> list[float]:
     return found
 
 
+@cache
+def behind_an_untiled_source(width: int) -> tuple[Net, Ensemble]:
+    net, _, bn = thesis_net(tiled=False, width=width)
+    net.compile()
+    return net, bn
+
+
 @pytest.mark.parametrize("width", [64, 7, 100])
 def test_behind_an_untiled_source(width: int) -> None:
-    net, _, _ = thesis_net(tiled=False, width=width)
-    net.compile()
+    net, _ = behind_an_untiled_source(width)
     plain, _, _ = thesis_net(tiled=False, recipe=False, width=width)
-    plain.compile()
+    with lowered():
+        plain.compile()
     # Sums over 2 * 5 * width numbers in another order: a few units of 2**-24 a step, fed into the next step's weights.
     assert np.allclose(losses(net, width), losses(plain, width), rtol=1e-5)
 
 
 def test_four_vector_accumulators() -> None:
     """The shape of Fig. 3.9."""
-    net, _, bn = thesis_net(tiled=False)
-    net.compile(target="portable")  # runs everywhere; the listing is made for AVX-512
-    (stage,) = [c.stages[-1] for c in net.executable.compiled if c.ensemble is bn and c.phase == "forward"]
     if latte.config.SIMDWIDTH != 16:
         pytest.skip("the figure is for 16 lanes")
+    net, bn = behind_an_untiled_source(64)
+    (stage,) = [c.stages[-1] for c in net.executable.compiled if c.ensemble is bn and c.phase == "forward"]
     text = listing(stage.program, get_target("avx512"))
     assert "#pragma omp parallel for" in text
     for copy in range(4):
@@ -115,7 +123,8 @@ def test_a_tiled_source_is_computed_rightly() -> None:
     tiled, conv, _ = thesis_net(tiled=True, recipe=False)
     tiled.compile()
     plain, plain_conv, _ = thesis_net(tiled=False, recipe=False)
-    plain.compile()
+    with lowered():
+        plain.compile()
     assert np.allclose(losses(tiled), losses(plain), rtol=1e-5)
     assert np.allclose(conv.get_value(), plain_conv.get_value(), rtol=1e-4, atol=1e-5)
     assert np.allclose(conv.get_grad(), plain_conv.get_grad(), rtol=1e-3, atol=1e-5)

@@ -130,6 +130,7 @@ def test_targets_agree(target: str) -> None:
 ITEMS = 2 * BATCH + 2
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_evaluate_counts_every_item_once() -> None:
     """14 items by 6, 6, 2 and by 2: the same mean, up to the rounding of other batches' sums."""
     images, labels = random_data(ITEMS)
@@ -175,6 +176,7 @@ def test_fit_trains_on_the_last_batch_as_it_is() -> None:
         assert abs(loss.item() - losses[step]) <= loss_bound(step)
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_after_a_smaller_batch_the_net_takes_full_ones_again() -> None:
     net = reused(BATCH)
     images, labels = random_data(BATCH)
@@ -191,6 +193,7 @@ def test_after_a_smaller_batch_the_net_takes_full_ones_again() -> None:
     assert net.net.loss == loss
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_shuffling_is_fixed_by_the_seed_and_goes_on() -> None:
     """Two nets of one seed see the same orders; a second ``fit`` does not repeat the first one's."""
     images, labels = random_data(2 * BATCH)
@@ -203,6 +206,7 @@ def test_shuffling_is_fixed_by_the_seed_and_goes_on() -> None:
     assert runs[0][0] != runs[0][1]
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_fit_tells_after_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     net = reused(BATCH)
     images, labels = random_data(BATCH)
@@ -225,6 +229,7 @@ def test_fit_tells_after_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     assert not capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_an_explicit_loop_of_six_lines() -> None:
     net = reused(BATCH).net
     images, labels = random_data(BATCH)
@@ -240,6 +245,7 @@ def test_an_explicit_loop_of_six_lines() -> None:
     assert net.loss < 0.3 * first
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_sgd_is_its_definition() -> None:
     """Two steps with momentum and weight decay; the settings may change in between."""
     net = reused(2)
@@ -261,11 +267,12 @@ def test_sgd_is_its_definition() -> None:
 
 
 # --- what goes wrong ---------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def small() -> DigitsNet:
+@pytest.fixture
+def small(as_lowered: None) -> DigitsNet:
     return reused(2)
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_not_a_number_stops_fit_and_says_so_once() -> None:
     images, labels = random_data(4)
     net = reused(2)
@@ -280,6 +287,7 @@ def test_not_a_number_stops_fit_and_says_so_once() -> None:
     assert np.isfinite(net.scores.get_weights()[1:]).all()  # the step was not taken
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_not_a_number_in_data_is_found_before_anything_is_computed() -> None:
     """Running statistics and parameters stay as they were; the message says which item of the data set it is."""
     images, labels = random_data(5)
@@ -312,6 +320,7 @@ def test_not_a_number_in_data_is_found_before_anything_is_computed() -> None:
     assert np.isfinite(net.net.evaluate(images[:3], labels[:3]).loss)
 
 
+@pytest.mark.usefixtures("as_lowered")
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e39])
 def test_fit_checks_all_arrays_before_the_first_step(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches before the one with the wrong number were trained on. The arrays are looked at in blocks."""
@@ -332,6 +341,7 @@ def test_fit_checks_all_arrays_before_the_first_step(wrong: float, monkeypatch: 
     assert solver.step_number == 1 and not seen
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_a_loader_is_checked_batch_by_batch() -> None:
     images, labels = random_data(8)
     images[5, 0, 2, 7] = np.nan
@@ -345,6 +355,7 @@ def test_a_loader_is_checked_batch_by_batch() -> None:
         assert np.isfinite(values).all(), name
 
 
+@pytest.mark.usefixtures("as_lowered")
 def test_not_a_number_is_said_once_where_training_goes_on() -> None:
     images, labels = random_data(4)
     images[1] = np.nan

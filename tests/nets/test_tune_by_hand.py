@@ -25,6 +25,8 @@ from swirl.measure import Limits, Times
 from swirl.runner import Runner
 from swirl.target import get_target
 
+pytestmark = pytest.mark.usefixtures("small_probes")
+
 FILE = """
 from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
+from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
 from latte.errors import LatteError
 from latte.solver import SGD
 
@@ -17,7 +17,7 @@ def trained(folder: Path) -> tuple[Net, list[float]]:
     (folder / "mine.py").write_text("def forward(s, target):\n    s.tile('value', 0, 4)\n")
     net = Net(4, seed=1)
     data, label = MemoryDataLayer(net, (3, 6, 7)), MemoryDataLayer(net, (1,))
-    hidden = ReLULayer(net, BatchNormLayer(net, ConvLayer(net, data, num_filters=5)))
+    hidden = ReLULayer(net, ConvLayer(net, data, num_filters=5))
     other = ConvLayer(net, hidden, num_filters=8)
     scores = FullyConnectedLayer(net, other, 3)
     scores.parallelize("forward", "n")

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
+from latte import (
+    ConvLayer,
+    FullyConnectedLayer,
+    FullyConnectedLayerNoBias,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
 from latte.data import Crop, DataLoader, Flip, Normalise
 from latte.ensemble import Ensemble, LossEnsemble
 from latte.errors import DeclarationError, LatteError, TrainingError
@@ -78,8 +86,9 @@ CONSTRUCTORS: dict[Callable[..., Any], Callable[[], tuple[tuple[Any, ...], dict[
 
 @cache
 def compiled() -> Net:
-    """A compiled net, the same for all solvers."""
-    net = declared()
+    """A compiled net, the same for all solvers, of one parameter: each solver compiles an update for each."""
+    net = Net(2, seed=0)
+    FullyConnectedLayerNoBias(net, MemoryDataLayer(net, (3,)), 3)
     net.compile(target="portable", threads=1)
     return net
 
