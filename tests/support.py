@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -15,11 +16,24 @@ from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, make_nest, parse_program, substitute
 from swirl.ir.validate import validate
 from swirl.jit import build
-from swirl.target import Target, why_not
+from swirl.target import TARGETS, Target, why_not
 from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
 from tests.fuzz import floats
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def targets_in_turn(first: int = 0, *, vectors: bool = False) -> Iterator[str]:
+    """The names of the targets that this machine runs, again and again: for cases of which one each is enough.
+
+    Args:
+        first: the number of the target to begin with.
+        vectors: whether of those with vectors alone, if there is one.
+    """
+    running = [name for name, target in TARGETS.items() if why_not(target) is None]
+    if vectors and len(running) > 1:
+        running.remove("portable")
+    return itertools.islice(itertools.cycle(running), first, None)
 
 
 def program(text: str, /, aliases: dict[str, tuple[str, ...]] | None = None, **shapes: tuple[int, ...]) -> Program:

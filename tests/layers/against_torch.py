@@ -13,6 +13,7 @@ from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from swirl.target import TARGETS, why_not
 from tests.layers.references import assert_within
+from tests.support import targets_in_turn
 
 TOLERANCE = 3e-5
 """Of the greatest element: sums of up to some thousand terms, and functions within a few roundings."""
@@ -36,12 +37,11 @@ class Case:
 
 
 def in_turn(cases: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Each case's name, a target, and the number of one of its ``shapes``, along which the two targets take turns."""
-    targets = ("avx512", "avx2")
+    """Each case's name, a target, and the number of one of its ``shapes``, along which vector targets take turns."""
     return [
-        (name, targets[(first + number) % 2], number)
+        (name, target, number)
         for first, (name, case) in enumerate(cases.items())
-        for number in range(len(case.shapes))
+        for number, target in zip(range(len(case.shapes)), targets_in_turn(first, vectors=True), strict=False)
     ]
 
 

@@ -15,6 +15,7 @@ from latte.ensemble import Ensemble
 from latte.neuron import INFINITY, Field, Neuron
 from swirl.runner import Runner
 from swirl.target import Target, why_not
+from tests.support import targets_in_turn
 
 WIDTH = 8
 """Elements that a neuron reads."""
@@ -400,7 +401,7 @@ def test_values(target: Target) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "target"),
-    [(AndOr, "avx512"), (AndOrOfConstants, "avx2"), (AndOrOfMixedTypes, "portable"), (NestedSelects, "avx512")],
+    [*zip([AndOr, AndOrOfConstants, AndOrOfMixedTypes, NestedSelects], targets_in_turn(), strict=False)],
     indirect=["target"],
 )
 def test_gradients(kind: type[Neuron], target: Target) -> None:

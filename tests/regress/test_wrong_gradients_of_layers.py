@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,8 @@ from latte import MemoryDataLayer, Net
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
-from swirl.target import TARGETS, Target, why_not
+from swirl.target import Target, why_not
+from tests.support import targets_in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -262,7 +262,7 @@ def in_turn(
     layers: list[tuple[Any, Callable[..., torch.Tensor]]],
 ) -> list[tuple[Any, Callable[..., torch.Tensor], str]]:
     """Derivatives are the same on all targets, and each layer is compiled for one of them."""
-    return [(*layer, target) for layer, target in zip(layers, itertools.cycle(TARGETS))]
+    return [(*layer, target) for layer, target in zip(layers, targets_in_turn(), strict=False)]
 
 
 def _check(
