@@ -51,10 +51,6 @@ def smaller(name: str, text: str, less: str, folder: Path) -> str:
     return str(folder / name)
 
 
-# Whole batches of 60: nothing is compiled for what would be left over.
-WHOLE_BATCHES = "test_size=0.2", "train_size=1440, test_size=300"
-
-
 def python_blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
@@ -90,9 +86,11 @@ def test_the_readme_shows_the_code_of_the_third_example(monkeypatch):
 
 @pytest.mark.slow
 def test_digits_are_learned_and_a_second_run_compiles_nothing(tmp_path):
-    script = smaller("01_digits_cnn.py", *WHOLE_BATCHES, tmp_path)
-    first, second = (json.loads(run("-c", RUN, script, folder=tmp_path).splitlines()[-1]) for _ in range(2))
-    assert first["items"] == 300
+    """The main job as it is."""
+    first, second = (
+        json.loads(run("-c", RUN, example("01_digits_cnn.py"), folder=tmp_path).splitlines()[-1]) for _ in range(2)
+    )
+    assert first["items"] == 360
     assert first["accuracy"] >= 0.98
     assert second["compiled"] == 0
     assert second["kernels"] == first["kernels"] > 0
@@ -112,7 +110,7 @@ print(json.dumps([scope["check_gradient"](), *accuracies]))
 
 @pytest.mark.slow
 def test_a_layer_of_ones_own_is_differentiated_and_trained(tmp_path):
-    script = smaller("02_own_layer.py", *WHOLE_BATCHES, tmp_path)
+    script = smaller("02_own_layer.py", "test_size=0.2", "train_size=1440, test_size=300", tmp_path)  # whole batches
     printed = run("-c", OWN_LAYER, script, folder=tmp_path)
     difference, without, with_layer = json.loads(printed.splitlines()[-1])
     assert difference < 1e-3
