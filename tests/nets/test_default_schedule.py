@@ -56,7 +56,7 @@ from tests.fuzz.commands import RECIPES, CommandMaker
 from tests.fuzz.floats import ASSUME_FINITE, REORDER, floating_problem
 from tests.fuzz.programs import ProgramMaker
 from tests.lowered import lowered
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_compiles_to_same, assert_same, program, targets_in_turn
 
 NOTHING = "def forward(s, target): ...\ndef backward(s, target): ...\ndef update(s, target): ...\n"
 """A recipe that leaves the nests as they are."""
@@ -83,14 +83,18 @@ def scheduled(net: Net, layer: Ensemble, target: str | Target) -> Iterator[tuple
 
 
 # --- it changes no result -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", [(8, 4, 6), (8, 2, 18)], ids=["short rows", "rows longer than a vector"])
+@pytest.mark.parametrize(
+    ("shape", "target"), [((8, 4, 6), "avx512"), ((8, 2, 18), "avx2")], ids=["short rows", "rows longer than a vector"]
+)
 @pytest.mark.parametrize("name", OWN)
-def test_programs_compute_the_same(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_compute_the_same(
+    name: str, shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exactly, over rationals; and with special values."""
     monkeypatch.setattr(nests, "WORTH_SHARING", 1)  # these are small
     monkeypatch.setattr(past_caches, "FAR", 1)
     net, _, layer = net_of(name, 2, shape)
-    for _, before, after, commands in scheduled(net, layer, "avx2"):
+    for _, before, after, commands in scheduled(net, layer, target):
         assert_same(before, after, seeds=(0,))
         assert {"vectorize", "parallelize"} <= {c.command.name for c in commands if c.status == "applied"}
         assert not scalar(after), f"loops that are left scalar: {scalar(after)}\n{after.text}"
@@ -114,34 +118,44 @@ def results_of(net: Net, data: Ensemble, layer: Ensemble) -> list[np.ndarray]:
     return [layer.get_value(), data.get_grad()]
 
 
-def computed(name: str, target: str) -> list[np.ndarray]:
-    """The value of an own layer, and the gradients of its source and parameters."""
-    net, data, layer = net_of(name, 3, (16, 14, 18))
+def computed(name: str, target: str) -> tuple[list[np.ndarray], Net, Ensemble]:
+    """The value of an own layer, and the gradients of its source and parameters; its net; and the layer."""
+    net, data, layer = net_of(name, 3, (32, 26, 30))
     net.compile(target=target, threads=3)
     assert bool(net.explain(layer).commands) == settings().schedule
     parameters = [field for field, spec in layer.fields().items() if spec.role == "param"]
-    return [*results_of(net, data, layer), *(getattr(layer, f"get_grad_{p}")() for p in parameters)]
+    found = [*results_of(net, data, layer), *(getattr(layer, f"get_grad_{p}")() for p in parameters)]
+    return found, net, layer
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_compiled_layers_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values and gradients of the compiled layer on each target that runs, beside those of its nests as they are.
+@pytest.mark.parametrize(("name", "target"), list(zip(OWN, targets_in_turn(), strict=False)))
+def test_compiled_layers_compute_the_same(
+    name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients of the compiled layer beside those of its nests as they are; and the recipe that is shown
+    of it gives the same nests.
 
-    Sums of up to 3,000 terms in another order differ by less than 1e-4 of the greatest element.
+    Sums of up to 25,000 terms in another order differ by less than 1e-4 of the greatest element.
     """
     monkeypatch.setattr(nests, "WORTH_SHARING", 1000)  # so that threads are used
     with lowered():
-        expected = computed(name, "portable")
-    for target in TARGETS.values():
-        if why_not(target) is None:
-            for default, plain in zip(computed(name, target.name), expected, strict=True):
-                bound = 1e-4 * max(1.0, float(np.abs(plain).max()))
-                np.testing.assert_allclose(default, plain, rtol=0, atol=bound, err_msg=target.name)
+        expected, _, _ = computed(name, "portable")
+    found, net, layer = computed(name, target)
+    for default, plain in zip(found, expected, strict=True):
+        np.testing.assert_allclose(default, plain, rtol=0, atol=1e-4 * max(1.0, float(np.abs(plain).max())))
+    (tmp_path / "copied.py").write_text(net.explain(layer).as_recipe())
+    again, _, other = net_of(name, 3, (32, 26, 30))
+    again.use_recipe(other, tmp_path / "copied.py")
+    again.compile(target=target, threads=3)
+    for one, two in zip(net.executable.compiled, again.executable.compiled, strict=True):
+        assert one.program.text == two.program.text
+    assert "default schedule (forward, backward" in net.explain(layer).recipe
+    assert "default schedule" not in again.explain(other).recipe
 
 
-@pytest.mark.parametrize("name", ["gelu", "prelu", "rms-norm", "depthwise", "softmax", "squeeze"])
-def test_blocks_of_the_source_are_taken_over(name: str, tmp_path: Path) -> None:
-    """The channels of the source are in blocks of a vector, the last one ragged."""
+def test_blocks_of_the_source_are_taken_over(tmp_path: Path) -> None:
+    """The channels of the source are in blocks of a vector, the last one ragged. The gradients of its readers
+    come to it one after the other."""
     (tmp_path / "nothing.py").write_text(NOTHING)
     results = []
     for recipe in (None, tmp_path / "nothing.py"):
@@ -149,15 +163,17 @@ def test_blocks_of_the_source_are_taken_over(name: str, tmp_path: Path) -> None:
         net.force_backward = True
         data = MemoryDataLayer(net, (3, 6, 7))
         conv = ConvLayer(net, data, num_filters=24)
-        layer = OWN[name].declare(net, conv)
+        names = ("gelu", "prelu", "rms-norm", "depthwise", "softmax", "squeeze")
+        layers = [OWN[name].declare(net, conv) for name in names]
         if recipe is not None:
-            net.use_recipe(layer, recipe)
+            for layer in layers:
+                net.use_recipe(layer, recipe)
         net.compile()
-        results.append(results_of(net, data, layer))
+        results.append([found for layer in layers for found in results_of(net, data, layer)])
         buffers = net.executable.buffers
-        source, value = (buffers[f"{ensemble.name}.value"].layout.blocks for ensemble in (conv, layer))
+        source, *values = (buffers[f"{ensemble.name}.value"].layout.blocks for ensemble in (conv, *layers))
         assert source
-        assert value == (source if recipe is None else ())
+        assert values == [source if recipe is None else ()] * len(layers)
     for default, plain in zip(*results, strict=True):
         np.testing.assert_allclose(default, plain, rtol=0, atol=1e-4 * max(1.0, float(np.abs(plain).max())))
 
@@ -274,21 +290,6 @@ def test_random_programs_end_and_compute_the_same(seed: int, monkeypatch: pytest
 
 
 # --- it is a recipe -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", OWN)
-def test_the_shown_recipe_gives_the_same_nests(name: str, tmp_path: Path) -> None:
-    net, _, layer = net_of(name, 4, (32, 28, 28))
-    net.compile(target="portable")
-    shown = net.explain(layer).as_recipe()
-    (tmp_path / "copied.py").write_text(shown)
-    again, _, other = net_of(name, 4, (32, 28, 28))
-    again.use_recipe(other, tmp_path / "copied.py")
-    again.compile(target="portable")
-    for one, two in zip(net.executable.compiled, again.executable.compiled, strict=True):
-        assert one.program.text == two.program.text
-    assert "default schedule (forward, backward" in net.explain(layer).recipe
-    assert "default schedule" not in again.explain(other).recipe
-
-
 def test_a_phase_without_a_function_gets_the_default_schedule(tmp_path: Path) -> None:
     (tmp_path / "forward.py").write_text("def forward(s, target):\n    s.parallelize('forward', 'n')\n")
     net, _, layer = net_of("prelu", 16, (8, 16, 16))
@@ -695,11 +696,11 @@ def test_short_sums_stay_in_locals() -> None:
 @pytest.mark.parametrize(
     ("shape", "batch", "l2", "passing", "own_sums"),
     [
-        ((2, 4, 7), 17, 2**14, ["n"], True),  # an image at a time
-        ((2, 6, 7), 17, 2**14, ["n", "h_outer"], True),  # a few rows
+        ((2, 4, 7), 9, 2**14, ["n"], True),  # an image at a time
+        ((2, 6, 7), 9, 2**14, ["n", "h_outer"], True),  # a few rows
         ((8, 3, 7), 2, 2**14, ["n"], False),  # too few images for the threads
         ((8, 3, 7), 3, 2**16, [], False),  # the caches have it all
-        ((2, 6, 7), 17, 2**11, [], False),  # they do not have the weights
+        ((2, 6, 7), 9, 2**11, [], False),  # they do not have the weights
     ],
 )
 def test_terms_pass_by_once_for_all_results(
@@ -831,7 +832,7 @@ def clipped_pooling(extent: int) -> tuple[Net, Ensemble]:
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
 def test_strided_sums_are_gathered_if_they_have_other_terms(target: str) -> None:
     """An element of the source sums filters for each tap, but at most a few gradients of windows."""
-    for (net, layer), gathered in ((convolution(20, 9, stride=2), 2), (clipped_pooling(9), 0)):
+    for (net, layer), gathered in ((convolution(20, 7, stride=2), 2), (clipped_pooling(9), 0)):
         backward = applied_in("backward", net, layer, target)
         assert sum(text.startswith("reindex(") for text in backward) == gathered, backward
 
@@ -962,7 +963,7 @@ def test_lanes_run_along_the_loop_that_fills_most_of_a_vector() -> None:
     assert "vectorize('backward', 'x', 16, strided='gather')" in applied["backward"], applied
 
 
-@pytest.mark.parametrize("extent", [7, 57])
+@pytest.mark.parametrize("extent", [7, 35])
 def test_a_clipped_window_at_the_end_is_separate(extent: int) -> None:
     """Three whole windows are enough for lanes; one that ends beyond the row has another number of taps."""
     for phase, commands in applied_of(*pooling(extent, ceil_mode=True)).items():
