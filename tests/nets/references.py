@@ -20,6 +20,7 @@ from latte import (
 )
 from latte.ensemble import Ensemble
 from swirl.config import settings
+from swirl.target import resolve_target
 
 SHAPE, FILTERS, CLASSES = (1, 8, 8), (5, 7), 10
 
@@ -89,7 +90,8 @@ def reused(batch: int, seed: int = 1, *, copy: int = 0, **options: Any) -> Digit
         copy: several nets at once need several numbers.
         options: of the net.
     """
-    key = (batch, seed, copy, settings().schedule, *sorted(options.items()))
+    target = resolve_target(options.get("target")).name
+    key = (batch, seed, copy, settings().schedule, *sorted({**options, "target": target}.items()))
     if key not in _NETS:
         made = DigitsNet(batch, seed, **{"filters": (3,), **options})
         _NETS[key] = made, made.parameters

@@ -29,6 +29,7 @@ from latte.solver import (
     WarmUp,
 )
 from swirl.target import TARGETS, get_target, resolve_target, why_not
+from tests.support import targets_in_turn
 
 BATCH, STEPS = 4, 5
 RANDOM = np.random.default_rng(0)
@@ -124,8 +125,7 @@ CASES: dict[str, tuple[Callable[..., Solver], dict[str, Any], str, dict[str, Any
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "target"), list(zip(CASES, targets_in_turn(), strict=False)))
 def test_solvers_are_pytorchs(case: str, target: str) -> None:
     ours, options, theirs, its_options = CASES[case]
     net = net_of(target)

@@ -149,10 +149,12 @@ def test_evaluate_counts_every_item_once() -> None:
 def test_fit_trains_on_the_last_batch_as_it_is() -> None:
     """``fit`` without shuffling against the explicit loop, and the last, smaller batch against PyTorch."""
     images, labels = random_data(ITEMS)
-    fitted, explicit = reused(BATCH), reused(BATCH, copy=1)
+    fitted = reused(BATCH)
     history = fitted.net.fit(
         images, labels, solver=SGD(fitted.net, **SETTINGS), epochs=2, shuffle=False, progress=False
     )
+    trained = fitted.parameters
+    explicit = reused(BATCH)  # the same net again, with its initial parameters
     solver = SGD(explicit.net, **SETTINGS)
     batches = [slice(0, 6), slice(6, 12), slice(12, 14)] * 2
     initial = explicit.parameters
@@ -161,7 +163,7 @@ def test_fit_trains_on_the_last_batch_as_it_is() -> None:
     assert (len(history.accuracies), history.items) == (6, 2 * ITEMS)
     assert history.seconds > 0 and history.items_per_second > 0
     for name, values in explicit.parameters.items():
-        np.testing.assert_array_equal(values, fitted.parameters[name], err_msg=name)
+        np.testing.assert_array_equal(values, trained[name], err_msg=name)
 
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)

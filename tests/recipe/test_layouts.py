@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -118,16 +119,21 @@ def computed(net: Net, data: Ensemble, conv: Ensemble) -> dict[str, np.ndarray]:
     }
 
 
+@cache
+def plainly(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """What the net computes without a recipe."""
+    return computed(*compiled(shape, None))
+
+
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("shape", [(3, 4, 9, 3, 1), (2, 17, 8, 3, 2), (1, 1, 1, 1, 1), (5, 2, 11, 5, 3)], ids=str)
 def test_the_same_results(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     if name == "channels innermost" and shape[0] == 1:
         pytest.skip("one channel has one place")
-    expected = computed(*compiled(shape, None))
     net, data, conv = compiled(shape, written(tmp_path, name, shape[3] // 2))
     got = computed(net, data, conv)
-    for field in expected:
-        np.testing.assert_array_equal(got[field], expected[field], err_msg=field)
+    for field, expected in plainly(shape).items():
+        np.testing.assert_array_equal(got[field], expected, err_msg=field)
     if name == "halo":
         nests = "".join(str(phase.after_recipe) for phase in net.explain(conv).phases)
         assert (" and " in nests or "if " in nests.replace("else", "")) is (shape[4] > 1 or "accumulate" in nests)
@@ -167,7 +173,7 @@ def test_a_view_stands_for_blocks(tmp_path: Path) -> None:
 def test_training_steps(tmp_path: Path) -> None:
     results = []
     for recipe in (None, written(tmp_path, "channels innermost")):
-        net, data, conv = compiled((3, 4, 6, 3, 1), recipe)
+        net, data, conv = compiled((3, 4, 9, 3, 1), recipe)
         computed(net, data, conv)
         SGD(net, learning_rate=0.5).step()
         results.append(conv.get_weights())
@@ -252,36 +258,61 @@ LAYOUTS = {
 }
 
 
+@cache
+def read(recipe: Path | None) -> list[np.ndarray]:
+    """The values of readers of a convolution that has a recipe, and its gradients."""
+    net = Net(2, seed=1, keep="all")
+    data = MemoryDataLayer(net, (3, 6, 6))
+    conv = ConvLayerNoBias(net, data, num_filters=5, kernel=3, stride=1, pad=1)
+    readers = [
+        ReLULayer(net, conv),
+        TanhLayer(net, conv),
+        BatchNormLayer(net, conv),
+        MaxPoolingLayer(net, conv, kernel=2, stride=2),
+        FullyConnectedLayerNoBias(net, conv, num_outputs=3),
+        ConvLayerNoBias(net, conv, num_filters=2, kernel=3, stride=2, pad=1),
+    ]
+    if recipe is not None:
+        net.use_recipe(conv, recipe)
+    with lowered(recipe is None):
+        net.compile()
+    data.set_value(np.random.default_rng(3).integers(-3, 4, (2, 3, 6, 6)))
+    net.forward()
+    for reader in readers:
+        reader.set_grad(np.ones(reader.get_value().shape, np.float32))
+    net.clear_grad()
+    net.backward()
+    return [*(reader.get_value() for reader in readers), conv.get_grad(), conv.get_grad_weights()]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_shipped_recipes_follow(layout: str, tmp_path: Path) -> None:
     path = tmp_path / "conv.py"
     path.write_text(f"def forward(s, target):\n    {LAYOUTS[layout]}\n")
-    results = []
-    for recipe in (None, path):
-        net = Net(2, seed=1, keep="all")
-        data = MemoryDataLayer(net, (3, 6, 6))
-        conv = ConvLayerNoBias(net, data, num_filters=5, kernel=3, stride=1, pad=1)
-        readers = [
-            ReLULayer(net, conv),
-            TanhLayer(net, conv),
-            BatchNormLayer(net, conv),
-            MaxPoolingLayer(net, conv, kernel=2, stride=2),
-            FullyConnectedLayerNoBias(net, conv, num_outputs=3),
-            ConvLayerNoBias(net, conv, num_filters=2, kernel=3, stride=2, pad=1),
-        ]
-        if recipe is not None:
-            net.use_recipe(conv, recipe)
+    for got, expected in zip(read(path), read(None), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@cache
+def trained(recipe: Path | None) -> list[np.ndarray]:
+    """The value and gradients of a chain whose convolution has a recipe."""
+    net = Net(3, seed=1)
+    net.force_backward = True
+    data = MemoryDataLayer(net, (3, 6, 6))
+    conv = ConvLayerNoBias(net, data, num_filters=19, kernel=3, stride=1, pad=1)
+    norm = BatchNormLayer(net, conv)
+    relu = ReLULayer(net, norm)
+    if recipe is not None:
+        net.use_recipe(conv, recipe)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotTuned)
         with lowered(recipe is None):
             net.compile()
-        data.set_value(np.random.default_rng(3).integers(-3, 4, (2, 3, 6, 6)))
-        net.forward()
-        for reader in readers:
-            reader.set_grad(np.ones(reader.get_value().shape, np.float32))
-        net.clear_grad()
-        net.backward()
-        results.append([*(reader.get_value() for reader in readers), conv.get_grad(), conv.get_grad_weights()])
-    for expected, got in zip(*results, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    data.set_value(np.random.default_rng(3).standard_normal((3, 3, 6, 6)))
+    net.forward()
+    relu.set_grad(np.random.default_rng(4).standard_normal((3, 19, 6, 6)))
+    net.backward()
+    return [relu.get_value(), norm.get_grad_gamma(), conv.get_grad_weights(), data.get_grad()]
 
 
 @pytest.mark.parametrize("tiled", ["'value'", "'grad'", "'value', 'grad'"])
@@ -291,24 +322,5 @@ def test_chains_follow_what_a_source_has_laid_out(tiled: str, tmp_path: Path) ->
     path.write_text(
         f"def forward(s, target):\n    for buffer in ({tiled},):\n        s.tile(buffer, 0, target.simd_width)\n"
     )
-    results = []
-    for recipe in (None, path):
-        net = Net(3, seed=1)
-        net.force_backward = True
-        data = MemoryDataLayer(net, (3, 6, 6))
-        conv = ConvLayerNoBias(net, data, num_filters=19, kernel=3, stride=1, pad=1)
-        norm = BatchNormLayer(net, conv)
-        relu = ReLULayer(net, norm)
-        if recipe is not None:
-            net.use_recipe(conv, recipe)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotTuned)
-            with lowered(recipe is None):
-                net.compile()
-        data.set_value(np.random.default_rng(3).standard_normal((3, 3, 6, 6)))
-        net.forward()
-        relu.set_grad(np.random.default_rng(4).standard_normal((3, 19, 6, 6)))
-        net.backward()
-        results.append([relu.get_value(), norm.get_grad_gamma(), conv.get_grad_weights(), data.get_grad()])
-    for expected, got in zip(*results, strict=True):
+    for got, expected in zip(trained(path), trained(None), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
