@@ -67,11 +67,11 @@ def compiled_as(net: Net) -> set[str]:
     return {f"{item.program.name}" for item in net.executable.compiled if item.phase != "inference"}
 
 
-def planned(net: Net) -> tuple[Plan, set[str]]:
+def planned(net: Net, target: str | None = None) -> tuple[Plan, set[str]]:
     """How a net would be compiled, and as what."""
     with Memos() as memos:
         programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-        plan = make_plan(net.graph, programs, resolve_target(), memos)
+        plan = make_plan(net.graph, programs, resolve_target(target), memos)
     return plan, {f"{unit.name}.{phase}" for unit in plan.units for phase in unit.parts if phase != "inference"}
 
 

@@ -36,6 +36,7 @@ from latte.planning.defaults import blocking, nests, past_caches, products
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
+from latte.runtime.kernels import generate_kernels
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
 from swirl.config import settings
@@ -49,13 +50,14 @@ from swirl.loop_facts import facts, trips
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
-from swirl.target import TARGETS, Target, why_not
+from swirl.target import TARGETS, Target
 from tests.codegen.test_machine_code import target_named
 from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
 from tests.fuzz.floats import ASSUME_FINITE, REORDER, floating_problem
 from tests.fuzz.programs import ProgramMaker
 from tests.lowered import lowered
+from tests.nets.test_default_chains import planned
 from tests.support import assert_compiles_to_same, assert_same, program, targets_in_turn
 
 NOTHING = "def forward(s, target): ...\ndef backward(s, target): ...\ndef update(s, target): ...\n"
@@ -761,9 +763,10 @@ def test_sums_beside_other_statements_stay_in_registers() -> None:
     of the product: parted, the loops over the results move outside."""
     net = Net(8, seed=1)
     RNNLayer(net, MemoryDataLayer(net, (3, 4)), 32)
-    net.compile(target="avx2")
-    (kernel,) = (c for c in net.executable.compiled if c.unit.name == "rnn1_step1" and c.phase == "backward")
-    added = [nest for nest in kernel.program.nests if "weights_hh" in nest.arguments]
+    plan, _ = planned(net, "avx2")
+    (step,) = (item for item in plan.scheduled if item.unit.name == "rnn1_step1")
+    program = step.finished("backward", plan.state, plan.target)[-1].program
+    added = [nest for nest in program.nests if "weights_hh" in nest.arguments]
     assert len(added) == 1 and "grad_inputs" not in added[0].arguments
     assert re.search(r"for k in .*\n(.*\n)*? +grad_inputs1_t\[.*\] \+= ", added[0].text), added[0].text
 
@@ -873,8 +876,7 @@ def test_in_blocks_of_channels_windows_have_lanes_of_their_own(stride: int) -> N
     net.force_backward = True
     source = ConvLayer(net, MemoryDataLayer(net, (3, 9, 9)), num_filters=32, kernel=3, stride=1, pad=1)
     layer = MaxPoolingLayer(net, source, kernel=3, stride=stride, pad=1, ceil_mode=False, clamp=False)
-    net.compile(target="avx512")
-    applied = [o.text for o in net.explain(layer, "backward").commands if o.status == "applied"]
+    applied = applied_texts(planned(net, "avx512")[0].outcomes[layer.name])
     assert {f"tile('{name}', 0, 16, reorder=False)" for name in ("value", "grad", "mask_j", "mask_k")} <= set(applied)
     assert not any(text.startswith(("locate", "reindex")) for text in applied), applied
     assert any(re.match(r"vectorize\('backward', 'c_inner\w*', 16\)", text) for text in applied), applied
@@ -981,16 +983,15 @@ def test_rows_of_which_lanes_take_some_elements_are_fetched_ahead(cache: int) ->
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
 def test_lanes_that_write_every_second_element_fill_the_row(target: str) -> None:
     """Gradients of poolings, and interpolation; the gradient of interpolation adds up a row before it is stored."""
-    if reason := why_not(TARGETS[target]):
-        pytest.skip(reason)
     net = Net(2)
     net.force_backward = True
     source = MemoryDataLayer(net, (4, 40, 40))
     pooled = MaxPoolingLayer(net, InterpolationLayer(net, source, 0, 2.0, centred=True), 2, 2)
     for layer in net.ensembles:
         net.use_recipe(layer, None)
-    net.compile(target=target, threads=1)
-    code = {(c.ensemble.name, c.phase): c.source.source for c in net.executable.compiled}
+    plan, _ = planned(net, target)
+    code = {(each.unit.name, each.phase): each.source.source for each in generate_kernels(plan)}
     assert "interleaved<" in code["interpolation1", "forward"] and "interleaved<" in code[pooled.name, "backward"]
-    orders = [c.text for c in net.explain("interpolation1").commands if c.text.startswith("reorder('backward'")]
+    applied = applied_texts(plan.outcomes["interpolation1"])
+    orders = [text for text in applied if text.startswith("reorder('backward'")]
     assert orders and "'i_1', 'x_inner_1', 'j_1'" in orders[0]
