@@ -602,10 +602,10 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
     monkeypatch.setattr(blocking, "WAY", 512)
     monkeypatch.setattr(past_caches, "FAR", 1)
     monkeypatch.setattr(past_caches, "PAGE", 512)
-    target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**14)
+    target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**13)
     net = Net(32, seed=1)
     net.force_backward = True
-    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (128,)), 34)
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (64,)), 34)
     applied = applied_of(net, layer, target)
     assert "pack('backward', 'weights', at='k_outer', nest=1)" in applied["backward"]
     assert "pack('update', 'inputs', at='i_outer', nest=1)" in applied["update"]
