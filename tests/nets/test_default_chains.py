@@ -40,7 +40,7 @@ from latte.planning import recipes
 from latte.planning.chains import find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
 from swirl.memo import Memos
-from swirl.target import resolve_target
+from swirl.target import Target, resolve_target
 from tests.lowered import lowered
 
 Layer = Callable[[Net, Ensemble], Ensemble]
@@ -67,11 +67,11 @@ def compiled_as(net: Net) -> set[str]:
     return {f"{item.program.name}" for item in net.executable.compiled if item.phase != "inference"}
 
 
-def planned(net: Net, target: str | None = None) -> tuple[Plan, set[str]]:
+def planned(net: Net, target: Target | None = None) -> tuple[Plan, set[str]]:
     """How a net would be compiled, and as what."""
     with Memos() as memos:
         programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-        plan = make_plan(net.graph, programs, resolve_target(target), memos)
+        plan = make_plan(net.graph, programs, target or resolve_target(), memos)
     return plan, {f"{unit.name}.{phase}" for unit in plan.units for phase in unit.parts if phase != "inference"}
 
 

@@ -763,7 +763,7 @@ def test_sums_beside_other_statements_stay_in_registers() -> None:
     of the product: parted, the loops over the results move outside."""
     net = Net(8, seed=1)
     RNNLayer(net, MemoryDataLayer(net, (3, 4)), 32)
-    plan, _ = planned(net, "avx2")
+    plan, _ = planned(net, TARGETS["avx2"])
     (step,) = (item for item in plan.scheduled if item.unit.name == "rnn1_step1")
     program = step.finished("backward", plan.state, plan.target)[-1].program
     added = [nest for nest in program.nests if "weights_hh" in nest.arguments]
@@ -876,7 +876,7 @@ def test_in_blocks_of_channels_windows_have_lanes_of_their_own(stride: int) -> N
     net.force_backward = True
     source = ConvLayer(net, MemoryDataLayer(net, (3, 9, 9)), num_filters=32, kernel=3, stride=1, pad=1)
     layer = MaxPoolingLayer(net, source, kernel=3, stride=stride, pad=1, ceil_mode=False, clamp=False)
-    applied = applied_texts(planned(net, "avx512")[0].outcomes[layer.name])
+    applied = applied_texts(planned(net, TARGETS["avx512"])[0].outcomes[layer.name])
     assert {f"tile('{name}', 0, 16, reorder=False)" for name in ("value", "grad", "mask_j", "mask_k")} <= set(applied)
     assert not any(text.startswith(("locate", "reindex")) for text in applied), applied
     assert any(re.match(r"vectorize\('backward', 'c_inner\w*', 16\)", text) for text in applied), applied
@@ -989,7 +989,7 @@ def test_lanes_that_write_every_second_element_fill_the_row(target: str) -> None
     pooled = MaxPoolingLayer(net, InterpolationLayer(net, source, 0, 2.0, centred=True), 2, 2)
     for layer in net.ensembles:
         net.use_recipe(layer, None)
-    plan, _ = planned(net, target)
+    plan, _ = planned(net, TARGETS[target])
     code = {(each.unit.name, each.phase): each.source.source for each in generate_kernels(plan)}
     assert "interleaved<" in code["interpolation1", "forward"] and "interleaved<" in code[pooled.name, "backward"]
     applied = applied_texts(plan.outcomes["interpolation1"])
