@@ -256,15 +256,15 @@ def merged(programs: list[Program]) -> Program:
     return Program("merged", tuple(nest for program in programs for nest in program.nests), buffers)
 
 
-LANES = ("vectorize", "vectorize gather", "whole_vectors", "recipe", "register tile")
+LANES = ("vectorize", "whole_vectors", "recipe", "register tile")
 IN_TURN = targets_in_turn()
 COMPILED = [
     pytest.param(use, name, id=f"{name}-{use.label}")
     for use in USES
     if use.label not in ("reorder", "distribute", "hoist", "tidy")
-    for name in (sorted(TARGETS) if use.label in LANES else [next(IN_TURN)])
+    for name in (sorted(TARGETS) if use.label.startswith((*LANES, "unroll")) else [next(IN_TURN)])
 ]
-"""Each use, on every target if it makes lanes: otherwise all targets get the same C++."""
+"""Each use, on every target if it makes lanes or unrolls: otherwise all targets get the same C++."""
 
 
 @pytest.mark.parametrize(("use", "target"), COMPILED, indirect=["target"])
