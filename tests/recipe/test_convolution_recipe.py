@@ -88,6 +88,12 @@ def scheduled(shape: tuple[int, ...], target: Target | None = None) -> list[Outc
     return list(s.outcomes)
 
 
+def fetching(shape: tuple[int, ...], target: Target) -> list[str]:
+    """The phases whose sources are fetched ahead."""
+    texts = [o.command.text for o in scheduled(shape, target) if (o.command.name, o.status) == ("prefetch", "applied")]
+    return [phase for phase in ("forward", "backward") if f"('{phase}'" in " ".join(texts)]
+
+
 def commands(net: Net, phase: str) -> list[str]:
     """Those that were applied to a phase of the convolution."""
     outcomes = net.executable.plan.outcomes["conv1"]
@@ -121,7 +127,8 @@ def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_computes_convolutions(shape: tuple[int, ...]) -> None:
-    assert_computes(shape)
+    net = assert_computes(shape)
+    assert not any("stream(" in c.program.text for c in net.executable.compiled)  # small results stay in the caches
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -129,7 +136,7 @@ def test_computes_convolutions(shape: tuple[int, ...]) -> None:
     ("shape", "passes"),
     [
         ((12, 160, 32, 7, 3, 1), True),  # 20 and 10 blocks of channels
-        ((17, 16, 40, 14, 5, 1), False),  # two columns of pixels at each border
+        ((12, 16, 24, 14, 5, 1), False),  # two columns of pixels at each border
         ((6, 144, 17, 13, 3, 2), True),
         ((1, 96, 16, 7, 3, 1), False),  # a single image
     ],
@@ -179,25 +186,21 @@ def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, .
     net = assert_computes(shape, everything_is_large)
     (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "forward"))
     assert "= stream(value_t" in text
-    (text,) = (
-        c.program.text
-        for c in assert_computes(shape).executable.compiled
-        if (c.ensemble.kind, c.phase) == ("conv", "forward")
-    )
-    assert "stream" not in text
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
 @pytest.mark.parametrize(
-    ("shape", "phases"), [((2, 200, 24, 5, 1, 1), {"forward"}), ((1, 40, 193, 9, 1, 1), {"backward"})], ids=str
+    ("target", "shape", "phases"),
+    [("avx512", (1, 40, 193, 9, 1, 1), ["backward"]), ("avx2", (2, 200, 24, 5, 1, 1), ["forward"])],
+    ids=str,
 )
 def test_blocks_of_one_tap_are_fetched_ahead_where_they_are_many(
-    shape: tuple[int, ...], phases: set[str], target: str, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], phases: list[str], target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert all(fetching(shape, TARGETS[name]) == phases for name in ("avx512", "avx2"))
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     net = assert_computes(shape)
     texts = {c.phase: c.program.text for c in net.executable.compiled if c.ensemble.kind == "conv"}
-    assert {phase for phase in ("forward", "backward") if "prefetch(" in texts[phase]} == phases
+    assert [phase for phase in ("forward", "backward") if "prefetch(" in texts[phase]] == phases
 
 
 @pytest.mark.parametrize(
@@ -205,19 +208,18 @@ def test_blocks_of_one_tap_are_fetched_ahead_where_they_are_many(
     [
         ((50, 96, 32, 33, 3, 2), ["forward"]),  # backward's source is a quarter of its result
         ((64, 64, 64, 56, 3, 1), ["forward", "backward"]),
-        ((50, 33, 65, 17, 5, 1), []),  # stays in the caches
+        ((50, 33, 65, 17, 3, 1), []),  # stays in the caches
         ((64, 192, 192, 28, 3, 1), []),  # passes by six times
         ((64, 64, 128, 56, 1, 2), ["forward", "backward"]),  # one tap, of every other pixel
     ],
     ids=str,
 )
 def test_blocks_are_fetched_ahead_from_memory(shape: tuple[int, ...], phases: list[str]) -> None:
-    fetching = [o.command.text for o in scheduled(shape, TARGETS["avx512"]) if o.command.name == "prefetch"]
-    assert [phase for phase in ("forward", "backward") if f"('{phase}'" in " ".join(fetching)] == phases
-    assert not any(o.command.name == "prefetch" for o in scheduled(shape, TARGETS["avx2"]))  # 32 bytes of a pixel
+    assert fetching(shape, TARGETS["avx512"]) == phases
+    assert not phases or not fetching(shape, TARGETS["avx2"])  # 32 bytes of a pixel
 
 
-@pytest.mark.parametrize("shape", [(2, 40, 33, 31, 3, 2), (3, 35, 20, 7, 5, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 40, 33, 9, 3, 2), (3, 35, 20, 7, 3, 1)], ids=str)
 def test_what_is_fetched_ahead_is_computed_alike(
     shape: tuple[int, ...], everything_is_large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +255,7 @@ def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...
 
 @pytest.mark.parametrize(
     ("target", "shape"),
-    [("avx512", (16, 40, 72, 13, 1, 1)), ("avx2", (8, 50, 97, 37, 1, 2)), ("avx2", (65, 64, 64, 17, 3, 1))],
+    [("avx512", (16, 40, 72, 13, 1, 1)), ("avx2", (8, 50, 97, 37, 1, 2)), ("avx2", (17, 64, 64, 17, 3, 1))],
     ids=str,
 )
 def test_sources_pass_by_once_for_all_weights(
@@ -339,8 +341,16 @@ def test_zeros_around_that_no_tap_of_a_pixel_leaves(
     assert_computes(shape)
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-@pytest.mark.parametrize("shape", [(2, 32, 32, 28, 3, 1), (2, 32, 32, 56, 3, 1), (2, 32, 64, 56, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        ("avx512", (2, 32, 32, 56, 3, 1)),  # a row in first, middle and last tiles
+        ("avx2", (2, 32, 32, 28, 3, 1)),
+        ("avx512", (2, 32, 64, 56, 1, 1)),
+        ("avx2", (2, 32, 64, 56, 1, 1)),
+    ],
+    ids=str,
+)
 def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     net, _, conv = compiled(shape)
@@ -357,16 +367,10 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
             assert counts(loop).others <= (15 if several else 9), (phase, loop)
         if target == "avx512":
             assert not [text for _, text in code if "zmm" in text and "rsp" in text], phase
-
-
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-def test_loops_around_register_tiles_are_written_out_a_few_times(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
-    net, _, conv = compiled((2, 32, 32, 28, 3, 1))
-    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == "forward")
-    written = re.findall(r"#pragma GCC unroll (\d)\n\s*for \(int ([a-z_]+)", kernel.source.source)
-    assert {times for times, loop in written if loop == "c_inner"} == {"4"}
-    assert {times for times, loop in written if loop != "c_inner"} <= {"1"}
+        if phase == "forward" and shape[4] > 1:  # loops around a tile are written out a few times
+            written = re.findall(r"#pragma GCC unroll (\d)\n\s*for \(int ([a-z_]+)", kernel.source.source)
+            assert {times for times, loop in written if loop == "c_inner"} == {"4"}
+            assert {times for times, loop in written if loop != "c_inner"} <= {"1"}
 
 
 @pytest.mark.parametrize(("target", "most"), [("avx512", 2), ("avx2", 0)])

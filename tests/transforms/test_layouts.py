@@ -19,7 +19,7 @@ from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same, program
 from tests.transforms.witness import touched
 
 set_padding, transpose = COMMANDS["set_padding"], COMMANDS["transpose"]
@@ -133,15 +133,24 @@ def test_any_convolution(stride: int, taps: int, pad: int) -> None:
     assert_same(before, COMMANDS["tile"](transpose(after, "i", order=(1, 2, 0)), "i", 0, 2), finite=True)
 
 
-@pytest.mark.parametrize("columns", [1, 7, 8, 9, 17])
-def test_in_lanes_and_registers(columns: int, target: Target) -> None:
-    before = convolution(3, columns)
+def in_lanes_and_registers(before: Program) -> Program:
     after = set_padding(COMMANDS["tile_loop"](before, "y", 2), "i", 0, 1, 1)
     after = COMMANDS["unroll_and_jam"](after, "k", 2)
     after = COMMANDS["vectorize"](after, "x", 8)
-    after = hoist(scalar_replace(tidy(COMMANDS["parallelize"](after, "y_outer"))))
-    assert_same(before, after, finite=True)
-    assert_compiles_to_same(after, target)
+    return hoist(scalar_replace(tidy(COMMANDS["parallelize"](after, "y_outer"))))
+
+
+COLUMNS = (1, 7, 8, 9, 17)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_in_lanes_and_registers(columns: int) -> None:
+    before = convolution(3, columns)
+    assert_same(before, in_lanes_and_registers(before), finite=True)
+
+
+def test_in_lanes_and_registers_compiled(target: Target) -> None:
+    assert_all_compile_to_same([in_lanes_and_registers(convolution(3, columns)) for columns in COLUMNS], target)
 
 
 @pytest.mark.parametrize("channels", [1, 7, 8, 9])

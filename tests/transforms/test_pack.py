@@ -15,7 +15,7 @@ from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_all_compile_to_same, assert_same, program
 from tests.transforms.witness import touched
 
 
@@ -128,24 +128,40 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
-def test_any_subscripts(text: str, target: Target) -> None:
-    before = program(text, x=(11,), y=(8,))
-    for loop in "ij":
-        if text != OTHERS["no iteration"] or loop == "i":
-            after = assert_same(before, pack(before, "x", at=loop))
-            assert_compiles_to_same(after, target)
+def packed(name: str) -> tuple[Program, list[Program]]:
+    before = program(OTHERS[name], x=(11,), y=(8,))
+    return before, [pack(before, "x", at=loop) for loop in ("i" if name == "no iteration" else "ij")]
 
 
-@pytest.mark.parametrize("columns", [1, 7, 8, 9, 17])
-def test_in_lanes_and_registers(columns: int, target: Target) -> None:
-    before = convolution(5, columns)
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_subscripts(name: str) -> None:
+    before, made = packed(name)
+    for after in made:
+        assert_same(before, after)
+
+
+def test_any_subscripts_compiled(target: Target) -> None:
+    assert_all_compile_to_same([after for name in OTHERS for after in packed(name)[1]], target)
+
+
+def in_lanes_and_registers(before: Program) -> Program:
     after = pack(COMMANDS["tile_loop"](before, "y", 2), "i", at="y_outer")
     after = COMMANDS["vectorize"](after, "i_packed_dim3", 8)
     after = COMMANDS["vectorize"](COMMANDS["reorder"](after, ["c", "ky", "kx", "x"]), "x", 8)
-    after = hoist(scalar_replace(tidy(COMMANDS["parallelize"](after, ["n", "y_outer"]))))
-    assert_same(before, after)
-    assert_compiles_to_same(after, target)
+    return hoist(scalar_replace(tidy(COMMANDS["parallelize"](after, ["n", "y_outer"]))))
+
+
+COLUMNS = (1, 7, 8, 9, 17)
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_in_lanes_and_registers(columns: int) -> None:
+    before = convolution(5, columns)
+    assert_same(before, in_lanes_and_registers(before))
+
+
+def test_in_lanes_and_registers_compiled(target: Target) -> None:
+    assert_all_compile_to_same([in_lanes_and_registers(convolution(5, columns)) for columns in COLUMNS], target)
 
 
 # --- refusals -------------------------------------------------------------------------------------------
@@ -243,16 +259,25 @@ def test_prints_zeros_in_place_of_conditions() -> None:
                     y[i_outer * 3 + i_inner] += w[j] * x_packed[i_inner + j]""")
 
 
+def with_zeros(before: Program, at: str) -> Program:
+    return pack(COMMANDS["tile_loop"](before, "y", 2), "i", at=at, zeros=True)
+
+
 @pytest.mark.parametrize("at", ["n", "y_outer", "x", "ky"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_zeros_at_any_loop(at: str, stride: int, target: Target) -> None:
+def test_zeros_at_any_loop(at: str, stride: int) -> None:
     before = convolution(4, 9, stride)
-    after = pack(COMMANDS["tile_loop"](before, "y", 2), "i", at=at, zeros=True)
-    assert_same(before, after)
+    after = assert_same(before, with_zeros(before, at))
     assert "if" not in after.text
-    if at in ("n", "y_outer"):
-        after = COMMANDS["vectorize"](after, "x", 8, strided="gather")
-    assert_compiles_to_same(after, target)
+
+
+def test_zeros_at_any_loop_compiled(target: Target) -> None:
+    made = []
+    for stride in (1, 2):
+        before = convolution(4, 9, stride)
+        made += [with_zeros(before, at) for at in ("x", "ky")]
+        made += [COMMANDS["vectorize"](with_zeros(before, at), "x", 8, strided="gather") for at in ("n", "y_outer")]
+    assert_all_compile_to_same(made, target)
 
 
 def test_other_conditions_stay() -> None:

@@ -18,7 +18,7 @@ from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
 from tests.codegen.test_machine_code import disassembled, target_named
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same, program
 
 
 def rows(extent: int, lanes: int = 16) -> Program:
@@ -102,10 +102,9 @@ def test_convolution_computes_exactly_the_same(extent: int) -> None:
 
 
 def test_compiles_to_the_same_bits(target: Target) -> None:
-    for extent in (16, 17, 40):
-        assert_compiles_to_same(prefetched(prefetched(rows(extent), "x", "i", 3), "y", "j", 9, 3), target)
-    after = prefetched(prefetched(convolution(), "inputs", "c", 2), "w", "k")
-    assert_compiles_to_same(hoist(scalar_replace(tidy(after))), target)
+    made = [prefetched(prefetched(rows(extent), "x", "i", 3), "y", "j", 9, 3) for extent in (16, 17, 40)]
+    made.append(hoist(scalar_replace(tidy(prefetched(prefetched(convolution(), "inputs", "c", 2), "w", "k")))))
+    assert_all_compile_to_same(made, target)
 
 
 def test_blocks(target: Target) -> None:

@@ -14,7 +14,7 @@ from swirl.ir.nest import Program, parse_program
 from swirl.target import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.relayout import copied, with_copies
-from tests.support import assert_compiles_to_same, assert_same
+from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same
 
 READS = """
 for n in range(2):
@@ -66,16 +66,21 @@ def on_a_copy(program: Program, owned: Program) -> Program:
     return with_copies(program, copy, owned.buffers["x0"].layout, 8)
 
 
-@pytest.mark.parametrize("text", list(COPIES), ids=["reads", "adds", "zeroes", "assigns some", "behind itself"])
-@pytest.mark.parametrize(
-    ("channels", "stored", "wanted"),
-    [(16, (), ((1, 8),)), (9, ((1, 8),), ()), (1, ((1, 4),), ((1, 8),)), (7, ((1, 8),), ((2, 4), (1, 4)))],
-    ids=str,
-)
-def test_computes_what_it_did(text: str, channels: int, stored: tuple, wanted: tuple, target: Target) -> None:
+LAYOUTS = [(16, (), ((1, 8),)), (9, ((1, 8),), ()), (1, ((1, 4),), ((1, 8),)), (7, ((1, 8),), ((2, 4), (1, 4)))]
+"""Channels, and the blocks of the owner and of the copy."""
+
+
+def in_another_layout(text: str, channels: int, stored: tuple, wanted: tuple) -> tuple[Program, Program]:
+    """A phase on what its owner stores, and on its copy."""
     before = phase(text, channels, stored)
     changed = before.with_buffers(x0=before.buffers["x0"].with_layout(Layout(wanted)))
-    after = on_a_copy(changed, before)
+    return before, on_a_copy(changed, before)
+
+
+@pytest.mark.parametrize("text", list(COPIES), ids=["reads", "adds", "zeroes", "assigns some", "behind itself"])
+@pytest.mark.parametrize(("channels", "stored", "wanted"), LAYOUTS, ids=str)
+def test_computes_what_it_did(text: str, channels: int, stored: tuple, wanted: tuple) -> None:
+    before, after = in_another_layout(text, channels, stored, wanted)
     assert after.buffers["x0"].layout == Layout(wanted) and after.buffers["x0_stored"] == before.buffers["x0"]
     assert len(after.nests) - len(before.nests) == COPIES[text]
     arrays = random_arrays(after, 0, "rational")
@@ -83,8 +88,12 @@ def test_computes_what_it_did(text: str, channels: int, stored: tuple, wanted: t
     execute(before, expected, arithmetic="rational")
     execute(after, arrays, checking=True, arithmetic="rational")
     assert np.all(arrays["x0_stored"] == expected["x0"]) and np.all(arrays["y"] == expected["y"])
-    if text != ASSIGNS_SOME or stored:
-        assert_compiles_to_same(after, target)
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=str)
+def test_compiles_to_the_same_bits(layouts: tuple, target: Target) -> None:
+    texts = [text for text in COPIES if text != ASSIGNS_SOME or layouts[1]]
+    assert_all_compile_to_same([in_another_layout(text, *layouts)[1] for text in texts], target)
 
 
 def test_prints() -> None:

@@ -19,7 +19,7 @@ from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
 from tests.codegen.test_machine_code import disassembled, target_named
-from tests.support import assert_compiles_to_same, assert_same, program
+from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same, program
 from tests.transforms.witness import assert_witness
 
 EXTENTS = (1, 2, 7, 8, 15, 16, 17, 24, 31, 32, 40, 56)
@@ -72,8 +72,8 @@ def test_computes_exactly_the_same(extent: int) -> None:
 @pytest.mark.parametrize("lanes", [8, 16, 32])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_compiles_to_the_same_bits(lanes: int, dtype: str, target: Target) -> None:
-    for extent in EXTENTS if lanes == 16 else (8, 40, 64):
-        assert_compiles_to_same(streamed(scaled(extent, lanes, dtype), "y"), target)
+    extents = EXTENTS if lanes == 16 else (8, 40, 64)
+    assert_all_compile_to_same([streamed(scaled(extent, lanes, dtype), "y") for extent in extents], target)
 
 
 def test_rows_in_blocks(target: Target) -> None:
