@@ -13,7 +13,7 @@ from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from swirl.target import TARGETS, why_not
 from tests.layers.references import assert_within
-from tests.support import targets_in_turn
+from tests.support import running_targets, targets_in_turn
 
 TOLERANCE = 3e-5
 """Of the greatest element: sums of up to some thousand terms, and functions within a few roundings."""
@@ -37,11 +37,16 @@ class Case:
 
 
 def in_turn(cases: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """Each case's name, a target, and the number of one of its ``shapes``, along which vector targets take turns."""
+    """Each case's name, a target, and the number of one of its ``shapes``, along which vector targets take turns; a
+    single shape meets each of them."""
     return [
         (name, target, number)
         for first, (name, case) in enumerate(cases.items())
-        for number, target in zip(range(len(case.shapes)), targets_in_turn(first, vectors=True), strict=False)
+        for number, target in (
+            zip(range(len(case.shapes)), targets_in_turn(first, vectors=True), strict=False)
+            if len(case.shapes) > 1
+            else [(0, target) for target in running_targets(vectors=True)]
+        )
     ]
 
 
