@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
-from swirl.codegen.emit import emit
+from swirl.codegen.emit import KernelSource, emit
 from swirl.ir.arithmetic import UNDEFINED, Undefined
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
@@ -134,11 +134,19 @@ def floating_difference(
 def assert_compiles_to_same(program: Program, target: Target, seed: int = 0) -> None:
     """The compiled program computes what the executed one does, bit for bit: of plain random numbers, and with special
     values among them. Where it cannot run, it compiles."""
-    if why_not(target):
-        source = emit(program, target, contract=False)
-        build([source], target, contract=False)
-        return
-    source = emit(program, target, contract=False)
+    assert_all_compile_to_same([program], target, seed)
+
+
+def assert_all_compile_to_same(programs: Sequence[Program], target: Target, seed: int = 0) -> None:
+    """The same of several programs, which are compiled together."""
+    sources = [emit(program, target, contract=False) for program in programs]
+    build(sources, target, contract=False)
+    if not why_not(target):
+        for program, source in zip(programs, sources, strict=True):
+            _assert_runs_alike(program, source, target, seed)
+
+
+def _assert_runs_alike(program: Program, source: KernelSource, target: Target, seed: int) -> None:
     buffers = floats.touched(program)
     limits = floats.subscripts(program)
     contents = [arrays_for(buffers)]
@@ -151,13 +159,6 @@ def assert_compiles_to_same(program: Program, target: Target, seed: int = 0) -> 
         got = run_source(source, packed, target)
         for name, buffer in buffers.items():
             assert_same_bits(buffer.layout.unpack(got[name], buffer.shape), expected[name], name)
-
-
-def assert_all_compile_to_same(programs: Sequence[Program], target: Target) -> None:
-    """The same of several programs, which are compiled together."""
-    build([emit(program, target, contract=False) for program in programs], target, contract=False)
-    for program in programs:
-        assert_compiles_to_same(program, target)
 
 
 def merged(programs: list[Program]) -> Program:

@@ -203,7 +203,7 @@ def test_arguments_that_do_not_fit(make: Callable[[Net], Any], message: str) -> 
     net.compile(threads=1)
 
 
-@pytest.mark.parametrize("target", ["avx2"])
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
 def test_between_layers_in_blocks_of_channels(target: str) -> None:
     """What is moved, joined and added is laid out by tuned convolutions, and read by others."""
     if reason := why_not(TARGETS[target]):

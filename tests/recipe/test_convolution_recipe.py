@@ -128,7 +128,7 @@ def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_computes_convolutions(shape: tuple[int, ...]) -> None:
     net = assert_computes(shape)
-    assert not any("stream(" in c.program.text for c in net.executable.compiled)  # small results stay in the caches
+    assert not any("stream" in c.program.text for c in net.executable.compiled)  # small results stay in the caches
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -216,7 +216,7 @@ def test_blocks_of_one_tap_are_fetched_ahead_where_they_are_many(
 )
 def test_blocks_are_fetched_ahead_from_memory(shape: tuple[int, ...], phases: list[str]) -> None:
     assert fetching(shape, TARGETS["avx512"]) == phases
-    assert not phases or not fetching(shape, TARGETS["avx2"])  # 32 bytes of a pixel
+    assert not fetching(shape, TARGETS["avx2"])  # 32 bytes of a pixel
 
 
 @pytest.mark.parametrize("shape", [(2, 40, 33, 9, 3, 2), (3, 35, 20, 7, 3, 1)], ids=str)

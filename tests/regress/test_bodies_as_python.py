@@ -15,7 +15,6 @@ from latte.ensemble import Ensemble
 from latte.neuron import INFINITY, Field, Neuron
 from swirl.runner import Runner
 from swirl.target import Target, why_not
-from tests.support import targets_in_turn
 
 WIDTH = 8
 """Elements that a neuron reads."""
@@ -400,9 +399,9 @@ def test_values(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "target"),
-    [*zip([AndOr, AndOrOfConstants, AndOrOfMixedTypes, NestedSelects], targets_in_turn(), strict=False)],
-    indirect=["target"],
+    "kind",
+    [AndOr, AndOrOfConstants, AndOrOfMixedTypes, NestedSelects],
+    ids=lambda kind: kind.__name__,
 )
 def test_gradients(kind: type[Neuron], target: Target) -> None:
     """Against differences, exact as bodies are linear between jumps; where a step meets one, nothing is compared."""

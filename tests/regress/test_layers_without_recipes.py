@@ -10,6 +10,7 @@ from latte.neuron import normal, tanh
 from swirl.ir.hints import is_name
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.sites import loop_names
+from tests.codegen.test_machine_code import target_named
 from tests.support import assert_same, program
 
 
@@ -31,8 +32,10 @@ def triangle(outputs: int, terms: int, groups: int) -> type[Ensemble]:
     return Triangle
 
 
-def test_the_gradient_of_a_source_of_two_that_are_added() -> None:
+@pytest.mark.parametrize("target", ["avx512", "avx2", "portable"])
+def test_the_gradient_of_a_source_of_two_that_are_added(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward of one was compiled with the sum, backward with that of the other, which set the gradient to zero."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     outputs, terms, groups = 33, 4, 5
     kind = triangle(outputs, terms, groups)
     net = Net(1, seed=0)
@@ -60,8 +63,10 @@ def test_the_gradient_of_a_source_of_two_that_are_added() -> None:
     np.testing.assert_allclose(x.get_grad(), expected, rtol=0, atol=1e-5)
 
 
-def test_a_border_that_leaves_no_terms() -> None:
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_a_border_that_leaves_no_terms(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared by the threads in pieces, a loop of no iterations was divided by zero."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     items, groups, outputs, terms = 17, 4, 512, 16
 
     class Upper(Ensemble):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
 from swirl.target import Target, why_not
-from tests.support import targets_in_turn
 
 torch = pytest.importorskip("torch")
 
@@ -254,15 +252,7 @@ NEURON_LAYERS = [
     (TwoLargest, _two_largest),
     (BetweenTwo, _between_two),
 ]
-
 ENSEMBLE_LAYERS = [(Recurrent, _recurrent), (Smoothed, _smoothed), (Looked, _looked), (Overlapping, _overlapping)]
-
-
-def in_turn(
-    layers: list[tuple[Any, Callable[..., torch.Tensor]]],
-) -> list[tuple[Any, Callable[..., torch.Tensor], str]]:
-    """Derivatives are the same on all targets, and each layer is compiled for one of them."""
-    return [(*layer, target) for layer, target in zip(layers, targets_in_turn(), strict=False)]
 
 
 def _check(
@@ -303,7 +293,7 @@ def _check(
         np.testing.assert_allclose(got, expected.numpy(), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize(("neuron", "reference", "target"), in_turn(NEURON_LAYERS), indirect=["target"])
+@pytest.mark.parametrize(("neuron", "reference"), NEURON_LAYERS)
 def test_neurons(neuron: type[Neuron], reference: Callable[..., torch.Tensor], target: Target) -> None:
     net = Net(BATCH, seed=1)
     net.force_backward = True
@@ -350,7 +340,7 @@ def test_no_values_are_kept_where_no_gradient_is_wanted() -> None:
     assert "kept" not in programs["forward"].text
 
 
-@pytest.mark.parametrize(("kind", "reference", "target"), in_turn(ENSEMBLE_LAYERS), indirect=["target"])
+@pytest.mark.parametrize(("kind", "reference"), ENSEMBLE_LAYERS)
 def test_ensembles(kind: type[Ensemble], reference: Callable[..., torch.Tensor], target: Target) -> None:
     net = Net(BATCH, seed=1)
     net.force_backward = True

@@ -236,7 +236,8 @@ def statistics(x: np.ndarray, target: Target, **options: bool) -> tuple[np.ndarr
 @pytest.mark.parametrize("once", [False, True])
 def test_a_large_mean_costs_no_digits(once: bool, target: Target) -> None:
     cases = [
-        ((64, 1, 49_729), 1e4, 1.0),  # 3.2 million
+        ((64, 1, 49_729), 0.5, 1.0),  # 3.2 million
+        ((64, 1, 49_729), 1e4, 1.0),
         ((8, 3, 3136), 1e4, 1.0),
         ((8, 3, 3137), -3e5, 1.0),
         ((5, 2, 17), 1e4, 1e-2),

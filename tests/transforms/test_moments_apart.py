@@ -103,8 +103,8 @@ def test_computes_exactly_the_same_with_the_store() -> None:
 
 def test_compiles_to_the_same_bits(target: Target) -> None:
     found = [moments(made(3, 2, 5, 7), "n", **options) for options in VARIANTS]
-    found += [vectors(joined(made(2, channels, 3, 5)), 8) for channels in (1, 7, 8, 9)]
-    found += [vectors(joined(made(2, 9, 3, row)), 8) for row in (1, 4)]
+    found += [vectors(joined(made(2, channels, 3, 5)), 8) for channels in (1, 7, 8, 9, 17)]
+    found += [vectors(joined(made(2, 9, 3, row)), 8) for row in (1, 4, 13)]
     assert_compiles_to_same(merged([hoist(scalar_replace(tidy(p))) for p in found]), target)
 
 
