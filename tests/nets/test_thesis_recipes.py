@@ -77,15 +77,15 @@ def losses(net: Net, width: int = 64) -> list[float]:
 
 
 @cache
-def behind_an_untiled_source(width: int) -> tuple[Net, Ensemble]:
+def after_an_untiled_source(width: int) -> tuple[Net, Ensemble]:
     net, _, bn = thesis_net(tiled=False, width=width)
     net.compile()
     return net, bn
 
 
 @pytest.mark.parametrize("width", [64, 7, 100])
-def test_behind_an_untiled_source(width: int) -> None:
-    net, _ = behind_an_untiled_source(width)
+def test_after_an_untiled_source(width: int) -> None:
+    net, _ = after_an_untiled_source(width)
     plain, _, _ = thesis_net(tiled=False, recipe=False, width=width)
     with lowered():
         plain.compile()
@@ -97,7 +97,7 @@ def test_four_vector_accumulators() -> None:
     """The shape of Fig. 3.9."""
     if latte.config.SIMDWIDTH != 16:
         pytest.skip("the figure is for 16 lanes")
-    net, bn = behind_an_untiled_source(64)
+    net, bn = after_an_untiled_source(64)
     (stage,) = [c.stages[-1] for c in net.executable.compiled if c.ensemble is bn and c.phase == "forward"]
     text = listing(stage.program, get_target("avx512"))
     assert "#pragma omp parallel for" in text
@@ -107,7 +107,7 @@ def test_four_vector_accumulators() -> None:
     assert text.count("sqrtf(") == 1
 
 
-def test_behind_a_tiled_source_the_strided_loop_is_refused() -> None:
+def test_after_a_tiled_source_the_strided_loop_is_refused() -> None:
     net, _, _ = thesis_net(tiled=True)
     with pytest.raises(Refused, match="not contiguous") as caught:
         net.compile()
