@@ -6,26 +6,29 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from swirl.config import child_environment
 
-LINE = re.compile(r"P (?P<name>.+?): min (?P<least>[\d.]+) med (?P<middle>[\d.]+)")
+LINE = re.compile(r"(P )?(?P<name>.+?):? +min +(?P<least>[\d.]+) +med +(?P<middle>[\d.]+)")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One line ``P NAME: min 1.23 med 1.31 …``: what was timed; least and median of its runs in milliseconds."""
+    """One line ``P NAME: min 1.23 med 1.31 …`` or ``NAME  min 1.23 med 1.31 ms …``.
+
+    What was timed; the least and the median of its runs in milliseconds.
+    """
 
     name: str
     least: float
     middle: float
 
 
-def timed_lines(program: Path, wanted: Collection[re.Pattern[str]]) -> Iterator[Measured]:
-    """Run ``program`` and yield its lines of times that match one of ``wanted``; the program is stopped meanwhile.
+def timed_lines(command: Sequence[str | Path], wanted: Collection[re.Pattern[str]]) -> Iterator[Measured]:
+    """Run ``command`` and yield its lines of times that match one of ``wanted``; the program is stopped meanwhile.
 
     It ends when every pattern has been found (a whole name matches), or on its own.
 
@@ -34,9 +37,9 @@ def timed_lines(program: Path, wanted: Collection[re.Pattern[str]]) -> Iterator[
     """
     missing = list(wanted)
     try:
-        process = subprocess.Popen([program], stdout=subprocess.PIPE, text=True, env=child_environment())
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
     except OSError as error:
-        raise SystemExit(f"{program} cannot be run: {error.strerror}; build it first") from error
+        raise SystemExit(f"{command[0]} cannot be run: {error.strerror}; build it first") from error
     assert process.stdout is not None
     try:
         for line in process.stdout:

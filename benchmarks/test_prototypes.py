@@ -23,7 +23,7 @@ def program(tmp_path: Path) -> Path:
         print("some words")
         print("P relu (2,3): min 0.50 med 0.75  [3.0 GB/s eff]", flush=True)
         print("P relu (2,30): min 5.00 med 7.50")
-        print("P relu (2,3) step: min 1.00 med 1.25", flush=True)
+        print("relu step N2 3,4       min    1.00 med    1.25 ms   91.7% (min)", flush=True)
         while True:
             pass
         """)
@@ -34,16 +34,16 @@ def program(tmp_path: Path) -> Path:
 
 def test_wanted_lines(program: Path) -> None:
     """Whole names only; the program is ended after the last one, though it would never end."""
-    wanted = [re.compile(r"relu \(2,3\)"), re.compile(r"relu \(2,3\) step")]
-    assert list(timed_lines(program, wanted)) == [
+    wanted = [re.compile(r"relu \(2,3\)"), re.compile(r"relu step N2 3,4")]
+    assert list(timed_lines([program], wanted)) == [
         Measured("relu (2,3)", 0.5, 0.75),
-        Measured("relu (2,3) step", 1.0, 1.25),
+        Measured("relu step N2 3,4", 1.0, 1.25),
     ]
 
 
 def test_missing_program(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="build it first"):
-        list(timed_lines(tmp_path / "nothing", []))
+        list(timed_lines([tmp_path / "nothing"], []))
 
 
 def test_sides_take_turns(program: Path) -> None:
@@ -53,13 +53,13 @@ def test_sides_take_turns(program: Path) -> None:
         return net, (ReLULayer(net, MemoryDataLayer(net, (3,))).name,)
 
     cases = [
-        Case("forward", program.name, r"relu \(2,3\)", declare, ("forward",)),
-        Case("step", program.name, r"relu \(2,3\) step", declare, ("forward", "backward")),
+        Case("forward", (program.name,), r"relu \(2,3\)", declare, ("forward",)),
+        Case("step", (program.name,), r"relu step N2 3,4", declare, ("forward", "backward")),
     ]
-    found = measure(cases, program.parent, rounds=2, runs=3, threads=1)
+    found = measure(cases, program.parent, rounds=2, runs=3, target="portable", threads=1)
     assert [pair[0].least for pair in found["forward"]] == [0.5, 0.5]
     assert all(0 < ours.least <= ours.middle for pairs in found.values() for _, ours in pairs)
-    unknown = [Case("none", "kernels", r"tanh", declare, ("forward",)), cases[0]]
+    unknown = [Case("none", (program.name,), r"tanh", declare, ("forward",)), cases[0]]
     program.write_text(program.read_text().replace("while True:\n    pass\n", ""))
     with pytest.raises(SystemExit, match="no line for 'none'"):
-        measure(unknown, program.parent, rounds=1, runs=1, threads=1)
+        measure(unknown, program.parent, rounds=1, runs=1, target="portable", threads=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer
+from latte import BatchNormLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer, SiLULayer
 
 Declared = tuple[Net, tuple[str, ...]]
 """A net that is not compiled, and the layers that it is about."""
@@ -15,7 +15,7 @@ CHAIN_IN_BLOCKS = Path(__file__).parent / "conv_batch_norm_relu_in_blocks.py"
 
 
 def batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Declared:
-    """Batch norm of square images, plain or in blocks of 16 channels."""
+    """Batch norm of square images, plain or in blocks of channels, a vector each."""
     net = Net(batch, seed=1)
     net.force_backward = True
     layer = BatchNormLayer(net, MemoryDataLayer(net, (channels, height, height)))
@@ -25,7 +25,7 @@ def batch_norm(batch: int, channels: int, height: int, blocks: bool) -> Declared
 
 
 def convolution(batch: int, channels: int, filters: int, height: int, kernel: int) -> Declared:
-    """A convolution of square images in blocks of 16 channels, by a square kernel that keeps their extent."""
+    """A convolution of square images, in blocks of a vector of channels, by a square kernel that keeps their extent."""
     net = Net(batch, seed=1)
     net.force_backward = True
     data = MemoryDataLayer(net, (channels, height, height))
@@ -44,3 +44,11 @@ def chain(batch: int, channels: int, filters: int, height: int, kernel: int) -> 
     layers = [conv, norm, ReLULayer(net, norm)]
     net.use_recipe(layers, CHAIN_IN_BLOCKS)
     return net, tuple(layer.name for layer in layers)
+
+
+def silu(batch: int, channels: int, height: int) -> Declared:
+    """``x · sigmoid(x)`` of square images."""
+    net = Net(batch, seed=1)
+    net.force_backward = True
+    layer = SiLULayer(net, MemoryDataLayer(net, (channels, height, height)))
+    return net, (layer.name,)
