@@ -125,8 +125,8 @@ class Partials:
             raise DerivativeError(f"no derivative of `{unparse(node)}`")
 
     def _quotient(self, left: ast.expr, right: ast.expr, term: Term, result: ast.expr | None) -> None:
-        """Of ``left / right``. In ``y = 1 / (c + exp(u))``, the share of ``u`` is ``-y * e / (c + e)``, where ``e`` may
-        be infinite: written as ``-y / (c / e + 1)``, it is zero then."""
+        """Of ``left / right``. In ``y = 1 / (c + exp(u))``, the share of ``u`` is ``-y * (e / (c + e))``; an infinite
+        ``e`` has a quotient of one."""
 
         def less(factor: Term) -> Term:
             factor = factor.scaled(Fraction(-1))
@@ -144,7 +144,8 @@ class Partials:
         else:
             exponential, other = growing
             self.walk(other, less(quotient))
-            self.walk(exponential.args[0], less(term).divided(expr("c / e + 1.0", c=other, e=exponential)))
+            share = expr("e / d if e < INFINITY else 1.0", e=exponential, d=right)
+            self.walk(exponential.args[0], less(term).times(share))
 
     def _call(self, node: ast.Call, name: str, term: Term, result: ast.expr) -> None:
         args = node.args

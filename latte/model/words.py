@@ -40,6 +40,5 @@ INFINITY = float("inf")
 
 
 def sigmoid(x: Any) -> Any:
-    """``1 / (1 + exp(-x))``, a helper for bodies; neither it nor its derivative has an infinite intermediate value."""
-    decay = exp(-x if x > 0.0 else x)
-    return (1.0 if x > 0.0 else decay) / (1.0 + decay)
+    """``1 / (1 + exp(-x))``, a helper for bodies. For great negative ``x`` it and its derivative are zero."""
+    return 1.0 / (1.0 + exp(-x))

@@ -25,9 +25,9 @@ def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName 
     A parallel loop is left alone: its threads would wait for one.
 
     A quotient then is the product with a rounded reciprocal: rounded twice. This is only done for divisors whose
-    reciprocal neither overflows nor loses digits: square roots, those with a positive number added, integers, and
-    literals from 2**-126 to 2**126. The reciprocal of a very small or very large number would be infinite, or have
-    fewer digits.
+    reciprocal neither overflows nor loses digits: square roots, those and exponentials with a positive number added,
+    integers, and literals from 2**-126 to 2**126. The reciprocal of a very small or very large number would be
+    infinite, or have fewer digits (two bits, of an exponential above 2**126).
 
     An expression that a condition or a loop without iterations may skip is moved only if its elements exist in any
     case.

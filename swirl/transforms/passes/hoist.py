@@ -1,4 +1,4 @@
-"""hoist: what the command of that name does, out of every loop."""
+"""hoist: what the command of that name does, out of every loop; and divisors that a block shares."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from swirl.ir.nest import Program
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.invariants import hoisted
+from swirl.transforms.rewrites.reciprocals import shared_reciprocals
 
 
 def hoist(program: Program) -> Program:
-    """The program with what stays the same in a loop computed once, before it."""
+    """The program with what stays the same in a loop computed once, before it; statements of a block that divide by the
+    same multiply by one reciprocal."""
     program = explicit(program)
-    return checked(program, program.with_nests([hoisted(program, nest) for nest in program.nests]))
+    nests = [shared_reciprocals(program, hoisted(program, nest)) for nest in program.nests]
+    return checked(program, program.with_nests(nests))

@@ -20,10 +20,11 @@ from swirl.ir.nest import (
     names_in,
     references,
 )
-from swirl.ir.paths import Path, at, edit_at, loops, walk
+from swirl.ir.paths import Path, at, edit_at, loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, statements_in
-from swirl.ir.types import WEAK_INT, dtype_of, folded, joint, resolved
+from swirl.ir.types import dtype_of, joint, resolved
+from swirl.transforms.rewrites.reciprocals import safe_divisor
 from swirl.transforms.rewrites.references import in_bounds, runs
 from swirl.transforms.rewrites.sites import taken_names
 
@@ -137,7 +138,11 @@ class _Invariants(Transformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         if self._invariant(node):
             return self._local(node)
-        if isinstance(node.op, ast.Div) and self._invariant_operand(node.right) and self._safe(node.right):
+        if (
+            isinstance(node.op, ast.Div)
+            and self._invariant_operand(node.right)
+            and safe_divisor(node.right, self.scope, self.nest.body)
+        ):
             dtype = self._quotient(node)  # before the dividend has locals that are declared in front of the loop
             reciprocal = ast.BinOp(ast.Constant(1.0), ast.Div(), node.right)
             return ast.BinOp(self.visit(node.left), ast.Mult(), self._local(reciprocal, dtype))
@@ -174,36 +179,6 @@ class _Invariants(Transformer):
             return self.innermost
         return self._invariant(node)
 
-    def _safe(self, divisor: ast.expr) -> bool:
-        """Whether the divisor's reciprocal neither overflows nor loses digits, whatever the data are: then a quotient
-        and the product with it differ by one rounding, for infinities and NaN too."""
-        number = folded(divisor)
-        if number is not None:
-            return 2.0**-126 <= abs(number) <= 2.0**126
-        match divisor:
-            case ast.Call(ast.Name("sqrt")):
-                return True
-            case ast.Call(ast.Name("float32" | "float64"), [argument]):
-                return dtype_of(argument, self.scope) in ("int32", WEAK_INT)
-            case ast.BinOp(left, ast.Add(), right):
-                terms = [(root, folded(term)) for root, term in ((left, right), (right, left))]
-                return any(_is_root(root) and term is not None and 2.0**-126 <= term <= 2.0**63 for root, term in terms)
-            case ast.Name(name):
-                value = self._definition(name)
-                return value is not None and self._safe(value)
-        return False
-
-    def _definition(self, name: str) -> ast.expr | None:
-        """The value of a local that only its declaration sets."""
-        declared = self.scope[name].declared
-        if declared is None:
-            return None
-        declaration = at(self.nest.body, declared)
-        set_again = any(
-            isinstance(s, (ast.Assign, ast.AugAssign)) and name in changed_in(s) for _, s in walk(self.nest.body)
-        )
-        return declaration.value if isinstance(declaration, ast.AnnAssign) and not set_again else None
-
     def _quotient(self, node: ast.BinOp) -> str:
         """The type of a quotient whose divisor is known before the loop."""
         return joint(dtype_of(node.left, self.inside), dtype_of(node.right, self.scope))
@@ -228,7 +203,3 @@ class _Invariants(Transformer):
         if isinstance(node, ast.Call):
             return f"{base}_{unparse(node.func)}"
         return f"{base}_{words.get(type(node.op), 'scaled')}" if isinstance(node, ast.BinOp) else base
-
-
-def _is_root(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and unparse(node.func) == "sqrt"
