@@ -7,8 +7,9 @@ from swirl.recipe import Schedule
 from swirl.target import Target
 
 LARGE = 2**22  # elements from which on a result is stored past the caches
-FEW = 400  # elements of an image below which many of its cache lines are not whole: it is stored in the caches
-NEIGHBOURS = 12288  # elements of such images, of channels beside each other, that a thread takes at once
+FEW = 400  # elements of a row below which many of its cache lines are not whole: it is stored in the caches
+NEAR = 1024  # up to which rows in the caches are too short alone; those that pass by memory are not
+NEIGHBOURS = 12288  # elements of short rows, of channels beside each other, that a thread takes at once
 PIECE = 1024  # fewer are not worth it
 MOST = 512  # channels of a group: their sums are on a thread's stack
 SHAPED = {
@@ -66,23 +67,24 @@ def passes(s: Schedule, phase: str) -> None:
         s.moments(phase, _few_images(s, phase, lanes))
 
 
-def _side_by_side(s: Schedule, phase: str, row: int) -> tuple[str, int]:
-    """The loop over groups of channels, where each pass over the images takes whole groups: what it reads of an image
-    is one piece of memory then, which the processor fetches ahead; the row of one channel is too short for that. Where
-    no such group divides the channels: their loop, and how many of them share cache lines."""
-    channels = s.extent(phase, "c")
-    most = max(1, min(NEIGHBOURS // row, channels // 8, MOST))  # at least eight groups for the threads
+def _side_by_side(s: Schedule, phase: str, channel: str, row: int) -> tuple[str, int]:
+    """The loop over groups of channels, or of their blocks, where each pass over the images takes whole groups: what it
+    reads of an image is one piece of memory then, which the processor fetches ahead; one row is too short for that.
+    Where no such group divides the channels: their loop, and how many of them share cache lines."""
+    channels, inner = s.extent(phase, channel), f"{channel}_inner"
+    limits = (NEIGHBOURS // row, MOST // s.blocks("inputs").get(0, 1), channels // 8)  # eight groups for the threads
+    most = max(1, min(limits))
     group = max(size for size in range(1, most + 1) if channels % size == 0)
     if group * row < PIECE:
-        return "c", most
-    s.tile_loop(phase, "c", group)
+        return channel, most
+    s.tile_loop(phase, channel, group)
     for images in ("n", "n_outer", "n_inner"):
         if images in s.loops(phase):
-            if names := s.locals(phase, "c_inner"):
-                s.scalar_expand(phase, list(names), "c_inner")
-            s.distribute(phase, "c_inner")
-            s.interchange(phase, ["c_inner", images])
-    return "c_outer", 1
+            if names := s.locals(phase, inner):
+                s.scalar_expand(phase, list(names), inner)
+            s.distribute(phase, inner)
+            s.interchange(phase, [inner, images])
+    return f"{channel}_outer", 1
 
 
 def _partial_sums(s: Schedule, phase: str, loops: tuple[str, ...]) -> None:
@@ -97,19 +99,23 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     channel = "c_outer" if "c_outer" in loops else "c"
     if lanes is None:
         s.leave_apart(phase, "arrays differ in their blocks, or have others than of channels")
-    elements = s.blocks("inputs").get(0, 1)
+    block = s.blocks("inputs").get(0, 1)
+    elements, ragged = block, s.shape("inputs")[0] % block > 0
     for loop in ("n", "n_outer", "n_inner", channel, "hw"):
         elements *= _extent(s, phase, loop)
     inner = [loop for loop in ("hw", "n_inner") if _extent(s, phase, loop) > 1]
-    row = _extent(s, phase, "hw") if lanes == "hw" else 0
-    short, together = 0 < row < FEW, 1
+    row = _extent(s, phase, "hw") * block
+    whole_lines, near = lanes != "hw" or row >= FEW, row <= NEAR and elements < LARGE and not ragged
+    short, together = lanes != "c" and phase != "inference" and (near or not whole_lines), 1
+    if short and lanes == "c_inner":
+        s.interchange(phase, ["c_outer", "c_inner"])  # groups are of whole blocks
     s.vectorize(phase, lanes, target.simd_width)
-    if short and phase != "inference":
+    if short:
         _partial_sums(s, phase, loops)
-        channel, together = _side_by_side(s, phase, row)
+        channel, together = _side_by_side(s, phase, channel, row)
     if inner:
         s.unroll(phase, inner[0], 4)
-    if stored and elements >= LARGE and not short:
+    if stored and elements >= LARGE and whole_lines:
         s.stream(phase, stored, optional=True)  # not where it adds to what another layer has left
     if phase == "inference":
         s.parallelize(phase, ["n", channel] if inner else "n")

@@ -30,6 +30,7 @@ SHAPES = {
     "blocks": (3, (32, 5, 6)),
     "blocks, the last one ragged": (4, (19, 7, 7)),
     "blocks of small images": (52, (16, 3, 3)),
+    "groups of blocks": (4, (512, 5, 5)),
     "blocks of vectors": (7, (33,)),
     "blocks of single pixels": (5, (16, 1, 1)),
 }
